@@ -168,7 +168,7 @@ def test_pane_five_shows_the_newer_of_comparison_and_experiment(drive: Any) -> N
     async def scenario(d: Any) -> None:
         d.session.push(experiment=canned_experiment())
         await d.until(lambda: "5 Compare  experiment 7" in d.text)
-        assert "n=3+3 pairs" in d.text
+        assert "3 runs of A, 3 of B, in pairs" in d.text
         await d.press("c")
         await d.until(lambda: "5 Compare  experiment" not in d.text and "n=1+1" in d.text)
         d.session.push(experiment=canned_experiment(2))
@@ -356,7 +356,7 @@ def test_a_sweep_needs_a_server(drive: Any) -> None:
 def test_nothing_is_cancelled_when_nothing_is_measured(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("K")
-        assert "no benchmark, sweep, experiment or copy is running" in d.text
+        assert "no benchmark, sweep, experiment, comparison or copy is running" in d.text
 
     drive(scenario, stage="ready")
 
@@ -423,8 +423,11 @@ def test_rows_fit_their_width(width: int) -> None:
 
 def test_the_knee_is_marked_and_named_in_table_and_plot() -> None:
     text = "\n".join("".join(t for t, _ in row) for row in sweep_rows(canned_sweep(), 111, 36))
-    assert re.search(r"◆ 400 W +5,204 +13\.2", text) and "Knee: 400 W: the highest tok/J" in text
-    assert text.count("◆ knee 400 W") == 2 and text.count("◆") == 5  # row, two titles, two curves
+    assert (
+        re.search(r"400 W \(knee\) +5,204 +13\.2", text)
+        and "Knee: 400 W: the highest tok/J" in text
+    )
+    assert text.count("◆ knee 400 W") == 2 and text.count("◆") == 4  # two titles, two curves
 
 
 def test_words_and_wide_ranges_stand_at_equal_distances() -> None:

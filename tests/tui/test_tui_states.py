@@ -240,7 +240,7 @@ def test_narrow_and_wide_and_back(drive: Any) -> None:
         assert "╭─ 1 Presets" in d.text and "╭─ 5 Compare" in d.text
         await d.pilot.resize_terminal(79, 23)
         await d.pilot.pause()
-        shown = {1: "dp4", 2: "max-num-seqs", 3: "vLLM API", 4: "tok/s", 5: "BETTER", 6: "driver"}
+        shown = {1: "dp4", 2: "max-num-seqs", 3: "vLLM API", 4: "tok/s", 5: "better", 6: "driver"}
         for number, words in shown.items():
             await d.press(str(number))
             assert words in d.text, number

@@ -11,16 +11,17 @@ from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.metrics import metric_title, short_title
 from workbench.model.settings import label_with_gpu, stored_value
-from workbench.model.sweep import Sweep, SweepPoint
+from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
 from workbench.report import plots
 from workbench.report.blocks import Alert, Block, Facts, Heading, Items, Table, TextBlock, Wording
 from workbench.report.format_values import NA, change, metric_number, number, setting_text
 from workbench.report.result_blocks import SIMULATED, condition_blocks, overview, workload_facts
 
-_POINT_METRICS = {  # field of SweepPoint -> metric
+_POINT_METRICS = {  # field of SweepPoint -> metric, in the order of the columns
     "slo_pct": "slo_pct",
-    "limit_pct": "limit_pct",
+    "tok_s": "output_tok_s",
     "tok_per_joule": "tok_per_joule",
+    "limit_pct": "limit_pct",
     "power_w": "power_w",
     "sm_mhz": "sm_mhz",
     "temperature_c": "temperature_c",
@@ -28,8 +29,8 @@ _POINT_METRICS = {  # field of SweepPoint -> metric
     "ttft_p90_ms": "ttft_ms.p90",
     "itl_mean_ms": "itl_ms.mean",
 }
-
-
+_OF_LOAD = ("slo_pct", "tok_s", "ttft_p50_ms", "ttft_p90_ms", "itl_mean_ms")  # first, over loads
+_RESULTS_IMPORTANCE = len(_POINT_METRICS)  # the ids of results go before any metric
 _VERDICTS = {  # verdict -> its short form, its mark
     "better": ("better", "good"),
     "worse": ("worse", "bad"),
@@ -287,7 +288,7 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
         blocks.append(
             Alert("warning", f"The sweep is {sweep.state}", (sweep.error,) if sweep.error else ())
         )
-    blocks += [*plots.sweep(sweep), Heading("Points"), _points(sweep)]
+    blocks += [*plots.sweep(sweep), Heading("Points"), points_table(sweep)]
     if sweep.notes:
         blocks.append(Items(sweep.notes))
     if sweep.experiment_id is not None or sweep.confirmed is not None:
@@ -313,32 +314,59 @@ def _confirmation(sweep: Sweep) -> str:
     return f"The best value was {'' if sweep.confirmed else 'not '}confirmed by {by}."
 
 
-def _points(sweep: Sweep) -> Table:
+def points_table(sweep: Sweep) -> Table:
     """Return the table of the points of a sweep. A failed point has no values: they are those of an
     invalid result."""
-    done = [point for point in sweep.points if point.state == "done"]
-    measured = [n for n in _POINT_METRICS if any(getattr(p, n) is not None for p in done)]
-    columns = {"tok_s": "output_tok_s", **{name: _POINT_METRICS[name] for name in measured}}
+    columns = _point_columns(sweep)
     with_force = any(point.in_force for point in sweep.points)
     with_slo = any(point.slo_verdict for point in sweep.points)
 
     def row(index: int, point: SweepPoint) -> tuple[str, ...]:
-        values = [
-            metric_number(metric, getattr(point, name) if point in done else None)
-            for name, metric in columns.items()
-        ]
+        missing = "" if point.state in (*UNFINISHED, PointState.SKIPPED) else NA
+        values = {name: getattr(point, name) for name in columns}
+        has_values = point.state == PointState.DONE
         return (
             point.label + (f" ({sweep.finds})" if index == sweep.knee else ""),
-            *values,
-            *([point.in_force or NA] if with_force else []),
-            *([point.slo_verdict or NA] if with_slo else []),
-            ", ".join(f"#{result}" for result in point.result_ids) or NA,
+            *(
+                metric_number(metric, values[name]) if has_values else missing
+                for name, metric in columns.items()
+            ),
+            *([point.in_force or missing] if with_force else []),
+            *([point.slo_verdict or missing] if with_slo else []),
+            ", ".join(f"#{result}" for result in point.result_ids) or missing,
             f"{point.state}: {point.error}" if point.error else point.state,
         )
 
     rows = tuple(row(index, point) for index, point in enumerate(sweep.points))
-    force_head = ["in force"] if with_force else []
-    slo_head = ["SLO"] if with_slo else []
-    titles = map(short_title, columns.values())
-    head = (sweep.name, *titles, *force_head, *slo_head, "results", "state")
-    return Table(head, rows, frozenset(range(1, 1 + len(columns))))
+    judged = [*(["in force"] if with_force else []), *(["SLO"] if with_slo else [])]
+    head = (sweep.name, *map(short_title, columns.values()), *judged, "results", "state")
+    importance = [0, *range(len(columns)), *(0 for _ in judged), _RESULTS_IMPORTANCE, 0]
+    return Table(
+        head=head,
+        rows=rows,
+        numeric=frozenset(range(1, 1 + len(columns))),
+        marks=tuple(_point_mark(sweep, index) for index in range(len(rows))),
+        importance=tuple(importance),
+    )
+
+
+def _point_columns(sweep: Sweep) -> dict[str, str]:
+    """Return the fields of the points with their metrics, the most important first. A metric that
+    no point has is left out, but for the throughput."""
+    done = [point for point in sweep.points if point.state == PointState.DONE]
+    measured = [n for n in _POINT_METRICS if any(getattr(p, n) is not None for p in done)]
+    shown = [name for name in _POINT_METRICS if name in measured or name == "tok_s"]
+    if sweep.kind in ("concurrency", "users"):
+        shown.sort(key=lambda name: _OF_LOAD.index(name) if name in _OF_LOAD else len(_OF_LOAD))
+    return {name: _POINT_METRICS[name] for name in shown}
+
+
+def _point_mark(sweep: Sweep, index: int) -> str:
+    point = sweep.points[index]
+    if point.state == PointState.FAILED:
+        return "bad"
+    if point.state in (PointState.PLANNED, PointState.SKIPPED):
+        return "dim"
+    if point.state == PointState.MEASURING or point.in_force not in (None, "yes"):
+        return "warning"
+    return "good" if index == sweep.knee else ""

@@ -140,12 +140,13 @@ def _table(table: Table, width: int) -> list[Row]:
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """The cells of a table that a width has room for. `widths` has the width of each column but the
-    last, with the blanks between the columns."""
+    last, with the blanks between the columns. `last` is the least width of the last one."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numeric: tuple[bool, ...]
     widths: tuple[int, ...]
+    last: int
 
 
 def _layout_of(table: Table, width: int) -> _Layout:
@@ -167,7 +168,9 @@ def _layout_of(table: Table, width: int) -> _Layout:
     _shorten(widths, width - last, [column not in table.numeric for column in columns])
     shown = [tuple(line[column] for column in columns) for line in lines]
     numeric = tuple(column in table.numeric for column in columns)
-    return _Layout(shown[0], tuple(shown[1:]), numeric, tuple(widths))
+    return _Layout(
+        head=shown[0], rows=tuple(shown[1:]), numeric=numeric, widths=tuple(widths), last=last
+    )
 
 
 def _short(cell: str) -> str:
@@ -188,13 +191,11 @@ def _least_width(
     whole: bool = False,
     gap: int = 1,
 ) -> int:
-    """Return the cells that the columns need. If `whole` is false, the first column may be cut and
-    a text in the last one may be wrapped."""
+    """Return the cells that the columns need. If `whole` is false, a text in the last one may be
+    wrapped."""
     widths = [_longest(lines, column) + gap for column in columns]
-    if not whole:
-        widths[0] = min(widths[0], LABEL)
-        if columns[-1] not in table.numeric:
-            widths[-1] = min(widths[-1], _LEAST_TEXT)
+    if not whole and columns[-1] not in table.numeric:
+        widths[-1] = min(widths[-1], _LEAST_TEXT)
     return sum(widths)
 
 
@@ -219,13 +220,12 @@ def _table_row(
         text = f" {cells[place]}" if after_number else cells[place]
         padded.append(pad(cut(text, size - 1), size, layout.numeric[place]))
     label, middle = padded[0] if padded else "", "".join(padded[1:])
-    room = max(_LEAST_TEXT, width - width_of(label) - width_of(middle))
+    room = max(1, width - width_of(label) - width_of(middle))
     if layout.numeric[-1]:
-        longest = max(width_of(line[-1]) for line in (layout.head, *layout.rows))
-        wrapped = [pad(cells[-1], min(room, longest + _GAP), True)]
+        wrapped = [pad(cells[-1], layout.last, True)]
     else:
         begin = " " if layout.numeric[-2:-1] == (True,) else ""
-        wrapped = [f"{begin}{line}" for line in wrap(cells[-1], room - 1)]
+        wrapped = [f"{begin}{line}" for line in wrap(cells[-1], room - len(begin))]
     first: Row = ((label, label_role), (cut(middle + wrapped[0], width - width_of(label)), role))
     indent = " " * (width_of(label) + width_of(middle))
     return [first, *(((cut(indent + line, width), role),) for line in wrapped[1:])]

@@ -14,12 +14,13 @@ import pytest
 from support import made_results
 
 from workbench.model.bench import Comparison, MetricChange
-from workbench.model.metrics import LATENCY, METRICS, PARTS, metric_title
+from workbench.model.metrics import LATENCY, METRICS, PARTS, metric_title, short_title
 from workbench.report.content import Report
 from workbench.report.format_values import metric_number
 from workbench.report.formats.terminal import block_lines
 from workbench.report.registry import output_format
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks
+from workbench.tui.widgets.comparison import comparison_rows
 
 
 def every_change() -> list[MetricChange]:
@@ -66,6 +67,11 @@ def markdown_rows(**content: Any) -> str:
     return of_format("md", **content).replace("|", "  ")
 
 
+def screen_rows(width: int) -> list[str]:
+    rows = comparison_rows(compared(), width)
+    return ["".join(text for text, _ in row) for row in rows]
+
+
 def experiment_text() -> str:
     made = replace(made_results.experiment(), comparison=compared())
     return "\n".join(block_lines(experiment_blocks(made, ())))
@@ -79,6 +85,7 @@ SHOWN_BY: dict[str, Callable[[], str]] = {
     "compare": lambda: "\n".join(block_lines(comparison_blocks(compared()))),
     "Markdown of a comparison": lambda: markdown_rows(comparison=compared()),
     "HTML of a comparison": lambda: html_rows(comparison=compared()),
+    "screen": lambda: "\n".join(screen_rows(160)),
     "experiment": experiment_text,
     "Markdown of an experiment": lambda: markdown_rows(**experiment_content()),
     "HTML of an experiment": lambda: html_rows(**experiment_content()),
@@ -120,3 +127,14 @@ def test_the_data_have_each_change_under_the_name_of_its_metric() -> None:
                 change.a,
                 change.b,
             )
+
+
+@pytest.mark.parametrize("width", [58, 78])
+def test_a_narrow_screen_has_short_titles_and_every_number(width: int) -> None:
+    rows = screen_rows(width)
+    assert max(map(len, rows)) <= width
+    for change in every_change():
+        numbers = [metric_number(change.metric, value) for value in (change.a, change.b)]
+        title = short_title(change.metric, change.unit)[:8].split()[0]
+        found = [row for row in rows if row.startswith(title) and numbers[0] in row.split()]
+        assert any(numbers[1] in row.split() for row in found), (change.metric, found)

@@ -474,7 +474,7 @@ def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measur
         assert comparison.quality == "quality not measured"
         assert comparison.answer_changes == ("kv-cache-dtype",)
         rows = comparison_rows(comparison, 80)
-        assert any(text == "quality not measured" for row in rows[:3] for text, _ in row)
+        assert any(text.startswith("quality not measured") for row in rows[:3] for text, _ in row)
         a, b = [await session.results.get(p.result_ids[0]) for p in sweep.points]
         summary = "its answers are the same within 0.001 KLD"
         measured = QualityResult(

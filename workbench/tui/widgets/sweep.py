@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.settings import SWEPT
-from workbench.tui.cells import Row, fit, pad, paragraph, row_width, spread
-from workbench.tui.formats import figure, left_text, whole
+from workbench.tui.cells import Row, fit, paragraph, row_width, spread
+from workbench.tui.formats import left_text
 from workbench.tui.widgets.experiment import STATES
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ SETTLING = {
 }
 CONFIRMING = "comparing the best value with the baseline, in pairs"
 AFTER = dict.fromkeys((s.key for s in SWEPT), "reverting to the previous value")
-VERDICT_CELLS = 16  # least room for the verdict on a setting, or for an error
-Column = tuple[str, int, "Callable[[SweepPoint], str]"]
 
 
 def sweep_rows(
@@ -38,10 +36,13 @@ def sweep_rows(
     """Return the rows of a sweep's page. `left_s` are the seconds left, None if unknown, and `now`
     is the progress of the running benchmark as text. `draw` makes the plots from the sweep, a width
     and a height."""
+    from workbench.report.series_blocks import points_table  # not for the first frame
+    from workbench.tui.block_rows import block_rows
+
     rows = [_state_row(s, width, left_s, now)]
     if s.quality:
         rows += paragraph(s.quality, width, "warn", "  ")
-    rows += [(), *_table(s, width)]
+    rows += [(), *block_rows([points_table(s)], width)]
     if s.knee_text:
         rows += [(), *paragraph(f"{s.finds.capitalize()}: {s.knee_text}", width, "warnb", "  ")]
     if s.error:
@@ -82,93 +83,6 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
         elif row_width((*left, *right)) + len(unknown) < width:
             right.insert(0, (unknown, "dim"))
     return spread(tuple(left), tuple(right), width)
-
-
-def _columns(s: Sweep, width: int) -> list[Column]:
-    """Return the columns of the sweep's table that fit into `width` cells, the most important ones
-    first. Leave out metrics for which no point has a value."""
-
-    def of(name: str, digits: int | None = None) -> Callable[[SweepPoint], str]:
-        return lambda p: figure(getattr(p, name), digits)
-
-    wanted: list[tuple[str, str, int, Callable[[SweepPoint], str]]] = [
-        ("slo_pct", "% in SLO", 9, of("slo_pct", 1)),
-        ("tok_s", "tok/s", 9, of("tok_s")),
-        ("tok_per_joule", "tok/J", 8, of("tok_per_joule")),
-        ("limit_pct", "% limit", 9, of("limit_pct", 0)),
-        ("power_w", "W", 6, of("power_w", 0)),
-        ("sm_mhz", "SM MHz", 8, lambda p: whole(p.sm_mhz)),
-        ("temperature_c", "C", 5, of("temperature_c", 0)),
-        ("ttft_p50_ms", "TTFT50 ms", 10, of("ttft_p50_ms", 0)),
-        ("itl_mean_ms", "ITL ms", 7, of("itl_mean_ms", 1)),
-        ("ttft_p90_ms", "TTFT90 ms", 10, of("ttft_p90_ms", 0)),
-    ]
-    latency_first = s.kind in ("concurrency", "users")
-    if latency_first:
-        order = (
-            "slo_pct",
-            "tok_s",
-            "ttft_p50_ms",
-            "ttft_p90_ms",
-            "itl_mean_ms",
-            "limit_pct",
-            "tok_per_joule",
-            "power_w",
-            "sm_mhz",
-        )
-        wanted = [w for name in order for w in wanted if w[0] == name]
-    said = [
-        max(VERDICT_CELLS, len(p.in_force or "") + 2) for p in s.points if p.in_force or p.error
-    ]
-    room = width - _label_cells(s) - 4 - max(said, default=0)
-    done = [p for p in s.points if p.state == "done"]
-    chosen: list[Column] = []
-    for name, title, cells, text in wanted:
-        if cells <= room and any(getattr(p, name) is not None for p in done):
-            chosen.append((title, cells, text))
-            room -= cells
-    return chosen
-
-
-def _label_cells(s: Sweep) -> int:
-    return max(8, len(s.name), *(len(p.label) for p in s.points)) + 1 if s.points else 8
-
-
-def _table(s: Sweep, width: int) -> list[Row]:
-    from workbench.tui.widgets.plot import KNEE
-
-    columns, label = _columns(s, width), min(_label_cells(s), width // 2)
-    head = (
-        "   " + pad(s.name, label) + "".join(pad(title, cells, True) for title, cells, _ in columns)
-    )
-    rows: list[Row] = [((head, "head"),)]
-    signs = {
-        "done": ("  ", "text"),
-        "measuring": ("~ ", "warn"),
-        "failed": ("x ", "bad"),
-        "skipped": ("- ", "dim"),
-    }
-    for n, p in enumerate(s.points):
-        sign, role = signs.get(p.state, ("  ", "dim"))
-        if n == s.knee:
-            sign, role = f"{KNEE} ", "warnb"
-        values = "".join(
-            pad(text(p) if p.state == "done" else "", cells, True) for _, cells, text in columns
-        )
-        row: Row = (
-            (f" {sign}", role),
-            (pad(p.label, label), "text" if p.state == "done" else role),
-            (values, "text"),
-        )
-        held = p.slo_verdict or {"yes": "in force"}.get(p.in_force or "", p.in_force)
-        said = p.error or held or ("" if p.state in ("done", "planned") else p.state)
-        role = "dim"
-        if p.error and p.state != "skipped":
-            role = "bad"
-        elif p.in_force and p.in_force != "yes":
-            role = "warn"
-        rows.append((*row, (f"  {said}", role)) if said else row)
-    return [fit(row, width) for row in rows]
 
 
 def plots(s: Sweep, width: int, height: int) -> list[Row]:

@@ -170,7 +170,9 @@ def test_pane_five_shows_the_newer_of_comparison_and_experiment(drive: Any) -> N
         await d.until(lambda: "5 Compare  experiment 7" in d.text)
         assert "3 runs of A, 3 of B, in pairs" in d.text
         await d.press("c")
-        await d.until(lambda: "5 Compare  experiment" not in d.text and "n=1+1" in d.text)
+        await d.until(
+            lambda: "5 Compare  experiment" not in d.text and "1 run of A, 1 of B" in d.text
+        )
         d.session.push(experiment=canned_experiment(2))
         await d.until(lambda: "1 of 3 pairs, an interval needs two pairs" in d.text)
 

@@ -226,6 +226,7 @@ async def _end_command(tie: LocalProcess) -> None:
         tie.kill()  # the kernel then kills the command
         await tie.wait()
     finally:
+        tie.kill()  # if this was cancelled
         tie.close_pipes()
 
 

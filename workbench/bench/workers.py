@@ -176,6 +176,7 @@ class LocalWorker:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(process.wait(), _END_WAIT_S)
         finally:
+            process.kill()  # if this was cancelled
             self._stderr.cancel()
             process.close_pipes()
 

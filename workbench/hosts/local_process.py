@@ -1,4 +1,9 @@
-"""Processes of this machine: their start, their end, and the pipes to them."""
+"""Processes of this machine: their start, their end, and the pipes to them.
+
+They replace those of asyncio. Up to Python 3.12, asyncio's `wait` also waits until all pipes are
+closed, which a child that holds one can prevent. And a start that is cut off by the end of the
+event loop can wait for ever, or leave its pipes open.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +11,96 @@ import asyncio
 import contextlib
 import os
 import signal
-from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
+import subprocess
+import threading
+from asyncio.subprocess import PIPE
 from collections.abc import Mapping, Sequence
+from typing import IO
 
 _LINE_LIMIT_BYTES = 65536  # asyncio's own
 
 
-class _Exit(SubprocessStreamProtocol):
-    """asyncio's own protocol of a process and its pipes, with an event for the exit of the process
-    alone."""
+class LocalProcess:
+    """A process of this machine, the first of a session of its own. `stdin`, `stdout` and `stderr`
+    are None unless they are pipes. A thread waits for its end."""
 
-    def __init__(self, limit: int, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(limit, loop)
-        self.exited = asyncio.Event()
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.pid = process.pid
+        self.stdin: asyncio.StreamWriter | None = None
+        self.stdout: asyncio.StreamReader | None = None
+        self.stderr: asyncio.StreamReader | None = None
+        self._process = process
+        self._transports: list[asyncio.BaseTransport] = []
+        self._ended = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._wait_in_thread, args=(loop,), daemon=True).start()
 
-    def process_exited(self) -> None:
-        self.exited.set()
-        super().process_exited()
+    def _wait_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._process.wait()
+        with contextlib.suppress(RuntimeError):  # the event loop has ended before the process
+            loop.call_soon_threadsafe(self._ended.set)
 
+    async def connect(self, line_limit_bytes: int) -> None:
+        """Connect the pipes with the event loop. If this is cancelled, kill the process."""
+        try:
+            if self._process.stdin is not None:
+                self.stdin = await self._connect_input(self._process.stdin)
+            if self._process.stdout is not None:
+                self.stdout = await self._connect_output(self._process.stdout, line_limit_bytes)
+            if self._process.stderr is not None:
+                self.stderr = await self._connect_output(self._process.stderr, line_limit_bytes)
+        except BaseException:
+            self.kill_group()
+            self.close_pipes()
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if pipe is not None:  # nothing closes those that were not connected
+                    pipe.close()
+            raise
 
-class LocalProcess(Process):
-    """A process of this machine. `wait` returns when the process has ended. asyncio's own, up to
-    Python 3.12, also waits until all its pipes are closed: a child that holds one, input that
-    nobody reads, and output that nobody reads keep it waiting."""
+    async def _connect_input(self, pipe: IO[bytes]) -> asyncio.StreamWriter:
+        loop = asyncio.get_running_loop()
+        unused = asyncio.StreamReader()  # the protocol of a connection wants one
+        protocol = asyncio.StreamReaderProtocol(unused)
+        transport, _ = await loop.connect_write_pipe(lambda: protocol, pipe)
+        self._transports.append(transport)
+        return asyncio.StreamWriter(transport, protocol, None, loop)
 
-    def __init__(
-        self,
-        transport: asyncio.SubprocessTransport,
-        protocol: _Exit,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        super().__init__(transport, protocol, loop)
-        self._pipes = transport
-        self._exited = protocol.exited
+    async def _connect_output(self, pipe: IO[bytes], limit_bytes: int) -> asyncio.StreamReader:
+        reader = asyncio.StreamReader(limit_bytes)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        self._transports.append(transport)
+        return reader
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, or minus the number of the signal that ended the process."""
+        return self._process.returncode
 
     async def wait(self) -> int:
-        await self._exited.wait()
-        assert self.returncode is not None
-        return self.returncode
+        """Wait until the process has ended, and return its exit code."""
+        await self._ended.wait()
+        return self._process.returncode
+
+    def terminate(self) -> None:
+        """Send SIGTERM to the process, unless it has ended."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process, unless it has ended."""
+        self._process.kill()
+
+    def kill_group(self) -> None:
+        """Send SIGKILL to the process and to all that share its process group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     async def end(self, wait_s: float = 0.0) -> None:
         """Wait up to `wait_s` seconds for the process to end, then send SIGKILL to its process
         group: to the process, and to a child that outlives it and holds its pipes. Returns even if
-        the process never ends, because a process can hang in the kernel and Python 3.11 can miss
-        the exit of a child. If it is cancelled, as at the end of the event loop, it sends SIGKILL
-        without the wait.
+        the process never ends, because a process can hang in the kernel. If it is cancelled, as at
+        the end of the event loop, it sends SIGKILL without the wait.
         """
         try:
             if self.returncode is None and wait_s > 0:
@@ -67,17 +117,17 @@ class LocalProcess(Process):
         outputs = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
         if self.returncode is not None and all(pipe.at_eof() for pipe in outputs):
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        self.kill_group()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.wait(), 1.0)
 
     def close_pipes(self) -> None:
         """Close the pipes to the process. A grandchild may keep them open, and the event loop may
-        end before it has read their end."""
+        end before it has read their end. Input that nobody has read is dropped."""
         if self.stdin is not None and self.stdin.transport.get_write_buffer_size():
-            self.stdin.transport.abort()  # input that nobody reads would keep it open
-        self._pipes.close()
+            self.stdin.transport.abort()
+        for transport in self._transports:
+            transport.close()
 
 
 async def start_process(
@@ -93,10 +143,9 @@ async def start_process(
     """Start `argv` in a session of its own. `stdin`, `stdout` and `stderr` are PIPE or DEVNULL.
     `env` is the whole environment; None stands for our own. Raises OSError if the program cannot be
     started. `readline` of its output takes lines of up to `line_limit_bytes`."""
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.subprocess_exec(
-        lambda: _Exit(line_limit_bytes, loop),
-        *argv,
+    started = subprocess.Popen(  # noqa: ASYNC220 (asyncio starts it in this thread too)
+        argv,
+        bufsize=0,
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
@@ -104,4 +153,6 @@ async def start_process(
         pass_fds=pass_fds,
         start_new_session=True,
     )
-    return LocalProcess(transport, protocol, loop)
+    process = LocalProcess(started)
+    await process.connect(line_limit_bytes)
+    return process

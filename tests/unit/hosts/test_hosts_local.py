@@ -360,6 +360,7 @@ def test_input_that_nobody_reads_leaves_no_pipe_open() -> None:
         process.close_pipes()
         await asyncio.sleep(0)
         assert process.stdin.get_extra_info("pipe").closed
+        process.kill()
         await process.wait()
         process.close_pipes()  # a second time is harmless
 
@@ -392,6 +393,33 @@ def test_a_command_that_reads_on_after_its_output_ended_gets_its_whole_input(
     argv = ["sh", "-c", script, "sh", str(tmp_path / "copy")]
     assert asyncio.run(LocalHost().run(argv, input=b"x" * 1_000_000)).returncode == 0
     assert (tmp_path / "copy").stat().st_size == 1_000_000
+
+
+@pytest.mark.parametrize("input", [None, b"x" * 1_000_000])
+@pytest.mark.parametrize("cut", ["end of the loop", "cancelled", "cancelled twice"])
+def test_a_command_that_is_cut_off_at_any_step_of_its_start_leaves_nothing_open(
+    cut: str, input: bytes | None
+) -> None:
+    """A screen that ended in the moment in which it started a command could wait for ever: asyncio
+    waited for pipes that it had not connected yet. Cancelled twice, it left them open."""
+
+    async def main(steps: int) -> None:
+        running = asyncio.create_task(LocalHost().run(["true"], input=input))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if cut == "end of the loop":
+            return  # asyncio.run cancels all tasks
+        running.cancel()
+        await asyncio.sleep(0)
+        if cut == "cancelled twice":
+            running.cancel()
+        await asyncio.wait([running])
+
+    before = len(os.listdir("/proc/self/fd"))
+    for steps in range(10):
+        asyncio.run(main(steps))
+        gc.collect()  # an open pipe is an error that fails this test
+        assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_closing_a_stream_does_not_wait_for_output_that_nobody_reads(

@@ -42,6 +42,20 @@ def table(
     return list(fit_rows(LaunchPlan(engine, "llama", FACTS, flags=settings), group, CONTEXTS))
 
 
+def test_columns_of_a_tiny_model_do_not_touch() -> None:
+    """The limit and the prefill of a model of some megabytes were one number of 14 digits."""
+    tiny = {**LLAMA_70B, "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 64}
+    tiny |= {"num_attention_heads": 4, "num_key_value_heads": 1, "vocab_size": 1000}
+    facts = from_config_alone("llama", tiny, source="config.json")
+    report = report_of(
+        LaunchPlan("vllm", "llama", facts), telemetry(cards(1, 96, "NVIDIA H100 80GB HBM3"))
+    )
+    lines = list(table_lines(report))
+    rows = [line for line in lines if line.startswith(("BF16", "FP8", "NVFP4"))]
+    assert rows and all(line[-9] == line[-18] == " " and len(line) <= 80 for line in rows)
+    assert " M" in rows[0]
+
+
 def test_a_70b_model_on_four_cards_of_24_gib() -> None:
     rows = {(row.weights, len(row.gpus)): row for row in table("vllm", cards(4))}
     assert [key for key, row in rows.items() if not row.fits] == [("BF16", 4)]

@@ -132,7 +132,13 @@ def _group_line(group: GpuGroup) -> str:
 def _cell_text(sequences: int | None) -> str:
     if sequences is None:
         return "?"
-    return f"{sequences:,}" if sequences else "-"
+    return _narrow(sequences, f"{sequences:,}") if sequences else "-"
+
+
+def _narrow(value: float, text: str) -> str:
+    """Return `text`, or the value in millions if its digits would fill a column. Models without
+    sense, as tests have them, have such values."""
+    return text if value < 1e6 else f"{value / 1e6:,.0f} M"
 
 
 def _row_line(row: FitRow, contexts: Sequence[int]) -> str:
@@ -143,6 +149,8 @@ def _row_line(row: FitRow, contexts: Sequence[int]) -> str:
     cells = (row.sequences.get(length) for length in contexts)
     texts = (_cell_text(cell) for cell in cells)
     limits = (
-        f"{four_digits(one) if one else '?':>9}" for one in (row.limit_tok_s, row.prefill_tok_s)
+        _narrow(one, four_digits(one)) if one else "?"
+        for one in (row.limit_tok_s, row.prefill_tok_s)
     )
-    return start + "".join(f"{text:>10}" for text in texts) + "".join(limits)
+    whole = start + "".join(f"{text:>10}" for text in texts)
+    return whole + "".join(f"{limit:>9}" for limit in limits)

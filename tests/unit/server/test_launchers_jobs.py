@@ -169,6 +169,7 @@ def test_a_job_that_was_given_up_ends_at_once(tmp_path: Path) -> None:
 
 def test_the_job_name_fits_all_versions_of_pbs_and_differs_between_runs() -> None:
     assert job_name_of(RUN_ID) == "wb-031502-3f2a" and len(job_name_of(RUN_ID)) <= 15
+    assert job_name_of("") == "wb-RUN"  # of a plan, which has no run yet
 
 
 # ---- the keeper with PBS

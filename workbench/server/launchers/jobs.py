@@ -299,9 +299,9 @@ def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
 
 def job_name_of(run_id: str) -> str:
     """Return the name of the scheduler's job for a run: at most 15 characters, which all versions
-    of PBS accept."""
+    of PBS accept. A plan has no run yet, and shows that a part of its id will be in the name."""
     words = run_id.split("-")
-    return f"wb-{words[1]}-{words[-1]}"[:15] if len(words) > 2 else "workbench"
+    return f"wb-{words[1]}-{words[-1]}"[:15] if len(words) > 2 else "wb-RUN"
 
 
 def _request(launch: Launch) -> JobRequest:

@@ -83,6 +83,7 @@ class HostController(Controller):
     def __init__(self, controllers: Controllers) -> None:
         super().__init__(controllers)
         self.under_cursor = ""  # in the list of hosts, when a key was pressed there
+        self.from_list = False  # the action that starts now was chosen in the list of hosts
         # what the last check or look found, by the name of a host or cluster
         self.known_states: dict[str, str] = {}
 
@@ -104,10 +105,11 @@ class HostController(Controller):
 
         async def taken(name: str | None) -> None:
             if listed.pressed is not None:
-                self.under_cursor = name or ""
+                self.under_cursor, self.from_list = name or "", True
                 running = listed.pressed.run(self.controllers)
                 if running is not None:
                     await running
+                self.from_list = False
             elif name and name != now:
                 await self.switch(name)
 
@@ -138,7 +140,9 @@ class HostController(Controller):
         self.controllers.checks.open(self.under_cursor or self.state.host.name)
 
     async def add(self) -> None:
-        """Show a form for a new host, add the host to hosts.toml, and open the list of hosts again."""
+        """Show a form for a new host, add the host to hosts.toml, and open the list of hosts. A form
+        that the user leaves with escape leads back to the list from which it was opened."""
+        from_list = self.from_list
 
         async def submit(values: Values) -> None:
             self.session.hosts.add(
@@ -148,6 +152,8 @@ class HostController(Controller):
         async def added(values: Values | None) -> None:
             if values is not None:
                 await self.pick(values["name"])
+            elif from_list:
+                await self.pick(self.under_cursor)
 
         form = Form(
             "Add a host to hosts.toml",

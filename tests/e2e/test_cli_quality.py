@@ -126,6 +126,23 @@ def test_a_run_is_stopped_for_a_changed_flag_and_started_again(cli: Cli, few_tex
     assert any(again in note for note in ran.document["notes"]), ran.document["notes"]
 
 
+@pytest.mark.long
+def test_b_alone_is_compared_with_the_preset_that_it_was_changed_from(
+    cli: Cli, few_texts: str
+) -> None:
+    run, _ = server(cli, "--set", "kv-cache-dtype=fp8")
+    ran = cli(*HOST, "quality", run[-8:], "--texts", few_texts, "--no-restart", "--yes", "--json")
+    assert ran.code == 0, ran
+    result = ran.document
+    assert f"A is the preset of {run}" in ran.err
+    assert result["a"].startswith("vllm-any port=") and result["b"].startswith(f"{run} port=")
+    names = [name for name in result["conditions_b"] if name.startswith("flag ")]
+    assert "flag kv-cache-dtype" in names
+    assert "flag kv-cache-dtype" not in result["conditions_a"]
+    [again] = alive(cli)
+    assert again != run, "what ran before runs again"
+
+
 def test_scores_that_are_wrong_with_mtp_give_no_number_and_name_the_defect(
     cli: Cli, few_texts: str
 ) -> None:
@@ -214,6 +231,9 @@ def test_a_server_that_serves_others_is_refused_without_anyway(
     [
         (("kv-cache-dtype=fp8", "vllm-any"), "A does not begin with a preset"),
         (("vllm-any", ""), "B is empty"),
+        (("kv-cache-dtype=fp8",), "B does not begin with a preset"),
+        (("http://127.0.0.1:9",), "Workbench did not start http://127.0.0.1:9"),
+        (("vllm-any", *VAR), "nothing is known from which preset vllm-any was changed"),
         (("vllm-any", "'"), "quote the values"),
         (("vllm-any", "x=1", "--concurrency", "0"), "is not from 1 to 256"),
         (("vllm-any", "x=1", "--kl-margin", "nan"), "--kl-margin needs a number above 0"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,12 @@ _MOST_CONCURRENCY = 256
     "say whether the answers of B are the same as those of A, by log probabilities of texts and by "
     "answers",
     option("a A", 'a preset, run, result or URL, and changed flags: "TARGET flag=value …"'),
-    option("b B", "the same for B; with flags only, B is A with these flags"),
+    option(
+        "b B",
+        "the same for B; with flags only, B is A with these flags. With one argument alone, that is B, "
+        "and A is what it was changed from: a run that it replaced, its preset, or a baseline",
+        nargs="?",
+    ),
     option("--texts FILE", 'your own texts: one JSON object {"text": "…"} per line'),
     option("--concurrency N", "answers that are written together (8)", int, default=8),
     option(
@@ -60,25 +65,33 @@ _MOST_CONCURRENCY = 256
     IF_MEASURED,
     TRUST,
     YES,
-    usage="workbench quality A B [OPTION…]",
+    usage="workbench quality A B [OPTION…]\n       workbench quality B [OPTION…]",
     examples=(
         "workbench quality vllm-any kv-cache-dtype=fp8 --var model=Qwen/Qwen3-0.6B",
         'workbench quality vllm-any "sglang-any tp-size=2" --var model=Qwen/Qwen3-0.6B',
         "workbench quality http://127.0.0.1:8000 http://127.0.0.1:8001",
+        "workbench quality my-preset",
     ),
 )
 async def quality(arguments: argparse.Namespace) -> int:
     from workbench.session.quality.comparison import plan_lines
-    from workbench.session.quality.sides import with_servers
+    from workbench.session.quality.sides import of_result, with_servers
 
     options = _options(arguments)
-    a, b = _arms(arguments)
+    arms = _arms(arguments)
     async with connected(arguments) as session:
         await session.servers.supervisor.runs()
         await session.gpu.alterations.read()
+        variables: Mapping[str, str] = variables_of(arguments)
+        if len(arms) == 1:
+            found = session.quality.lineage.of(await of_result(session, arms[0]), variables)
+            a, b, variables = found.a, found.b, found.variables
+            note(f"A is {found.words}")
+        else:
+            a, b = arms
         a, b = await with_servers(session, a, b)
         comparisons = session.quality
-        a, b, bases = await comparisons.targets.look_up(a, b, variables_of(arguments))
+        a, b, bases = await comparisons.targets.look_up(a, b, variables)
         if arguments.trust:
             comparisons.targets.trust_bases(bases)
         for line in plan_lines(a, b, bases, options):
@@ -133,10 +146,19 @@ def _own_command(arguments: argparse.Namespace) -> OwnCommand | None:
     return OwnCommand(argv, arguments.eval_score)
 
 
-def _arms(arguments: argparse.Namespace) -> tuple[Arm, Arm]:
-    """Return A and B as the user named them. B without a target has that of A, with its flags."""
+def _arms(arguments: argparse.Namespace) -> Sequence[Arm]:
+    """Return A and B as the user named them, or B alone. B without a target has that of A, with its
+    flags."""
     from workbench.model.experiment import Arm, ArmTarget
 
+    if arguments.b is None:
+        alone = _words(arguments.a, "B")
+        if not alone or _is_flag(alone[0]):
+            raise InputError(
+                "B does not begin with a preset, a run or a result",
+                next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
+            )
+        return [Arm(sets=alone[1:], target=ArmTarget(alone[0]))]
     of_a, of_b = _words(arguments.a, "A"), _words(arguments.b, "B")
     if not of_a or _is_flag(of_a[0]):
         raise InputError(
@@ -147,8 +169,8 @@ def _arms(arguments: argparse.Namespace) -> tuple[Arm, Arm]:
     if not of_b:
         raise InputError("B is empty", next_step="give a preset, run or URL, or changed flags of A")
     if _is_flag(of_b[0]):
-        return a, replace(a, sets=(*a.sets, *of_b))
-    return a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))
+        return [a, replace(a, sets=(*a.sets, *of_b))]
+    return [a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))]
 
 
 def _words(text: str, side: str) -> tuple[str, ...]:

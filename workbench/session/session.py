@@ -204,7 +204,7 @@ class Session:
     def quality(self) -> QualityComparisons:
         from workbench.session.quality.comparison import QualityComparisons
 
-        return QualityComparisons(self.core, self.plans, self.servers, self.hosts)
+        return QualityComparisons(self.core, self.presets, self.plans, self.servers, self.hosts)
 
     @cached_property
     def advisor(self) -> Advisor:

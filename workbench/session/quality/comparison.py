@@ -14,6 +14,7 @@ from workbench.model.errors import BenchError, InputError, ServerError, Workbenc
 from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv
+from workbench.session.quality.lineage import Lineage
 from workbench.session.quality.measuring import AGAIN, CHANGED, FIRST, Measuring, cost_lines
 from workbench.session.quality.scored_server import scored
 from workbench.session.series.experiment_arms import Arms
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from workbench.session.bench.benchmark_load import Load
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
+    from workbench.session.plans.presets import Presets
     from workbench.session.quality.measuring import OnStep, QualityOptions, Tell
     from workbench.session.servers.arm_targets import Bases, Side
     from workbench.session.servers.servers import Servers
@@ -44,11 +46,13 @@ class QualityComparisons:
     def __init__(
         self,
         core: StateHolder,
+        presets: Presets,
         plans: Plans,
         servers: Servers,
         hosts: OtherHosts,
     ) -> None:
         self._core, self._servers = core, servers
+        self.lineage = Lineage(presets, servers)
         self.targets = ArmTargets(plans, hosts)
         self._running: asyncio.Task[Any] | None = None
 

@@ -22,7 +22,7 @@ async def with_servers(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
     """Return the sides with the servers that were measured in place of the numbers of results. Runs
     that must be started anew get their own port. Raises InputError if the server of a result is not
     known."""
-    arms = [await _of_result(session, arm) for arm in (a, b)]
+    arms = [await of_result(session, arm) for arm in (a, b)]
     of_results = [given != arm for given, arm in zip((a, b), arms, strict=True)]
     known = {status.run_id: status for status in await session.servers.supervisor.runs()}
     if all(of_results) and arms[0] == arms[1]:
@@ -56,7 +56,7 @@ def _anew(arm: Arm, status: ServerStatus | None) -> Arm:
     return replace(arm, sets=(f"port={status.port}",))
 
 
-async def _of_result(session: Session, arm: Arm) -> Arm:
+async def of_result(session: Session, arm: Arm) -> Arm:
     """Return a side that is the number of a result with the server that was measured in its place.
     Any other side is returned unchanged."""
     number = whole_number(_name(arm).removeprefix("#"))

@@ -132,7 +132,8 @@ def _scored(
     if not possible:
         raise InputError(
             f"{place}: the score {name!r} is {clean(json.dumps(value), 60)}, not a number",
-            next_step="name another field with --eval-score",
+            next_step="name another field with --eval-score; a metric of the whole set has no score "
+            "of an item",
         )
     return item, name, float(value)
 
@@ -149,6 +150,8 @@ def _item_of(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
         metrics = entry.get("metrics")
         named = metrics if isinstance(metrics, list) else list(_KNOWN_METRICS)
         known = [one for one in named if isinstance(one, str) and one in entry]
+        # of a metric of the whole set, such as a corpus F1, a sample has a list and no score
+        known.sort(key=lambda one: not isinstance(entry[one], (int, float)))
         return ":".join(filter(None, parts)), known[0] if known else None
     if number := _word(entry.get("example_id")):
         parts = [_word(entry.get("task")), number]

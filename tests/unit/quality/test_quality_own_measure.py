@@ -66,6 +66,15 @@ def test_older_samples_without_a_list_of_metrics_are_read(tmp_path: Path) -> Non
     assert read_scores(tmp_path, "acc") == Scores("acc", {"arc:7": 0.0})
 
 
+def test_a_metric_of_the_whole_set_is_no_score_of_an_item(tmp_path: Path) -> None:
+    """A sample of a task with a corpus F1 has what is aggregated: the target and the answer."""
+    sample = {**LM_EVAL, "metrics": ["f1", "acc"], "f1": ["DATE: kawuononi", [""]], "acc": 1.0}
+    written(tmp_path, "samples_ner.jsonl", sample)
+    assert read_scores(tmp_path).field == "acc"
+    with pytest.raises(InputError, match="line 1: the score 'f1' is"):
+        read_scores(tmp_path, "f1")
+
+
 def test_the_rollouts_of_an_example_are_averaged(tmp_path: Path) -> None:
     written(tmp_path, "results.jsonl", VERIFIERS, {**VERIFIERS, "reward": 0.75})
     assert read_scores(tmp_path) == Scores("reward", {"math:3": 0.5})

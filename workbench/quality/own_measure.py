@@ -55,13 +55,19 @@ class Scores:
 
 def read_scores(directory: Path, field: str | None = None) -> Scores:
     """Return the scores in all .jsonl files below a directory. `field` is the field of the score; by
-    default the first metric that the program names. Raises InputError that names file, line and
-    reason."""
+    default the first metric that the program names. As in lm-eval, a filter may follow a comma
+    (exact_match,flexible-extract); by default, the first filter of a file counts, because a document
+    under two filters is one observation. Raises InputError that names file, line and reason."""
+    field, _, wanted = (field or "").partition(",")
     found: dict[str, list[float]] = {}
     fields: dict[str, str] = {}  # field -> the place where it was first used
     for path in sorted(directory.rglob("*.jsonl")):
+        filter_ = wanted
         for place, line in _lines(path, directory):
             entry = _object(line, place)
+            filter_ = filter_ or _word(entry.get("filter"))
+            if _word(entry.get("filter")) != filter_:
+                continue
             item, name, value = _scored(entry, path.stem, field, place)
             fields.setdefault(name, place)
             found.setdefault(item, []).append(value)
@@ -106,9 +112,7 @@ def _object(line: bytes, place: str) -> Mapping[str, Any]:
     return entry
 
 
-def _scored(
-    entry: Mapping[str, Any], stem: str, field: str | None, place: str
-) -> tuple[str, str, float]:
+def _scored(entry: Mapping[str, Any], stem: str, field: str, place: str) -> tuple[str, str, float]:
     """Return (item, field of the score, score) of a line."""
     item, fallback = _item_of(entry, stem)
     if not item:
@@ -116,7 +120,7 @@ def _scored(
             f'{place}: the item has no name: there is no "item", "doc_id" or "example_id"',
             next_step=_EXPECTED,
         )
-    name = field or fallback
+    name = field if field else fallback
     if name is None:
         names = ", ".join(sorted(clean(str(one), 40) for one in entry)[:12])
         raise InputError(

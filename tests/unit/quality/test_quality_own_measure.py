@@ -52,11 +52,23 @@ def test_the_samples_of_lm_eval_are_named_by_task_document_and_filter(tmp_path: 
     written(tmp_path, f"org__model/samples_mmlu_law_{stamp}.jsonl", {**LM_EVAL, "filter": "none"})
     scores = read_scores(tmp_path)
     assert scores.field == "exact_match"
-    assert scores.by_item == {
-        "gsm8k:0:strict-match": 1.0,
-        "gsm8k:0:flexible-extract": 0.0,
-        "mmlu_law:0": 1.0,
-    }
+    assert scores.by_item == {"gsm8k:0:strict-match": 1.0, "mmlu_law:0": 1.0}
+
+
+def test_a_document_under_two_filters_counts_once(tmp_path: Path) -> None:
+    """Two scores of one answer are no two observations: the test would find what is not there."""
+    lines = [
+        {**LM_EVAL, "doc_id": number, "filter": name, "exact_match": score}
+        for name, score in (("strict-match", 0.0), ("flexible-extract", 1.0))
+        for number in range(3)
+    ]
+    written(tmp_path, "samples_gsm8k.jsonl", *lines)
+    first = read_scores(tmp_path)
+    assert first.by_item == {f"gsm8k:{number}:strict-match": 0.0 for number in range(3)}
+    other = read_scores(tmp_path, "exact_match,flexible-extract")
+    assert other.by_item == {f"gsm8k:{number}:flexible-extract": 1.0 for number in range(3)}
+    with pytest.raises(InputError, match="wrote no scores"):
+        read_scores(tmp_path, "exact_match,no-such-filter")
 
 
 def test_older_samples_without_a_list_of_metrics_are_read(tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ def _json(imported: Imported, path: str | None) -> dict[str, Any]:
     option(
         "--as FORM",
         f"form to write: {', '.join(f'{form.name} ({form.title})' for form in EXPORT_FORMS)}",
+        lambda word: word.replace("-", ""),  # llama-swap spells its own name so
         dest="form",
         choices=[form.name for form in EXPORT_FORMS],
         default=EXPORT_FORMS[0].name,

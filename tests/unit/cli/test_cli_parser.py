@@ -97,6 +97,11 @@ def test_a_configured_host_is_opened_even_if_its_name_resembles_a_command(
     assert (space.command, space.target) == ("screen", alias)
 
 
+def test_a_form_is_known_by_the_name_that_its_tool_has() -> None:
+    for word in ("llama-swap", "llamaswap"):
+        assert parse(["export", "vllm-any", "--as", word]).form == "llamaswap"
+
+
 def test_a_host_in_front_of_a_command_is_answered_with_the_option(ssh_home: Path) -> None:
     """`workbench box1 servers` said that ssh knows no box1, and proposed `workbench box1`."""
     (ssh_home / "config").write_text("Host box1\n  HostName 192.0.2.1\n")

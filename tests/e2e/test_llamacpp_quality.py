@@ -28,6 +28,7 @@ from workbench.session.quality.scored_server import post
 READY_S = 60.0
 TOP, VOCABULARY = 20, 600
 PLACES = 24
+SHARPNESS = 8.0
 TEXTS = tuple(text for text in texts.shipped().texts if text.kind in ("prose", "code"))
 FEW = TEXTS[:4]
 
@@ -44,7 +45,8 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     launcher = llama_server.install(folder / "bin")
     found, running = {}, []
     for name, kind in (("f32", None), ("q8", Kinds.Q8_0), ("q4", Kinds.Q4_0)):
-        model = tiny_gguf.write(folder / f"{name}.gguf", sense=False, quantization=kind)
+        file = folder / f"{name}.gguf"
+        model = tiny_gguf.write(file, sense=False, quantization=kind, sharpness=SHARPNESS)
         port = free_port()
         argv = [launcher, "-m", model, "--port", str(port), "-c", "4096", "-np", "2"]
         quiet = subprocess.DEVNULL
@@ -119,20 +121,21 @@ def test_two_ways_to_score_a_real_server_agree(ports: dict[str, int]) -> None:
     on(ports["f32"], measure)
 
 
+@pytest.mark.parametrize("quantized", ["q8", "q4"])
 def test_the_divergence_of_top_20_is_a_lower_bound_of_that_of_the_whole_vocabulary(
-    ports: dict[str, int],
+    ports: dict[str, int], quantized: str
 ) -> None:
     text = FEW[0]
-    plain, rounded = (whole_distributions(ports[name], text) for name in ("f32", "q4"))
+    plain, rounded = (whole_distributions(ports[name], text) for name in ("f32", quantized))
     exact = 0.0
     for p, q in zip(plain, rounded, strict=True):
         assert sum(map(math.exp, p.values())) == pytest.approx(1, abs=1e-4)
         exact += sum(math.exp(p[token]) * (p[token] - q[token]) for token in p) / PLACES
-    a, b = (scored(ports[name], (text,))[0] for name in ("f32", "q4"))
+    a, b = (scored(ports[name], (text,))[0] for name in ("f32", quantized))
     last = [ScoredText(one.name, one.kind, one.positions[-PLACES:]) for one in (a, b)]
     found = text_difference(last[0], last[1], TOP).kl
     assert 0 < found <= exact * 1.01
-    assert found >= 0.1 * exact, "a flat distribution, of which 20 tokens have a small share"
+    assert found >= 0.7 * exact
 
 
 def test_8_bits_answer_as_the_model_and_4_bits_less_so(ports: dict[str, int]) -> None:

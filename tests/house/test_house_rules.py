@@ -168,7 +168,7 @@ def test_a_first_reading_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"
         "from workbench import __main__, tui\n"
-        "sys.meta_path.insert(0, __main__._AsyncioWithoutSsl)\n"
+        "sys.meta_path.insert(0, __main__._WithoutOpenSsl())\n"
         "import asyncio\n"
         "from workbench.cli import run, screen\n"
         "from workbench.cli.parser import parse\n"
@@ -189,6 +189,7 @@ def test_a_first_reading_loads_nothing_heavy() -> None:
     )
     loaded = done.stdout.split()
     assert {name.split(".")[0] for name in loaded} & HEAVY == {"textual", "rich"}
+    assert not {"ssl", "_hashlib"} & set(loaded), "OpenSSL takes 1 to 4 MB"
 
 
 def test_drawing_the_first_frame_loads_no_later_part() -> None:

@@ -109,7 +109,7 @@ def test_a_server_becomes_ready_without_httpx(server: Server) -> None:
     )
     # as the program does it, where asyncio does not load ssl
     hidden = (
-        "import sys; import workbench.__main__ as m; sys.meta_path.insert(0, m._AsyncioWithoutSsl);"
+        "import sys; import workbench.__main__ as m; sys.meta_path.insert(0, m._WithoutOpenSsl());"
     )
     done = subprocess.run(
         [sys.executable, "-c", f"{hidden} {code}", server.url],

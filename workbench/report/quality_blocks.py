@@ -53,6 +53,7 @@ def quality_blocks(result: QualityResult) -> list[Block]:
 def side_facts(result: QualityResult) -> tuple[tuple[str, str], ...]:
     """Return what was compared: A, B, and the settings in which B differs."""
     changes = answer_changes(result.conditions_a, result.conditions_b)
+    changes = tuple(name for name in changes if name != "address")  # A and B say it already
     differs = ", ".join(_change(result, name) for name in changes)
     sides = (("A", result.a), ("B", result.b))
     return (*sides, ("B differs in", differs)) if differs else sides

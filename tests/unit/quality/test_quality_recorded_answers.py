@@ -24,6 +24,7 @@ RECORDED = {
 TEXT = "return 'é水' or\n"  # whose letters are several tokens each in these vocabularies
 TOKENS, ANSWERED = 12, 4
 LAST = 3  # places that were scored alone
+ROUNDING = 0.0078  # the step of bfloat16 between 1 and 2
 
 T = TypeVar("T")
 
@@ -46,8 +47,8 @@ def on(name: str, measure: Callable[[Interface, Prompt], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize(("name", "largest"), [("prompt_logprobs", 1e-9), ("generate", 0.008)])
-def test_both_ways_to_score_a_token_agree(name: str, largest: float) -> None:
+@pytest.mark.parametrize("name", ["prompt_logprobs", "generate"])
+def test_both_ways_to_score_a_token_agree(name: str) -> None:
     async def measure(server: Interface, prompt: Prompt) -> None:
         whole = await server.score_all(prompt)
         assert tuple(one.token for one in whole) == prompt.ids[1:]
@@ -56,7 +57,7 @@ def test_both_ways_to_score_a_token_agree(name: str, largest: float) -> None:
             alone, known = await server.score_next(prompt, place), whole[place - 1]
             assert alone is not None and alone.logprob is not None and known.logprob is not None
             assert alone.token == known.token
-            assert alone.logprob == pytest.approx(known.logprob, abs=largest)
+            assert alone.logprob == pytest.approx(known.logprob, abs=ROUNDING)
 
     on(name, measure)
 

@@ -145,10 +145,15 @@ def test_a_server_that_outlives_its_monitor_serves_and_is_stopped(
 
 def held_by(status: ServerStatus) -> list[int]:
     """Return the monitors of a run's container, and what they hold."""
-    monitors = [
-        pid for pid in with_argument(status.handle or "") if psutil.Process(pid).name() == "conmon"
-    ]
+    named = with_argument(status.handle or "")
+    monitors = [pid for pid in named if name_of(pid) == "conmon"]
     return [*monitors, *(pid for monitor in monitors for pid in descendants(monitor))]
+
+
+def name_of(pid: int) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).name()
+    return ""
 
 
 def words_of(pid: int) -> bytes:

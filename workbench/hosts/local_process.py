@@ -32,13 +32,8 @@ class LocalProcess:
         self._process = process
         self._transports: list[asyncio.BaseTransport] = []
         self._ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._wait_in_thread, args=(loop,), daemon=True).start()
-
-    def _wait_in_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._process.wait()
-        with contextlib.suppress(RuntimeError):  # the event loop has ended before the process
-            loop.call_soon_threadsafe(self._ended.set)
+        told = (process, asyncio.get_running_loop(), self._ended)
+        threading.Thread(target=_wait_in_thread, args=told, daemon=True).start()
 
     async def connect(self, line_limit_bytes: int) -> None:
         """Connect the pipes with the event loop. If this is cancelled, kill the process."""
@@ -128,6 +123,14 @@ class LocalProcess:
             self.stdin.transport.abort()
         for transport in self._transports:
             transport.close()
+
+
+def _wait_in_thread(
+    process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, ended: asyncio.Event
+) -> None:
+    process.wait()
+    with contextlib.suppress(RuntimeError):  # the event loop has ended before the process
+        loop.call_soon_threadsafe(ended.set)
 
 
 async def start_process(

@@ -34,7 +34,8 @@ async def fit(arguments: argparse.Namespace) -> int:
     from workbench import engines
     from workbench.engines import registry
     from workbench.gpu.telemetry.source_of_host import read_once
-    from workbench.session.plans.model_fit import report_of, table_lines
+    from workbench.report.formats.terminal import block_lines
+    from workbench.session.plans.model_fit import fit_blocks, report_of
 
     contexts = _contexts(arguments.context)
     async with connected(arguments) as session:
@@ -66,7 +67,7 @@ async def fit(arguments: argparse.Namespace) -> int:
                 session.plans.editor.set_flag(flag, arguments.kv)
         await session.plans.look_for_model(session.plans.editor)
         report = report_of(session.plans.editor.effective, session.state.telemetry, contexts)
-    emit_or_say(arguments.json, report.as_json(), table_lines(report))
+    emit_or_say(arguments.json, report.as_json(), block_lines(fit_blocks(report)))
     return 0 if any(row.fits for _, rows in report.groups for row in rows) else 2
 
 

@@ -40,10 +40,9 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     and notes. Their blocks are those of the reports, which have all other metrics too.
     """
     from workbench.engines.result_limits import judgements
-    from workbench.report.blocks import Facts
+    from workbench.report.blocks import SIMULATED, Facts
     from workbench.report.formats.terminal import block_lines
     from workbench.report.result_blocks import (
-        SIMULATED,
         alerts,
         key_metrics,
         latency_blocks,

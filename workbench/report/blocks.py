@@ -48,6 +48,9 @@ class Alert:
     lines: tuple[str, ...] = ()
 
 
+SIMULATED = Alert("simulated", "SIMULATED", ("Values of a model, not of hardware.",))
+
+
 @dataclass(frozen=True, slots=True)
 class KeyMetrics:
     """The most important metrics, shown in large type. Each has a title, a value with its unit, and

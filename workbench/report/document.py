@@ -8,11 +8,11 @@ from workbench.model.bench import BenchResult, Comparison
 from workbench.model.counts import count_of
 from workbench.model.experiment import Experiment
 from workbench.model.sweep import Sweep
-from workbench.report.blocks import Block, Document, Fold, Heading
+from workbench.report.blocks import SIMULATED, Block, Document, Fold, Heading
 from workbench.report.content import Report
 from workbench.report.format_values import utc_time
 from workbench.report.quality_blocks import answer_blocks, quality_blocks
-from workbench.report.result_blocks import SIMULATED, overview, result_blocks, subtitle_of, title_of
+from workbench.report.result_blocks import overview, result_blocks, subtitle_of, title_of
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks, sweep_blocks
 
 

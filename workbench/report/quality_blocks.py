@@ -23,10 +23,19 @@ from workbench.model.quality import (
     TextDifference,
     WorstText,
 )
-from workbench.report.blocks import Alert, Block, Facts, Fold, Heading, Items, Table, TextBlock
+from workbench.report.blocks import (
+    SIMULATED,
+    Alert,
+    Block,
+    Facts,
+    Fold,
+    Heading,
+    Items,
+    Table,
+    TextBlock,
+)
 from workbench.report.content import Answers
 from workbench.report.format_values import NA
-from workbench.report.result_blocks import SIMULATED
 
 _MOST_ITEMS = 200  # shown
 _TITLES = {  # measure -> title, digits, factor

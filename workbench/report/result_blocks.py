@@ -37,6 +37,7 @@ from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.slo import slo_rows
 from workbench.report import plots
 from workbench.report.blocks import (
+    SIMULATED,
     Alert,
     Block,
     CodeBlock,
@@ -61,7 +62,6 @@ from workbench.report.format_values import (
 )
 
 Row = tuple[str, str]
-SIMULATED = Alert("simulated", "SIMULATED", ("Values of a model, not of hardware.",))
 DEFINITIONS = (
     "TTFT: from the socket write to the first chunk with content of any kind (text, reasoning, "
     "tool call); a chunk with"

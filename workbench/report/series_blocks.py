@@ -13,9 +13,19 @@ from workbench.model.metrics import metric_title, short_title
 from workbench.model.settings import label_with_gpu, stored_value
 from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
 from workbench.report import plots
-from workbench.report.blocks import Alert, Block, Facts, Heading, Items, Table, TextBlock, Wording
+from workbench.report.blocks import (
+    SIMULATED,
+    Alert,
+    Block,
+    Facts,
+    Heading,
+    Items,
+    Table,
+    TextBlock,
+    Wording,
+)
 from workbench.report.format_values import NA, change, metric_number, number, setting_text
-from workbench.report.result_blocks import SIMULATED, condition_blocks, overview, workload_facts
+from workbench.report.result_blocks import condition_blocks, overview, workload_facts
 
 _POINT_METRICS = {  # field of SweepPoint -> metric, in the order of the columns
     "slo_pct": "slo_pct",

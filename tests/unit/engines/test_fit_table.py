@@ -3,6 +3,7 @@ free now."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,8 @@ from workbench.engines.model_facts import from_config_alone
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.session.plans.model_fit import report_of, table_lines
+from workbench.report.formats.terminal import block_lines
+from workbench.session.plans.model_fit import FitReport, fit_blocks, report_of
 
 GIB = 2**30
 LLAMA_70B = {
@@ -50,10 +52,12 @@ def test_columns_of_a_tiny_model_do_not_touch() -> None:
     report = report_of(
         LaunchPlan("vllm", "llama", facts), telemetry(cards(1, 96, "NVIDIA H100 80GB HBM3"))
     )
-    lines = list(table_lines(report))
-    rows = [line for line in lines if line.startswith(("BF16", "FP8", "NVFP4"))]
-    assert rows and all(line[-9] == line[-18] == " " and len(line) <= 80 for line in rows)
-    assert " M" in rows[0]
+    lines = lines_of(report)
+    rows = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    rows = [row for row in rows if row[0].startswith(("BF16", "FP8", "NVFP4"))]
+    heads = [line for line in lines if "prefill" in line]
+    assert rows and {len(row) for row in rows} == {len(re.split(r"\s{2,}", heads[0].strip()))}
+    assert max(map(len, lines)) <= 80 and " M" in " ".join(rows[0])
 
 
 def test_a_70b_model_on_four_cards_of_24_gib() -> None:
@@ -134,27 +138,30 @@ def telemetry(gpus: list[GpuInfo], used_gib: float = 0.0) -> Telemetry:
     return Telemetry(0.0, 0.0, DriverInfo(), HostSample(), tuple(gpus), samples)
 
 
+def lines_of(report: FitReport) -> list[str]:
+    return block_lines(fit_blocks(report))
+
+
 def test_the_table_fits_into_80_columns_and_says_why_there_is_none() -> None:
     report = report_of(LaunchPlan("vllm", "llama", FACTS), telemetry(cards(8), 0.4))
-    lines = list(table_lines(report))
+    lines = lines_of(report)
     assert all(len(line) <= 78 for line in lines), lines
     assert "GPU0-7  NVIDIA GeForce RTX 3090, 24.0 GiB, 23.6 GiB free now" in lines
     unknown = report_of(
         LaunchPlan("vllm", "m", ModelFacts("m", missing="its files were not found")), None
     )
     assert (
-        "its files were not found" in "\n".join(table_lines(unknown))
-        and unknown.as_json()["missing"]
+        "its files were not found" in "\n".join(lines_of(unknown)) and unknown.as_json()["missing"]
     )
 
 
 def test_a_model_that_finds_no_memory_free_has_a_next_step() -> None:
     plan = LaunchPlan("vllm", "llama", FACTS)
     full, empty = (
-        "\n".join(table_lines(report_of(plan, telemetry(cards(1, gib), used))))
+        "\n".join(lines_of(report_of(plan, telemetry(cards(1, gib), used))))
         for gib, used in ((96, 94), (8, 0))
     )
-    assert "next: 94.0 GiB are in use. Stop what uses them" in full
+    assert "next: 94.0 GiB are in use\n  Stop what uses them" in full
     assert "does not fit" in empty and "next" not in empty
 
 

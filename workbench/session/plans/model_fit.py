@@ -3,13 +3,14 @@ host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, fit_rows, groups_of
 from workbench.engines.memory_estimate import GIB
 from workbench.model.counts import four_digits, gpus_text
+from workbench.report.blocks import SIMULATED, Alert, Block, Heading, Table, TextBlock
 
 if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
@@ -91,31 +92,33 @@ def _used_bytes(telemetry: Telemetry) -> dict[int, int]:
     return used
 
 
-def table_lines(report: FitReport) -> Iterator[str]:
-    """Yield the lines of the report. Lines have at most 80 columns, except for long names of models
-    and files."""
-    yield f"{report.model}  ({report.source})" + ("  SIMULATED" if report.simulated else "")
+_LEGEND = (
+    "Below a context length: sequences of that length at once, in one replica.",
+    "GiB each: weights per GPU. -: does not fit. ?: unknown. *: other files.",
+    "limit: tok/s of one stream, by nominal memory bandwidth.",
+    "prefill: tok/s of prompts, by computing.",
+)
+
+
+def fit_blocks(report: FitReport) -> list[Block]:
+    """Return the report as blocks: for each kind of GPU the table of what fits, then what its
+    columns mean."""
+    blocks: list[Block] = [SIMULATED] if report.simulated else []
+    blocks.append(TextBlock(f"{report.model}  ({report.source})", lead=True))
     if report.missing:
-        yield f"no answer: {report.missing}"
-        return
+        return [*blocks, TextBlock(f"no answer: {report.missing}")]
     for group, rows in report.groups:
-        yield ""
-        yield _group_line(group)
+        blocks.append(Heading(_group_line(group)))
         if not rows:
-            yield "no estimate for this plan on these GPUs"
+            blocks.append(TextBlock("no estimate for this plan on these GPUs"))
             continue
-        columns = "".join(f"{length:>10,}" for length in report.contexts)
-        yield f"{'weights':<12}{'GPUs':>5}{'GiB each':>10}{columns}{'limit':>9}{'prefill':>9}"
-        yield from (_row_line(row, report.contexts) for row in rows)
+        blocks.append(_table(rows, report.contexts))
         used = group.total_gib - min(group.free_bytes) / GIB
         if used >= _USED_GIB and not any(row.fits for row in rows):
-            yield f"next: {used:.1f} GiB are in use. Stop what uses them (x stops the server of"
-            yield "this screen, `workbench servers` lists all), then look again."
-    yield ""
-    yield "Below a context length: sequences of that length at once, in one replica."
-    yield "GiB each: weights per GPU. -: does not fit. ?: unknown. *: other files."
-    yield "limit: tok/s of one stream, by nominal memory bandwidth."
-    yield "prefill: tok/s of prompts, by computing."
+            stop = "Stop what uses them (x stops the server of this screen)"
+            listed = "`workbench servers` lists all servers. Then look again."
+            blocks.append(Alert("warning", f"next: {used:.1f} GiB are in use", (stop, listed)))
+    return [*blocks, Heading("Columns"), *map(TextBlock, _LEGEND)]
 
 
 def _group_line(group: GpuGroup) -> str:
@@ -129,7 +132,32 @@ def _group_line(group: GpuGroup) -> str:
     return f"{indexes}  {group.gpus[0].name}, {group.total_gib:.1f} GiB, {least} GiB free now"
 
 
-def _cell_text(sequences: int | None) -> str:
+def _table(rows: Sequence[FitRow], contexts: Sequence[int]) -> Table:
+    lengths = (f"{length:,}" for length in contexts)
+    head = ("weights", "GPUs", "GiB each", *lengths, "limit", "prefill")
+    return Table(
+        head=head,
+        rows=tuple(_cells(row, contexts) for row in rows),
+        numeric=frozenset(range(1, len(head))),
+        marks=tuple("" if row.fits else "dim" for row in rows),
+        importance=(0, 0, 2, *(0 for _ in contexts), 1, 3),
+    )
+
+
+def _cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
+    name = row.weights if row.in_files else f"{row.weights} *"
+    size = (name, str(len(row.gpus)), f"{row.weights_gib:.1f}")
+    if not row.fits:
+        return (*size, *("-" for _ in contexts), "", "")
+    sequences = (_sequences_text(row.sequences.get(length)) for length in contexts)
+    limits = (
+        _narrow(one, four_digits(one)) if one else "?"
+        for one in (row.limit_tok_s, row.prefill_tok_s)
+    )
+    return (*size, *sequences, *limits)
+
+
+def _sequences_text(sequences: int | None) -> str:
     if sequences is None:
         return "?"
     return _narrow(sequences, f"{sequences:,}") if sequences else "-"
@@ -139,18 +167,3 @@ def _narrow(value: float, text: str) -> str:
     """Return `text`, or the value in millions if its digits would fill a column. Models without
     sense, as tests have them, have such values."""
     return text if value < 1e6 else f"{value / 1e6:,.0f} M"
-
-
-def _row_line(row: FitRow, contexts: Sequence[int]) -> str:
-    name = row.weights if row.in_files else f"{row.weights} *"
-    start = f"{name:<12}{len(row.gpus):>5}{row.weights_gib:>10.1f}"
-    if not row.fits:
-        return f"{start}{'does not fit':>{10 * len(contexts)}}"
-    cells = (row.sequences.get(length) for length in contexts)
-    texts = (_cell_text(cell) for cell in cells)
-    limits = (
-        _narrow(one, four_digits(one)) if one else "?"
-        for one in (row.limit_tok_s, row.prefill_tok_s)
-    )
-    whole = start + "".join(f"{text:>10}" for text in texts)
-    return whole + "".join(f"{limit:>9}" for limit in limits)

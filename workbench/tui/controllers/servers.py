@@ -25,7 +25,7 @@ from workbench.tui.modals.launch import (
     found_rows,
 )
 from workbench.tui.pages.base import Keys, Page
-from workbench.tui.pages.texts import in_force_rows, log_finding_rows
+from workbench.tui.pages.texts import log_finding_rows
 from workbench.tui.panes.log import LogPane
 
 if TYPE_CHECKING:
@@ -477,10 +477,12 @@ class ServerController(Controller):
     def in_force(self) -> None:
         """Open the page that compares each setting of the selected server's plan with the value
         that the server reports or that its process shows."""
+        from workbench.report.in_force_blocks import in_force_blocks
+        from workbench.tui.block_rows import block_rows
 
         def show(report: InForceReport) -> None:
             self.services.pages.open(
-                Page("Asked and in force", lambda width: in_force_rows(report, width))
+                Page("Asked and in force", lambda width: block_rows(in_force_blocks(report), width))
             )
 
         self.attempt(self.session.servers.in_force(), show, only="in force")

@@ -126,8 +126,8 @@ def _sides(a: str, b: str, width: int) -> list[Row]:
 def quality_rows(result: QualityResult, width: int) -> list[Row]:
     """Return the rows of a comparison of answers: the verdict first, then the blocks of the reports.
     A table that is wider than the page is shown as one paragraph a row."""
+    from workbench.report.blocks import SIMULATED
     from workbench.report.quality_blocks import detail_blocks, problem_blocks, side_facts
-    from workbench.report.result_blocks import SIMULATED
     from workbench.tui.block_rows import block_rows, fact_rows, fitted
 
     role = _ROLES.get(result.verdict, "warnb")

@@ -5,25 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, by_severity
-from workbench.model.in_force import NOT_REPORTED
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
-from workbench.tui.cells import Row, beside, cell, cut, pad, paragraph
+from workbench.tui.cells import Row, beside, pad, paragraph
 from workbench.tui.formats import clock, value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.launch import about_text
 
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
-    from workbench.model.in_force import InForceReport
     from workbench.model.preset import Preset
     from workbench.session.plans.model_fit import FitReport
     from workbench.store.glossary import Term
     from workbench.tui.bindings import ScreenKey
 
-WIDE_TABLE = 100  # cells from which the table of what is in force has a column for the place
 SIGNS = {
     "": (" ", "text"),
     "good": ("ok", "good"),
@@ -80,17 +76,11 @@ def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
 
 def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[Row]:
     """Return the rows of the page "What fits": the table of quantizations and GPUs, and the lines
-    `files` about the files of the model. Lines longer than `width` are wrapped."""
-    from workbench.session.plans.model_fit import table_lines
+    `files` about the files of the model."""
+    from workbench.session.plans.model_fit import fit_blocks
+    from workbench.tui.block_rows import block_rows
 
-    rows: list[Row] = []
-    for line in table_lines(report):
-        role = "text"
-        if line.startswith("GPU"):
-            role = "title"
-        elif line.startswith("weights"):
-            role = "dim"
-        rows += [((line, role),)] if len(line) <= width else paragraph(line, width)
+    rows = block_rows(fit_blocks(report), width)
     if files:
         rows += [(), (("Model files", "title"),)]
     for line in files:
@@ -177,44 +167,3 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
             (),
         ]
     return rows
-
-
-def in_force_rows(report: InForceReport, width: int) -> list[Row]:
-    """Return the table of a server's settings. Each row has the value in the plan, the value that
-    the server uses, and the source of the latter. If the page is narrow, the source has a row of
-    its own."""
-    wide = width >= WIDE_TABLE
-    name_w, asked_w, force_w = (
-        (24, 22, 34) if wide else (width * 3 // 10, width * 3 // 10, width * 4 // 10 - 2)
-    )
-    head = cell("setting", name_w) + cell("asked", asked_w) + cell("in force", force_w)
-    rows: list[Row] = [(("  " + head + ("where read" if wide else ""), "dim"),)]
-    if report.differing:
-        rows = [
-            (
-                (
-                    f"! {count_of(report.differing, 'row differs', 'rows differ')} from what was "
-                    "asked",
-                    "warn",
-                ),
-            ),
-            (),
-            *rows,
-        ]
-    for row in report.rows:
-        role = "dim" if row.in_force is None else "text"
-        if row.differs:
-            role = "warn"
-        texts = cell(row.asked or "-", asked_w) + cell(row.in_force or NOT_REPORTED, force_w)
-        place = cut(row.where, max(0, width - 2 - name_w - asked_w - force_w)) if wide else ""
-        rows.append(
-            (
-                ("! " if row.differs else "  ", "warn"),
-                (cell(row.name, name_w), "text"),
-                (texts, role),
-                (place, "dim"),
-            )
-        )
-        if not wide and row.where:
-            rows.append(((cut(f"      {row.where}", width), "dim"),))
-    return [*rows, (), *(line for text in report.notes for line in paragraph(text, width, "warn"))]

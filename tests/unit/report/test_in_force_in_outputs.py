@@ -1,0 +1,41 @@
+"""The settings of a server, requested and in force, on the terminal and on the screen."""
+
+from __future__ import annotations
+
+import pytest
+
+from workbench.model.in_force import InForceReport, InForceRow
+from workbench.report.formats.terminal import block_lines
+from workbench.report.in_force_blocks import in_force_blocks
+from workbench.tui.block_rows import block_rows
+
+PLACE = "/v1/models of http://127.0.0.1:8000"
+ROWS = (
+    InForceRow("engine", "max model length", "8192", "4096", PLACE, differs=True),
+    InForceRow("flag", "speculative-config", '{"method": "eagle3"}', None, ""),
+    InForceRow("flag", "max-num-seqs", None, "256", "/metrics"),
+)
+NOTES = ("/server_info cannot be read: HTTP 404",)
+REPORT = InForceReport("run", ROWS, NOTES)
+
+
+def test_a_difference_is_counted_and_marked_and_a_missing_value_is_not() -> None:
+    lines = block_lines(in_force_blocks(REPORT))
+    assert lines[0].strip() == "1 setting differs from what was asked"
+    marked = [line.split()[1:4] for line in lines if line.strip().startswith("!")]
+    assert marked == [["max", "model", "length"]]
+    (unknown,) = [line for line in lines if "speculative-config" in line]
+    assert "not reported" in unknown and "!" not in unknown
+    assert NOTES[0] in "\n".join(lines)
+
+
+@pytest.mark.parametrize("width", [48, 78, 118])
+def test_the_screen_shows_every_value_and_place_at_every_width(width: int) -> None:
+    rows = block_rows(in_force_blocks(REPORT), width)
+    texts = ["".join(text for text, _ in row) for row in rows]
+    assert max(map(len, texts)) <= width
+    shown = " ".join(" ".join(texts).split())
+    for value in ("8192", "4096", "256", "/v1/models", "/metrics", "HTTP 404"):
+        assert value in shown, value
+    (differing,) = [row for row in rows if "4096" in "".join(text for text, _ in row)]
+    assert {role for _, role in differing} == {"warn"}

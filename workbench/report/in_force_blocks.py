@@ -1,0 +1,44 @@
+"""The settings of a running server, requested and in force, as blocks."""
+
+from __future__ import annotations
+
+from workbench.model.counts import count_of
+from workbench.model.in_force import NOT_REPORTED, InForceReport, InForceRow
+from workbench.report.blocks import Alert, Block, Table, TextBlock
+
+_MOST_TEXT = 48  # characters of a value; a longer one, such as a JSON object, is cut
+
+
+def in_force_blocks(report: InForceReport) -> list[Block]:
+    """Return the number of settings that differ from what was asked, the table of all settings, and
+    the sources that could not be read."""
+    differing = count_of(report.differing, "setting differs", "settings differ")
+    mark = "warning" if report.differing else ""
+    table = Table(
+        head=("", "setting", "asked", "in force", "where read"),
+        rows=tuple(
+            (
+                "!" if row.differs else "",
+                row.name,
+                _cut(row.asked or "-"),
+                _cut(row.in_force or NOT_REPORTED),
+                row.where,
+            )
+            for row in report.rows
+        ),
+        marks=tuple(map(_mark, report.rows)),
+    )
+    blocks: list[Block] = [TextBlock(f"{differing} from what was asked", mark=mark), table]
+    if report.notes:
+        blocks.append(Alert("warning", "Not everything could be read", report.notes))
+    return blocks
+
+
+def _mark(row: InForceRow) -> str:
+    if row.differs:
+        return "warning"
+    return "dim" if row.in_force is None else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"

@@ -66,6 +66,9 @@ def _document(advised: Advised) -> dict[str, Any]:
 
 
 def _lines(advised: Advised) -> Iterator[str]:
+    from workbench.report.finding_blocks import advice_blocks
+    from workbench.report.formats.terminal import block_lines
+
     result = advised.result
     if result is not None:
         simulated = "  SIMULATED" if result.conditions.simulated else ""
@@ -76,17 +79,4 @@ def _lines(advised: Advised) -> Iterator[str]:
             f"run {advised.run_id}: not measured yet, so only its configuration and its log "
             "give advice"
         )
-    if not advised.findings:
-        yield "no finding"
-    for number, finding in enumerate(advised.findings, 1):
-        gain = f" ({finding.expected_gain})" if finding.expected_gain else ""
-        yield f"{number:>2}. {finding.level}: {finding.text}{gain}  [{finding.code}]"
-        for label, text in (
-            ("evidence", finding.evidence),
-            ("next", finding.fix),
-            ("change", " ".join((*(c.text for c in finding.changes), *finding.settings))),
-            ("source", finding.source),
-            *(("verdict", said) for said in advised.verdicts.get(finding.code, ())),
-        ):
-            if text:
-                yield f"    {label:<9} {text}"
+    yield from block_lines(advice_blocks(advised.findings, advised.verdicts))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 
 from workbench.cli.open_session import connected, name_unreached
-from workbench.cli.output import emit_or_say, finding_text
+from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command
 
 
@@ -17,13 +17,12 @@ from workbench.cli.registry import command
     examples=("workbench --host gpu-box doctor", "workbench doctor --json"),
 )
 async def doctor(arguments: argparse.Namespace) -> int:
+    from workbench.report.finding_blocks import doctor_blocks
+    from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts.doctor import examine
 
     async with connected(arguments) as session:
         name_unreached(session)
         report = await examine(session)
-    lines = [f"{label:<9}{text}" for label, text in report.lines]
-    found = [f"{finding.level}: {finding_text(finding)}" for finding in report.findings]
-    return emit_or_say(
-        arguments.json, report.as_json(), [*lines, *(found or ["nothing is missing on this host"])]
-    )
+    blocks = doctor_blocks(report.findings, report.lines)
+    return emit_or_say(arguments.json, report.as_json(), block_lines(blocks))

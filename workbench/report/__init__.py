@@ -9,6 +9,7 @@ document.py           conversion of a report to titled blocks, for the formats t
 blocks.py             the kinds of blocks: heading, table, plot, …
 result_blocks.py      one result as blocks
 quality_blocks.py     comparisons of answers as blocks
+finding_blocks.py     the examination of a host, and advice, as blocks
 in_force_blocks.py    the settings of a server, requested and in force, as blocks
 series_blocks.py      comparisons, experiments and sweeps as blocks
 plots.py, svg.py      the data of each plot, and the drawing of plots as inline SVG

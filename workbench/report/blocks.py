@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from workbench.model.findings import Level
+
 MARKS = ("", "good", "bad", "warning", "dim")  # formats with colours show them
 
 
@@ -113,6 +115,20 @@ class Fold:
 Block: TypeAlias = (
     Heading | TextBlock | Alert | KeyMetrics | Table | Facts | CodeBlock | PlotBlock | Items | Fold
 )
+
+
+@dataclass(frozen=True, slots=True)
+class FindingBlock:
+    """One finding with what belongs to it, such as evidence and the next step, as pairs (label,
+    text). `number` is its place in a list, if the list has numbers."""
+
+    level: Level
+    text: str
+    facts: tuple[tuple[str, str], ...] = ()
+    number: int | None = None
+
+
+ShownBlock: TypeAlias = Block | FindingBlock  # of commands and pages; documents have no findings
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,31 +6,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from workbench.model.findings import Level
 from workbench.report.blocks import (
     Alert,
     Block,
     CodeBlock,
     Facts,
+    FindingBlock,
     Fold,
     Heading,
     Items,
     KeyMetrics,
     PlotBlock,
+    ShownBlock,
     Table,
     TextBlock,
     Wording,
 )
 from workbench.report.format_values import NA
 from workbench.tui.cells import Row, beside, cut, pad, paragraph, width_of, wrap
+from workbench.tui.glyphs import LEVELS
 
 LABEL = 12
 _GAP = 2
 _LEAST_TEXT = 20  # cells beside a label
 MARK_ROLES = {"": "text", "good": "goodb", "bad": "bad", "warning": "warn", "dim": "dim"}
+_LEVEL_ROLES = {Level.ERROR: "bad", Level.WARN: "warn", Level.HINT: "strong", Level.INFO: "text"}
+_FACT_ROLES = {"change": "goodb", "verdict": "good", "source": "dim"}  # of a finding
+_FACT_LABEL = 10
 _LABELS = {"rejected": " REJECTED ", "simulated": " SIMULATED "}
 
 
-def block_rows(blocks: Iterable[Block], width: int) -> list[Row]:
+def block_rows(blocks: Iterable[ShownBlock], width: int) -> list[Row]:
     """Return the blocks as rows of at most `width` cells. Plots and folded details are left out."""
     return [row for block in blocks for row in _rows(block, width)]
 
@@ -67,7 +74,7 @@ def _widths(table: Table) -> list[int]:
     return [max(map(width_of, column)) for column in zip(*full, strict=True)]
 
 
-def _rows(block: Block, width: int) -> list[Row]:
+def _rows(block: ShownBlock, width: int) -> list[Row]:
     match block:
         case Heading():
             return [(), ((cut(block.text, width), "title"),)]
@@ -89,8 +96,26 @@ def _rows(block: Block, width: int) -> list[Row]:
             return [
                 row for line in block.lines for row in paragraph(f"- {line}", width, "text", "  ")
             ]
+        case FindingBlock():
+            return _finding(block, width)
         case Fold() | PlotBlock():
             return []
+
+
+def _finding(finding: FindingBlock, width: int) -> list[Row]:
+    """Return a finding, with its facts below. A numbered one has its level's colour and a blank row
+    below it, any other one its level's sign."""
+    sign, role = LEVELS[finding.level]
+    begin, text_role = f"{sign} ", "strong"
+    if finding.number is not None:
+        begin, role, text_role = f"{finding.number:>2}  ", "dim", _LEVEL_ROLES[finding.level]
+    indent = width_of(begin)
+    room = max(8, width - indent)
+    rows = beside(begin, role, paragraph(finding.text, room, text_role))
+    for label, text in finding.facts:
+        said = paragraph(text, max(8, room - _FACT_LABEL), _FACT_ROLES.get(label, "text"))
+        rows += beside(" " * indent + pad(label, _FACT_LABEL), "dim", said)
+    return [*rows, ()] if finding.number is not None else rows
 
 
 def fact_rows(facts: Sequence[tuple[str, str]], width: int) -> list[Row]:

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Sequence
 from workbench.model.untrusted_text import clean
 from workbench.report.blocks import (
     Alert,
-    Block,
     CodeBlock,
     Facts,
+    FindingBlock,
     Fold,
     Heading,
     Items,
     KeyMetrics,
     PlotBlock,
+    ShownBlock,
     Table,
     TextBlock,
 )
@@ -32,12 +33,12 @@ def render(report: Report) -> str:
     return "\n".join(lines) + "\n"
 
 
-def block_lines(blocks: Iterable[Block]) -> list[str]:
+def block_lines(blocks: Iterable[ShownBlock]) -> list[str]:
     """Return the blocks as lines of text, without control characters."""
     return [clean(line) for block in blocks for line in _lines(block)]
 
 
-def _lines(block: Block) -> Iterable[str]:
+def _lines(block: ShownBlock) -> Iterable[str]:
     match block:
         case Heading():
             return ["", block.text]
@@ -56,8 +57,16 @@ def _lines(block: Block) -> Iterable[str]:
             return ["", _INDENT + block.text, ""]
         case Items():
             return [f"{_INDENT}- {line}" for line in block.lines]
+        case FindingBlock():
+            return _finding(block)
         case Fold() | PlotBlock():
             return []
+
+
+def _finding(finding: FindingBlock) -> list[str]:
+    number = "" if finding.number is None else f"{finding.number:>2}. "
+    facts = [f"    {label:<9} {text}" for label, text in finding.facts]
+    return [f"{number}{finding.level}: {finding.text}", *facts]
 
 
 def _aligned(rows: Sequence[Sequence[str]], numeric: frozenset[int] = frozenset()) -> list[str]:

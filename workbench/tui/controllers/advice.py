@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from workbench.model.findings import Level
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import PickModal
-from workbench.tui.pages.advice import advice_rows, line_of
 from workbench.tui.pages.base import Keys, Page
 
 if TYPE_CHECKING:
@@ -24,11 +23,15 @@ class AdviceController(Controller):
             self.attempt(self.session.advisor.of_result(row.id), self.open_page)
 
     def open_page(self, advised: Advised) -> None:
+        from workbench.report.finding_blocks import advice_blocks  # not for the first frame
+        from workbench.tui.block_rows import block_rows
+
         result = advised.result
         assert result is not None  # of_result has one
         title = f"Advice on result #{result.id}"
+        blocks = advice_blocks(advised.findings, advised.verdicts)
         page = Page(
-            title, lambda w: advice_rows(advised, w), lambda: self.keys_of(advised), kind="advice"
+            title, lambda w: block_rows(blocks, w), lambda: self.keys_of(advised), kind="advice"
         )
         self.services.pages.open(page)
 
@@ -67,6 +70,7 @@ class AdviceController(Controller):
     ) -> None:
         """Show the findings `found` in a list titled `title`, and call `then` with the finding that
         the user picks. If there is only one finding, call `then` with it without showing a list."""
+        from workbench.report.finding_blocks import text_with_gain
 
         async def chosen(number: str | None) -> None:
             if number is not None:
@@ -80,7 +84,7 @@ class AdviceController(Controller):
 
         def item(number: int, finding: Finding) -> tuple[str, str, str]:
             changes = " ".join((*(change.text for change in finding.changes), *finding.settings))
-            return str(number), f"{changes}  {line_of(finding)}", "text"
+            return str(number), f"{changes}  {text_with_gain(finding)}", "text"
 
         items = [item(number, finding) for number, finding in enumerate(found)]
         await self.app.push_screen(PickModal(title, items, free=False), chosen)

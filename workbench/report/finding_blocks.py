@@ -1,0 +1,54 @@
+"""The examination of a host, and advice, as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from workbench.model.findings import Finding
+from workbench.report.blocks import Facts, FindingBlock, Heading, ShownBlock, TextBlock
+
+NO_ADVICE = "No finding: nothing in the facts asks for a change."
+
+
+def doctor_blocks(
+    findings: Sequence[Finding], lines: Sequence[tuple[str, str]]
+) -> list[ShownBlock]:
+    """Return what is missing or does not fit on a host, with the next steps, and then `lines`, pairs
+    (label, text) with what was read from the host."""
+    found: list[ShownBlock] = []
+    for finding in findings:
+        facts = (("next", finding.fix),) if finding.fix else ()
+        found.append(FindingBlock(finding.level, finding.text, facts))
+    if not found:
+        found.append(TextBlock("Nothing is missing.", mark="good"))
+    if lines:
+        found += [Heading("Facts"), Facts(tuple(lines))]
+    return found
+
+
+def advice_blocks(
+    findings: Sequence[Finding], verdicts: Mapping[str, Sequence[str]]
+) -> list[ShownBlock]:
+    """Return all findings of the advisor. Each has its expected gain, evidence, next step, change,
+    the verdicts of its tests, which `verdicts` has by code, and its source."""
+    if not findings:
+        return [TextBlock(NO_ADVICE)]
+    found: list[ShownBlock] = []
+    for number, finding in enumerate(findings, 1):
+        changes = " ".join((*(change.text for change in finding.changes), *finding.settings))
+        facts = (
+            ("evidence", finding.evidence),
+            ("next", finding.fix),
+            ("change", changes),
+            *(("verdict", said) for said in verdicts.get(finding.code, ())),
+            ("source", "; ".join(filter(None, (finding.code, finding.source)))),
+        )
+        known = tuple((label, text) for label, text in facts if text)
+        found.append(FindingBlock(finding.level, text_with_gain(finding), known, number))
+    return found
+
+
+def text_with_gain(finding: Finding) -> str:
+    """Return a finding as one line of text, followed by its expected gain if it is known."""
+    gain = f" ({finding.expected_gain})" if finding.expected_gain else ""
+    return f"{finding.text}{gain}"

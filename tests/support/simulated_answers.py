@@ -23,56 +23,87 @@ ANSWER_TOKENS = 256
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Texts to draw. `kl` is the mean divergence of the population, `ln_ppl` that of the change of
-    ln perplexity. `text_sigma` is the spread of the texts' divergences, as a lognormal sigma."""
+    """The texts of a comparison. `text_sigma` is the spread of their divergences, as a lognormal
+    sigma."""
 
-    kl: float
-    ln_ppl: float = 0.0
     count: int = 32
     positions: int = 256
     text_sigma: float = 0.4
     correlation: float = 0.4
 
+    def same_top(self, kl: float) -> float:
+        """The share of positions with the same best token, in the population, at a divergence."""
+        return 1 - _OTHER_TOP * math.sqrt(kl) * math.exp(-(self.text_sigma**2) / 8)
+
     @property
-    def same_top(self) -> float:
-        """The share of positions with the same best token, in the population."""
-        return 1 - _OTHER_TOP * math.sqrt(self.kl) * math.exp(-(self.text_sigma**2) / 8)
-
-
-def drawn(random: Random, texts: Texts, factors: list[float]) -> tuple[TextDifference, ...]:
-    """Return one difference per text. `factors` has the divergence of each text, relative to the
-    mean of the population."""
-    return tuple(_text(random, texts, i, factor) for i, factor in enumerate(factors))
+    def mean_sigma(self) -> float:
+        """The standard deviation of the mean over the positions of a text of values with a standard
+        deviation of 1: that of the mean of an autoregressive process."""
+        n, rho = self.positions, self.correlation
+        ends = 2 * rho * (1 - rho**n) / (n * (1 - rho) ** 2)
+        return math.sqrt(((1 + rho) / (1 - rho) - ends) / n)
 
 
 def text_factors(random: Random, texts: Texts) -> list[float]:
+    """Return the divergence of each text, relative to the mean of the population."""
     sigma = texts.text_sigma
     return [math.exp(random.gauss(-sigma * sigma / 2, sigma)) for _ in range(texts.count)]
 
 
-def _text(random: Random, texts: Texts, index: int, factor: float) -> TextDifference:
-    kl = texts.kl * factor
-    change = texts.ln_ppl + random.gauss(0.0, texts.kl)  # a text's own part
-    limit = _quantile(_OTHER_TOP * math.sqrt(kl)) if kl else -math.inf
-    rho = texts.correlation
+def log_noise(random: Random, texts: Texts, kl: float, factors: list[float]) -> list[float]:
+    """Return what one measurement adds to the mean log probability of each text. Two measurements
+    with this noise diverge by `kl` from each other, so each has half of the variance."""
+    half = math.sqrt(0.5)
+    return [
+        half * (random.gauss(0, kl) + log_change(random, texts, kl * factor)) for factor in factors
+    ]
+
+
+def log_change(random: Random, texts: Texts, kl: float) -> float:
+    """Return by how much the mean log probability of a text changes between two servers that
+    diverge by `kl`, beside the change that all texts have in common."""
+    return _LN_RATIO * math.sqrt(kl) * texts.mean_sigma * random.gauss(0, 1)
+
+
+def drawn(
+    random: Random,
+    texts: Texts,
+    kl: float,
+    factors: list[float],
+    ln_ppl: list[float],
+    *,
+    tokens: bool = False,
+) -> tuple[TextDifference, ...]:
+    """Return one difference per text, at a mean divergence and with these changes of ln perplexity.
+    Without `tokens`, the share of equal best tokens is not drawn."""
+    return tuple(
+        _text(random, texts, i, kl * factor, change, tokens)
+        for i, (factor, change) in enumerate(zip(factors, ln_ppl, strict=True))
+    )
+
+
+def _text(
+    random: Random, texts: Texts, index: int, kl: float, ln_ppl: float, tokens: bool
+) -> TextDifference:
+    n, rho, gauss = texts.positions, texts.correlation, random.gauss
     new = math.sqrt(1 - rho * rho)
-    x, y, z = (random.gauss(0, 1) for _ in range(3))
-    kls = ratios = others = 0.0
-    for _ in range(texts.positions):
-        x = rho * x + new * random.gauss(0, 1)
-        y = rho * y + new * random.gauss(0, 1)
-        z = rho * z + new * random.gauss(0, 1)
-        here = kl * math.exp(_POSITION_SIGMA * x - _POSITION_SIGMA**2 / 2)
-        kls += here
-        ratios += change + _LN_RATIO * math.sqrt(kl) * y
-        others += z < limit
-    n = texts.positions
+    x = gauss(0, 1)
+    kls = 0.0
+    for _ in range(n if kl else 0):
+        x = rho * x + new * gauss(0, 1)
+        kls += math.exp(_POSITION_SIGMA * x - _POSITION_SIGMA**2 / 2)
+    others = 0
+    if tokens and kl:
+        limit, z = _quantile(_OTHER_TOP * math.sqrt(kl)), gauss(0, 1)
+        for _ in range(n):
+            z = rho * z + new * gauss(0, 1)
+            others += z < limit
     return TextDifference(
         name=f"text-{index}",
         kind="prose",
         positions=n,
-        kl=kls / n,
-        ln_ppl=ratios / n,
+        kl=kl * kls / n,
+        ln_ppl=ln_ppl,
         same_top=1 - others / n,
     )
 

@@ -6,10 +6,17 @@ from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
-from support.simulated_answers import Texts, drawn, drawn_forks, text_factors
+from support.simulated_answers import (
+    Texts,
+    drawn,
+    drawn_forks,
+    log_change,
+    log_noise,
+    text_factors,
+)
 
 from workbench.model.quality import DIFFERS, FORKS, KL, LN_PPL, SAME, SAME_TOP, Interval
-from workbench.quality.verdict import Compared, Margins, measures_of, verdict_of
+from workbench.quality.verdict import Compared, Margins, against, measures_of, verdict_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +53,15 @@ def shares(
     verdicts: Counter[str] = Counter()
     covered: Counter[str] = Counter()
 
-    def design(kl: float, ln_ppl: float = 0.0) -> Texts:
-        return Texts(kl, ln_ppl, texts, positions, text_sigma)
-
-    of_floor, of_b = design(truth.floor_kl), design(truth.floor_kl + truth.more_kl, truth.ln_ppl)
+    design = Texts(texts, positions, text_sigma)
     true = {
         KL: truth.more_kl,
         LN_PPL: truth.ln_ppl,
-        SAME_TOP: of_b.same_top,
+        SAME_TOP: design.same_top(truth.floor_kl + truth.more_kl),
         FORKS: truth.forks,
     }
     for _ in range(comparisons):
-        factors = text_factors(random, of_b)
-        floor = {one.name: one for one in drawn(random, of_floor, factors)}
-        part = Compared(texts=drawn(random, of_b, factors), floor=floor, top_k=20)
+        part = _compared(random, design, truth)
         forks, forks_floor = (
             drawn_forks(random, rate) for rate in (truth.forks, truth.floor_forks)
         )
@@ -73,6 +75,29 @@ def shares(
         same=scale * verdicts[SAME],
         covered={name: scale * covered[name] for name in (KL, LN_PPL, SAME_TOP, FORKS)},
     )
+
+
+def _compared(random: Random, texts: Texts, truth: Truth) -> Compared:
+    """Measure A three times, as the product does if it starts the servers, and B once."""
+    factors = text_factors(random, texts)
+
+    def noise() -> list[float]:
+        return log_noise(random, texts, truth.floor_kl, factors)
+
+    first = noise()
+    floors = []
+    for _ in range(2):
+        ln_ppl = [a - again for a, again in zip(first, noise(), strict=True)]
+        again = drawn(random, texts, truth.floor_kl, factors, ln_ppl)
+        floors.append({one.name: one for one in again})
+    more = truth.more_kl
+    own = [
+        truth.ln_ppl + random.gauss(0, more) + log_change(random, texts, more * factor)
+        for factor in factors
+    ]
+    ln_ppl = [a - b + change for a, b, change in zip(first, noise(), own, strict=True)]
+    kl = truth.floor_kl + more
+    return against(drawn(random, texts, kl, factors, ln_ppl, tokens=True), floors, 20)
 
 
 def _holds(interval: Interval, truth: float) -> bool:

@@ -9,6 +9,7 @@ measure that can say "differs" is tested, and Holm's procedure keeps the chance 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -235,11 +236,32 @@ def _of_way(
             if other is not None and same_tokens(text, other):
                 floor[text.name] = text_difference(text, other, min(k, top_of(other)))
         found.append(floor)
+    return against(tuple(text_difference(x, y, k) for x, y in pairs), found, k)
+
+
+def against(
+    texts: Sequence[TextDifference], floors: Sequence[Mapping[str, TextDifference]], top_k: int
+) -> Compared:
+    """Return the differences between B and A, text by text, with their floor. `floors` has those
+    between each further measurement of A and the first one, by the name of the text.
+
+    The floor is the measurement that diverges most. The change of ln perplexity is that against the
+    mean of all measurements of A: the noise of a single one would be part of every text's change.
+    """
     return Compared(
-        texts=tuple(text_difference(x, y, k) for x, y in pairs),
-        floor=max(found, key=_mean_kl, default={}),
-        top_k=k,
+        texts=tuple(_against_mean(text, floors) for text in texts),
+        floor=max(floors, key=_mean_kl, default={}),
+        top_k=top_k,
     )
+
+
+def _against_mean(
+    text: TextDifference, floors: Sequence[Mapping[str, TextDifference]]
+) -> TextDifference:
+    """Return the difference of a text with its change of ln perplexity against the mean of all
+    measurements of A. Those are differences to the first one, for which it is 0."""
+    changes = [0.0, *(floor[text.name].ln_ppl for floor in floors if text.name in floor)]
+    return replace(text, ln_ppl=text.ln_ppl - math.fsum(changes) / len(changes))
 
 
 def _mean_kl(floor: Mapping[str, TextDifference]) -> float:

@@ -24,8 +24,9 @@ from workbench.model.quality import (
     QualityResult,
     ScoredPosition,
     ScoredText,
+    TextDifference,
 )
-from workbench.quality.verdict import LEAST_TEXTS, Margins, judge, with_half
+from workbench.quality.verdict import LEAST_TEXTS, Margins, against, judge, with_half
 
 POSITIONS = 24
 TOKENS = 30
@@ -269,15 +270,27 @@ def test_damage_at_one_concurrency_is_found_there(concurrency: int) -> None:
 
 
 @pytest.mark.slow
-def test_equal_servers_seldom_differ() -> None:
-    found = shares(Truth(floor_kl=1e-4), comparisons=60, positions=64, seed=11)
+@pytest.mark.parametrize("noise", [1e-4, 5e-4])
+def test_equal_servers_seldom_differ(noise: float) -> None:
+    """A single measurement of A was so noisy that one equal pair in ten was not called the same."""
+    found = shares(Truth(floor_kl=noise), comparisons=60, seed=21)
     assert found.differs <= 5
-    assert found.same >= 90
+    assert found.same >= 92
     assert all(value >= 88 for value in found.covered.values())  # 93 % less two errors of 60
 
 
 @pytest.mark.slow
 def test_a_divergence_of_the_margin_is_found() -> None:
-    found = shares(Truth(floor_kl=1e-4, more_kl=1e-3), comparisons=40, positions=64, seed=12)
+    found = shares(Truth(floor_kl=1e-4, more_kl=1e-3), comparisons=80, seed=22)
     assert found.differs >= 85
-    assert found.covered[LN_PPL] >= 85
+    assert found.covered[LN_PPL] >= 87
+
+
+def test_perplexity_is_compared_with_the_mean_of_all_measurements_of_a() -> None:
+    def text(ln_ppl: float) -> TextDifference:
+        return TextDifference("t", "prose", 9, kl=0.0, ln_ppl=ln_ppl, same_top=1.0)
+
+    floors = [{"t": text(0.003)}, {"t": text(0.006)}, {}]
+    part = against([text(0.004)], floors, TOP)
+    assert part.texts[0].ln_ppl == pytest.approx(0.004 - (0.0 + 0.003 + 0.006) / 3)
+    assert against([text(0.004)], [], TOP).texts[0].ln_ppl == 0.004

@@ -46,6 +46,7 @@ _HOPELESS_AFTER_NS = 10 * _SECOND_NS
 _NO_SUCCESS = "stopped early: no request had succeeded"
 _NOT_HEARD = "stopped early: the server no longer answered"
 _SLOW_SEND_NS = 100_000
+_KEPT_ENDS = 32
 _BLOCKED_NS = 100_000  # a poll that took longer has waited,
 _BLOCKED_PER_SOCKET_NS = 1_000  # and this much more for each socket that it found
 _NEVER = 1 << 62
@@ -125,8 +126,8 @@ class Client:
         # several chunks.
         self._empty_ns, self._waited, self._joined = 0, False, 0
         self._merged = 0  # reads that returned a chunk whose time is not known
-        # the longest time from the last content of an answer to its end, if that came alone
-        self._end_after_ns = _NEVER  # not known yet
+        # the times from the last content of the newest answers to their end, if that came alone
+        self._ends_after_ns: deque[int] = deque(maxlen=_KEPT_ENDS)
         self._returned_ns = 0  # when the newest poll returned
         self._gave_up: str | None = None
         self._not_sent = 0
@@ -182,7 +183,7 @@ class Client:
             self._drop_connection(slot)
 
     def _turn_until_done(self) -> None:
-        swept = read = 0
+        swept = read = began = 0
         ready: list[tuple[int, int]] = []
         while not self.stopped:
             now = time.monotonic_ns()
@@ -196,11 +197,18 @@ class Client:
                 self._sweep(now)
             chores = bool(self._ended or (self._phase.left and len(self._ready) < self._ahead))
             if len(ready) < MOST_READY:  # the poll before returned all sockets that were not empty
-                self._empty_ns = read
+                # Then means: when it began, or when the first bytes ended its waiting. This process
+                # may have been kept from running before it returned.
+                self._empty_ns = began
+                if self._waited and self.clock.first_ns:
+                    self._empty_ns = max(began, self.clock.first_ns)
             if chores:
-                ready, waited_from = self.poller.poll(0), _NEVER
+                began, waited_from = now, _NEVER
+                ready = self.poller.poll(0)
             else:
-                ready, waited_from = self._wait(read + self._pause.ns, wake)
+                ready, began = self._wait(read + self._pause.ns, wake)
+                waited_from = began
+            self.clock.first_ns = 0
             self._returned_ns = read = time.monotonic_ns()
             waited_ns = _BLOCKED_NS + _BLOCKED_PER_SOCKET_NS * len(ready)
             self._waited = read - waited_from > waited_ns
@@ -497,7 +505,7 @@ class Client:
         if clock.cut_read or exchange.held_ns or (fresh and not own_time):
             self._note_unsure(exchange, had, stamp)
         elif complete and stamps and not fresh:
-            self._learn_end(stamp - stamps[-1])
+            self._ends_after_ns.append(stamp - stamps[-1])
         clock.unstamped_read = clock.cut_read = False
         if not complete:
             return
@@ -528,13 +536,12 @@ class Client:
         chunk only; the latest of them shows how long it was kept.
 
         The last chunk has the time of its own last byte, if nothing comes after it in the read. The
-        end of the answer comes after it by no more than in answers whose end was read alone, and
-        with it in servers that were seen to send both together.
+        end of the answer comes after it as in the newest answers whose end was read alone.
         """
         stamps, clock = exchange.reply.stamps_ns, self.clock
         since = max(self._empty_ns, stamps[had - 1] if had else exchange.sent_ns)
-        if clock.cut_read:
-            exchange.hold(since, self._returned_ns)
+        if clock.cut_read and not exchange.response.complete:
+            exchange.hold(since, time.monotonic_ns())
         fresh = len(stamps) - had
         if exchange.held_ns:
             held_ns = min(exchange.held_ns, stamp - exchange.held_since_ns)
@@ -546,8 +553,6 @@ class Client:
         after_ns = stamp - self._returned_ns
         in_time = self._waited and -LATE_NS <= after_ns <= _SLOW_SEND_NS
         if ended and fresh == 1:
-            if in_time or stamp - since <= _SLOW_SEND_NS:
-                self._learn_end(0)
             early_ns = min(stamp - since, self._end_after_ns)
             exchange.unsure += [(had, 1, early_ns // 1000)] if early_ns > _SLOW_SEND_NS else []
             return
@@ -568,10 +573,12 @@ class Client:
         exchange.unsure += noted
         self._merged += bool(noted)
 
-    def _learn_end(self, after_ns: int) -> None:
-        """Note that the end of an answer came `after_ns` after its last content."""
-        known = self._end_after_ns < _NEVER
-        self._end_after_ns = max(self._end_after_ns, after_ns) if known else after_ns
+    @property
+    def _end_after_ns(self) -> int:
+        """How long after its last content the end of an answer usually comes; 0 for servers that
+        send both together."""
+        after_ns = sorted(self._ends_after_ns)
+        return after_ns[len(after_ns) // 2] if after_ns else 0
 
     def _remake_bodies(self) -> None:
         for waiting in self._ready:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
 READ_BYTES = 64 * 1024
+_FULL_BYTES = READ_BYTES // 2  # a read of so many may mean that the socket had no room for more
 LATE_NS = 500_000  # a read that is later than this is counted as late
 _TIMESPEC = struct.Struct("@qq")
 _unpack_timespec = _TIMESPEC.unpack
@@ -139,11 +140,11 @@ class ReceiveClock:
     `late` counts reads that were made more than 0.5 ms later than planned: after their bytes
     arrived and the client had rested for `rest_ns`. `unstamped_read` is set to true by a read for
     which the kernel gave no time, and `cut_read` by one that may have left bytes in the socket; the
-    owner sets both to false.
+    owner sets both to false. `first_ns` is the time of the first read since the owner set it to 0.
     """
 
     def __init__(self) -> None:
-        self.ahead_ns = self.rest_ns = 0
+        self.ahead_ns = self.rest_ns = self.first_ns = 0
         self.refresh()
         self.reset()
         self.unstamped_read = self.cut_read = False
@@ -170,6 +171,7 @@ class ReceiveClock:
         if now_ns - came > LATE_NS:
             self.late += now_ns - came > LATE_NS + self.rest_ns
             self.latest_ns = max(self.latest_ns, now_ns - came)
+        self.first_ns = self.first_ns or came
         return came
 
     def refresh(self) -> None:
@@ -251,7 +253,7 @@ class Connection:
         except BlockingIOError:
             return None, 0
         stamp = self._clock.stamp(ancillary) if data else time.monotonic_ns()
-        if len(data) == READ_BYTES:
+        if len(data) >= _FULL_BYTES:
             self._clock.cut_read = True
         return (data if self._tls is None else self._tls.decrypt(data)), stamp
 

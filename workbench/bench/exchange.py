@@ -87,7 +87,7 @@ class Exchange:
         at `since_ns`. The server may have more that did not fit into the socket. So all later bytes
         of this answer may have come earlier than their times by as long as the socket was full."""
         self.held_since_ns = self.held_since_ns or since_ns
-        self.held_ns = read_ns - self.held_since_ns
+        self.held_ns = max(1, read_ns - self.held_since_ns)
         self._text_chunk = None
 
     def _parse(self, data: bytes, stamp_ns: int) -> bool:

@@ -406,10 +406,12 @@ def check_times(writes: Writes, change: Callable[[Client], None], streams: int) 
         sent_us = load._began_ns // 1000 + round(1e6 * record.start_s)
         assert record.ttft_us is not None
         seen = accumulate((sent_us + record.ttft_us, *record.gaps_us))
-        for at_us, by_us, (before_ns, after_ns) in zip(
-            seen, early, writes.times[number], strict=True
+        # how long after its content an end comes is known from other answers; a busy server varies
+        over_us = [1_000] * (TOKENS - 1) + [15_000]
+        for at_us, by_us, (before_ns, after_ns), more_us in zip(
+            seen, early, writes.times[number], over_us, strict=True
         ):
             assert before_ns / 1000 - 1000 <= at_us
-            assert at_us - by_us <= after_ns / 1000 + 1000
+            assert at_us - by_us <= after_ns / 1000 + more_us
         doubted += sum(by_us > 0 for by_us in early)
     assert doubted > 20

@@ -482,9 +482,14 @@ def _what_differs(
         largest = max(moved, key=lambda one: abs(one.value.value))
         parts.append(f"ln perplexity {with_half(largest, sign='+')}")
     if forks is not None:
-        floor = f" (floor {forks_floor.per_1000.value:.2g})" if forks_floor is not None else ""
-        parts.append(f"{forks.per_1000.value:.2g} forks per 1,000 tokens{floor}")
+        floor = f" (floor {_rate(forks_floor)})" if forks_floor is not None else ""
+        parts.append(f"{_rate(forks)} forks per 1,000 tokens{floor}")
     return ", ".join(parts)
+
+
+def _rate(forks: ForkCount) -> str:
+    value = forks.per_1000.value
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def with_half(measure: QualityMeasure, sign: str = "") -> str:

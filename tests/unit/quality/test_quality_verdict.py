@@ -106,6 +106,14 @@ def test_the_divergence_that_is_named_is_one_that_differs() -> None:
     assert with_half(decided) in result.summary
 
 
+def test_many_forks_are_a_whole_number() -> None:
+    result = judge(
+        A, AGAIN, floors=[AGAIN], greedy_a=answers(None), greedy_b=answers(0),
+        greedy_floor=answers(None),
+    )  # fmt: skip
+    assert "1,000 forks per 1,000 tokens (floor 0)" in result.summary
+
+
 def test_a_broken_text_is_enough() -> None:
     healthy, broken = scored(0.01, 3), scored(0.01, 3, shift=7)
     result = judge(A, [*healthy[:-1], broken[-1]], floors=[AGAIN])

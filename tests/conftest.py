@@ -3,9 +3,11 @@ no leftovers."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,8 +47,30 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def pytest_collection_finish() -> None:
+    """Take what the modules of the tests have made out of the collections after each test."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
-def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_left_open() -> Iterator[None]:
+    """Fail a test that leaves a pipe, a socket, a process or a coroutine to the collector. Without
+    the collection here, the failure would be that of a later test."""
+    frozen = gc.get_freeze_count()
+    yield
+    if gc.get_freeze_count() > frozen:  # by a screen, with its first frame
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+    else:
+        gc.collect()
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(
+    nothing_left_open: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [
         n
         for n in os.environ
@@ -63,11 +87,21 @@ def clean_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
 
 
+# What the slow tests may leave to the collector, until all of them have run without this.
+_LEFT_BY_SLOW_TESTS = pytest.mark.filterwarnings(
+    r"ignore:Exception ignored in. <(function (_Unix|BaseSubprocess|Popen|_Selector|StreamWriter)"
+    r"|_io\.|socket\.):pytest.PytestUnraisableExceptionWarning"
+)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of a parametrized test long that its mark `ci_cases` leaves out of CI."""
+    """Mark the cases of a parametrized test long that its mark `ci_cases` leaves out of CI, and let
+    slow tests leave pipes and sockets open."""
     cases: Counter[str] = Counter()
     for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("long"):
+            item.add_marker(_LEFT_BY_SLOW_TESTS)
         mark = item.get_closest_marker("ci_cases")
         if mark is not None:
             function = item.nodeid.partition("[")[0]

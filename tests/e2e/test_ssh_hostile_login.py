@@ -95,17 +95,26 @@ def hostile(
     loop = asyncio.new_event_loop()
     ending = asyncio.Event()
 
+    servers: list[Hostile] = []
+
+    def serve_one() -> Hostile:
+        servers.append(Hostile(prompts, answers, per_try, ends))
+        return servers[-1]
+
     async def serve() -> None:
         listening = await asyncssh.listen(
             "127.0.0.1",
             0,
-            server_factory=lambda: Hostile(prompts, answers, per_try, ends),
+            server_factory=serve_one,
             server_host_keys=[str(home / "host_key")],
         )
         ports.append(listening.get_port())
         ready.set()
         await ending.wait()
         listening.close()
+        for server in servers:
+            server.connection.abort()
+            await server.connection.wait_closed()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()

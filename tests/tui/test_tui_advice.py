@@ -47,7 +47,7 @@ def test_a_finding_is_measured_and_keeps_its_verdict() -> None:
         await s.until(
             "A/B: how sure?",
             "A as it is now",
-            "B without enforce-eager",
+            "B -enforce-eager",
             "Expected: up to +127 % tok/s",
         )
         await s.press("down", "down", "down", "enter")  # the form keeps the load of the result

@@ -277,8 +277,8 @@ def test_a_kill_loses_at_most_the_last_seconds_and_the_benchmark_that_it_cut_has
         "its Workbench is alive"
     )
     child.send_signal(signal.SIGKILL)
-    last = int((child.stdout.read().split() or [T0 + 200])[-1])
-    child.wait()
+    with child:
+        last = int((child.stdout.read().split() or [T0 + 200])[-1])
     history = history_files.load(folder, "box", float(last)).history
     known = [second for second in range(T0, last) if history.at(POWER, second) is not None]
     assert known[0] == T0 and known[-1] > last - 50 and len(known) == known[-1] - T0 + 1

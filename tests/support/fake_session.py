@@ -273,7 +273,8 @@ PARTS = {
     "proof": "verify_lines=verify_gpu probe_commands",
     "experiments": "run=experiment resume=resume_experiment stop=stop_experiment "
     "list=list_experiments"
-    " get=experiment_called estimate_s=experiment_estimate_s",
+    " get=experiment_called estimate_s=experiment_estimate_s"
+    " quality_cost=experiment_quality_cost",
     "advisor": "of_result=advice_on",
     "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep "
     "resume=resume_sweep"

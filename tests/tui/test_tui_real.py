@@ -343,3 +343,22 @@ def test_a_reading_that_comes_while_the_screen_is_removed_is_not_drawn(
 
     shown(scenario)
     assert ended and not drawn
+
+
+@pytest.mark.slow
+def test_an_experiment_says_before_its_start_that_it_compares_the_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    on_free_port()
+
+    async def scenario(s: RealScreen) -> None:
+        await s.serve()
+        s.session.plans.set_flag("kv-cache-dtype", "fp8")
+        await s.press("X")
+        await s.until("how sure?", "A and B differ in kv-cache-dtype")
+        await s.press("up", "enter")  # more choices
+        await s.until("A/B experiment", "A and B differ in kv-cache-dtype", "compared")
+        await s.press("escape")
+
+    shown(scenario)

@@ -167,8 +167,19 @@ class ExperimentController(SeriesController[Experiment]):
             elif answer is not None:
                 self.begin(work(ANSWERS[answer][1]))
 
+        cost = self._answers_cost(a, b, options)
+        if cost:
+            about = (*about, cost)
         earlier = self.measured.id if self.measured is not None else None
         await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
+
+    def _answers_cost(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
+        """Return in a sentence what comparing the answers adds; "" for nothing, or if the start
+        will show why the experiment cannot be made."""
+        try:
+            return self.session.experiments.quality_cost(a, b, **options)
+        except WorkbenchError:
+            return ""
 
     async def _run_quickly(self, a: Arm, b: Arm, **options: Any) -> Experiment:
         """Run an experiment that compares the arms A and B. If B has GPU settings, first revert the
@@ -246,6 +257,9 @@ class ExperimentController(SeriesController[Experiment]):
             except WorkbenchError:  # the start shows the error
                 return None
 
+        def answers_cost(wanted: Wanted) -> str:
+            return self._answers_cost(wanted.a, wanted.b, {"bench": shape, **self._options(wanted)})
+
         def decided(values: Values | None) -> None:
             if values is not None:
                 wanted = parse(values)
@@ -260,7 +274,9 @@ class ExperimentController(SeriesController[Experiment]):
             last["metric"] = choice_of(given["metric"])
         if a != b:  # the present difference is a better suggestion than the last form's
             last = {name: value for name, value in last.items() if name not in ("a", "b")}
-        self.app.push_screen(experiment_form(a, b, about, load, estimate, last), decided)
+        self.app.push_screen(
+            experiment_form(a, b, about, load, estimate, answers_cost, last), decided
+        )
 
     def _options(self, wanted: Wanted) -> dict[str, Any]:
         """Return the keyword arguments for `Experiments.run` from the accepted form. If the user

@@ -20,6 +20,8 @@ from workbench.tui.glyphs import G
 from workbench.tui.modals.form import Field, Form, Values, filled, positive, whole_number
 from workbench.tui.widgets.experiment import arm_words
 
+COMPARED, NOT_COMPARED = "compared", "not compared"
+
 
 def choice_of(metric: str) -> str:
     """Return the word by which the form offers a metric: "tok/s", "TTFT p50"."""
@@ -112,6 +114,8 @@ def parse(values: Values) -> Wanted:
         "pairs": whole_number(values, "pairs", "pairs"),
         "metric": DECIDING[values["metric"]],
     }
+    if values.get("answers") == NOT_COMPARED:
+        options["quality"] = False
     if twin := values.get("twin", "").strip():
         options["twin"] = twin
         if options["pairs"] % 2 or options["pairs"] < LEAST_PAIRS:
@@ -141,11 +145,13 @@ def experiment_form(
     about: str,
     load: str,
     estimate: Callable[[Wanted], float | None],
+    answers_cost: Callable[[Wanted], str],
     last: Mapping[str, str] | None = None,
 ) -> Form:
     """Return the form of a new experiment. `about` says where A and B come from, and `load`
     describes the benchmark of each run. `estimate` returns the duration in seconds, None if
-    unknown, and `last` has the texts of the fields when the user last accepted the form."""
+    unknown, and `answers_cost` what comparing the answers adds, "" for nothing. `last` has the
+    texts of the fields when the user last accepted the form."""
     fields: tuple[Field, ...] = (
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),
@@ -164,6 +170,14 @@ def experiment_form(
             "twin host",
             "",
             "a host like this one: also says how much is the machine",
+            detail=True,
+        ),
+        Field(
+            "answers",
+            "answers",
+            COMPARED,
+            "if A and B differ in what can change them",
+            (COMPARED, NOT_COMPARED),
             detail=True,
         ),
         Field(
@@ -187,7 +201,9 @@ def experiment_form(
         unknown = "the time is known after a first benchmark of this load"
         time = f"about {elapsed(seconds)}" if seconds is not None else unknown
         said = f"{most}{count} runs of {load}, and a first run that is discarded"
-        return paragraph(f"{said}: {time}", width, "strong", "  ")
+        rows = paragraph(f"{said}: {time}", width, "strong", "  ")
+        cost = answers_cost(wanted)
+        return [*rows, *paragraph(cost, width, "dim", "  ")] if cost else rows
 
     def intro(width: int) -> list[Row]:
         text = (

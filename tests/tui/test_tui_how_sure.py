@@ -37,7 +37,7 @@ def test_a_changed_flag_is_measured_after_one_question() -> None:
             "shows a change, no interval",
         )
         assert (
-            "A without max-num-seqs" in text
+            "A -max-num-seqs" in text
             and "B max-num-seqs=64" in text
             and ("time is known after") in text
         )
@@ -79,7 +79,7 @@ def test_an_altered_gpu_setting_is_compared_with_the_value_before() -> None:
         await s.serve()
         assert (await s.session.gpu.apply(GpuSettings(power_limit_w=170.0))).ok
         await s.press("X")
-        await s.until("A/B: how sure?", "B power-limit=170", "are reverted first")
+        await s.until("A/B: how sure?", "B gpu.power-limit=170", "are reverted first")
         await s.press("enter")
         await s.until(
             "ok done", lambda: s.state.experiment and s.state.experiment.state == "done", seconds=60

@@ -357,7 +357,7 @@ def test_an_experiment_says_before_its_start_that_it_compares_the_answers(
         s.session.plans.set_flag("kv-cache-dtype", "fp8")
         await s.press("X")
         await s.until("how sure?", "A and B differ in kv-cache-dtype")
-        await s.press("up", "enter")  # more choices
+        await s.press("down", "down", "down", "enter")  # more choices
         await s.until("A/B experiment", "A and B differ in kv-cache-dtype", "compared")
         await s.press("escape")
 

@@ -225,7 +225,11 @@ class Experiments:
         if base is None:
             return None
         editor = PlanEditor(base)
-        editor.assign(arm.sets, arm.unsets, arm.envs)
+        try:
+            editor.assign(arm.sets, arm.unsets, arm.envs)
+        except InputError as error:
+            error.message = f"{name}: {error.message}"
+            raise
         return editor.plan
 
     # ---- carried out

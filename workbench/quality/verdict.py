@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from workbench.model.counts import count_of
 from workbench.model.multiple_tests import holm
@@ -61,6 +62,7 @@ from workbench.quality.statistics import (
 
 LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
 BROKEN_KL = 1.0  # nats, mean over a text; a usable quantization stays below 0.1
+_APART = 0.05  # p-value at which two measurements of A diverge differently
 _BROKEN_OVER_FLOOR = 4.0  # times the floor of that text
 _BEFORE, _AFTER = 12, 12  # tokens shown before the first one that differs, and of an answer from it
 _MOST_NOTED = 3  # names of texts in a note
@@ -245,12 +247,14 @@ def against(
     """Return the differences between B and A, text by text, with their floor. `floors` has those
     between each further measurement of A and the first one, by the name of the text.
 
-    The floor is the measurement that diverges most. The change of ln perplexity is that against the
-    mean of all measurements of A: the noise of a single one would be part of every text's change.
+    The floor is the mean of the further measurements. If one of them diverges more than another by
+    more than chance, as after a restart that matters, it is that one alone. The change of ln
+    perplexity is that against the mean of all measurements of A: the noise of a single one would be
+    part of every text's change.
     """
     return Compared(
         texts=tuple(_against_mean(text, floors) for text in texts),
-        floor=max(floors, key=_mean_kl, default={}),
+        floor=_floor_of(floors),
         top_k=top_k,
     )
 
@@ -262,6 +266,32 @@ def _against_mean(
     measurements of A. Those are differences to the first one, for which it is 0."""
     changes = [0.0, *(floor[text.name].ln_ppl for floor in floors if text.name in floor)]
     return replace(text, ln_ppl=text.ln_ppl - math.fsum(changes) / len(changes))
+
+
+def _floor_of(
+    floors: Sequence[Mapping[str, TextDifference]],
+) -> Mapping[str, TextDifference]:
+    known = [floor for floor in floors if floor]
+    if len(known) < 2:
+        return known[0] if known else {}
+    largest = max(known, key=_mean_kl)
+    for other in known:
+        more = [text.kl - other[name].kl for name, text in largest.items() if name in other]
+        if more and p_above(more) < _APART:
+            return largest
+    names = {name: None for floor in known for name in floor}
+    return {
+        name: _mean_difference([floor[name] for floor in known if name in floor]) for name in names
+    }
+
+
+def _mean_difference(found: Sequence[TextDifference]) -> TextDifference:
+    return replace(
+        found[0],
+        kl=fmean(text.kl for text in found),
+        ln_ppl=fmean(text.ln_ppl for text in found),
+        same_top=fmean(text.same_top for text in found),
+    )
 
 
 def _mean_kl(floor: Mapping[str, TextDifference]) -> float:

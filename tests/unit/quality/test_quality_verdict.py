@@ -171,6 +171,22 @@ def test_the_worse_of_two_floors_counts() -> None:
     assert kl.floor.value > 0.01
 
 
+def test_two_floors_that_do_not_differ_are_averaged() -> None:
+    def floor(*kl: float) -> dict[str, TextDifference]:
+        return {
+            f"t{n}": TextDifference(f"t{n}", "prose", 9, kl=value, ln_ppl=0.0, same_top=1.0)
+            for n, value in enumerate(kl)
+        }
+
+    again = floor(1.0, 2.0, 3.0, 4.0)
+    chance = against([], [again, floor(2.0, 1.0, 4.0, 5.0)], TOP).floor
+    assert [text.kl for text in chance.values()] == [1.5, 1.5, 3.5, 4.5]
+    restart = floor(9.0, 10.1, 11.0, 12.0)
+    assert against([], [again, restart], TOP).floor == restart
+    assert against([], [{}, again], TOP).floor == again
+    assert against([], [], TOP).floor == {}
+
+
 def test_without_a_floor_nothing_differs() -> None:
     result = judge(A, scored(0.3, 3))
     assert verdicts(result)[KL] == NOT_DECIDED

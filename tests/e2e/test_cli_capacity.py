@@ -56,6 +56,8 @@ def test_a_search_answers_with_users_and_keeps_its_runs(cli: Cli) -> None:
     assert any("tok/s per user" in note for note in found["notes"])
     shown = cli(*PRO, "sweep", "show", "1").out
     assert "Capacity: holds 4 users" in shown and "SIMULATED" in shown
+    again = cli(*PRO, "capacity", run, *SLO, *SHORT, "--most", "1")
+    assert "starts at 1 user;" in again.err
     refused = cli(*PRO, "sweep", "resume", "1")
     assert refused.code == 2 and "is not a sweep of flags" in refused.err
     of_results = [cli(*PRO, "results", "show", str(n), "--json").document for n in (1, 2)]
@@ -81,6 +83,8 @@ def test_a_server_that_breaks_its_limits_for_one_user(cli: Cli) -> None:
         (("--slo", "ttft<=500"), "does not say for how many requests"),
         ((*SLO, "--rate", "3"), "--rate"),
         ((*SLO, "--from", "9", "--most", "3"), "a search from 9 to 3 users is not possible"),
+        ((*SLO, "--max-minutes", "nan"), "a time limit of nan minutes is not possible"),
+        ((*SLO, "--max-minutes", "-1"), "a time limit of -1 minutes is not possible"),
         ((*SLO, "--no-stream", "--slo", "ttft<=5@p95"), "ttft can only be measured on streamed"),
     ],
 )

@@ -17,6 +17,7 @@ from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.cli.sweeps import SWEEP_ID, print_sweep, resume_command, stored_sweep
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ def _plan_lines(
     from workbench.bench.user_capacity import LEAST_RUNS, MOST_RUNS, ROUNDS, TYPICAL_RUNS
 
     yield (
-        f"starts at {levels.first} users; each level is measured in {LEAST_RUNS} to {MOST_RUNS} "
-        f"runs of at least {ROUNDS} requests per user"
+        f"starts at {count_of(levels.first, 'user')}; each level is measured in {LEAST_RUNS} to "
+        f"{MOST_RUNS} runs of at least {ROUNDS} requests per user"
     )
     took_s = session.sweeps.users_run_s(levels, run_id, arguments.url)
     if took_s is None:

@@ -8,6 +8,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,26 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+_freeze = gc.freeze
+_TESTS = count(1)
+_TESTS_BETWEEN_ALL = 50
+
+
 def pytest_collection_finish() -> None:
     """Take what the modules of the tests have made out of the collections after each test. A screen
     would take out its own objects too, and hide what it leaves open."""
     gc.collect()
-    gc.freeze()
+    _freeze()
     gc.freeze = lambda: None  # type: ignore[assignment]
+
+
+def _take_out_of_collections() -> None:
+    """Take what outlives a test out of the collections after the next tests, which would visit all
+    modules of the product. What became garbage meanwhile is collected now and then."""
+    if next(_TESTS) % _TESTS_BETWEEN_ALL == 0:
+        gc.unfreeze()
+        gc.collect()
+    _freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +76,7 @@ def nothing_left_open() -> Iterator[None]:
     the collection here, the failure would be that of a later test."""
     yield
     gc.collect()
+    _take_out_of_collections()
 
 
 @pytest.fixture(autouse=True)

@@ -65,6 +65,16 @@ def test_a_search_answers_with_users_and_keeps_its_runs(cli: Cli) -> None:
     assert len(seeds) == 2  # no prompt is sent twice
 
 
+def test_a_simulated_server_at_a_url_is_called_so(cli: Cli) -> None:
+    port = free_port()
+    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={port}", "--wait", "--json")
+    assert ran.code == 0, ran
+    url = f"http://127.0.0.1:{port}"
+    found = cli("capacity", "--url", url, *SLO, *SHORT, "--from", "1", "--most", "1", "--json")
+    assert found.code == 0 and found.document["simulated"]
+    assert "SIMULATED" in cli("sweep", "list").out
+
+
 def test_a_server_that_breaks_its_limits_for_one_user(cli: Cli) -> None:
     run = started(cli)
     found = cli(*PRO, "capacity", run, "--slo", "e2e<=0.001@p50", *SHORT, "--from", "2", "--json")
@@ -102,14 +112,32 @@ def test_a_killed_search_goes_on_with_the_levels_that_it_has(cli: Cli) -> None:
     argv += ["--from", "1", "--most", "4"]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         end = time.monotonic() + WAIT_S
-        while len(record().get("points", ())) < 2:
+        while not (len(record().get("points", ())) > 1 and record()["points"][1]["result_ids"]):
             assert time.monotonic() < end and process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
     before = record()["points"][0]
+    begun = record()["points"][1]["result_ids"]
     resumed = cli(*PRO, "capacity", "resume", "1", "--json")
     assert resumed.code == 0 and resumed.document["state"] == "done"
     points = resumed.document["points"]
     assert [p["label"] for p in points] == ["1 user", "2 users", "4 users"]
     assert points[0]["result_ids"] == before["result_ids"]
+    assert points[1]["result_ids"][: len(begun)] == begun
     assert resumed.document["knee_text"].startswith("holds 4 users")
+
+
+def test_a_server_that_is_stopped_leaves_a_search_that_can_be_resumed(cli: Cli) -> None:
+    run = started(cli)
+    argv = [sys.executable, "-m", "workbench", *PRO, "capacity", run, *SLO, *SHORT]
+    argv += ["--from", "1", "--most", "64"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        end = time.monotonic() + WAIT_S
+        while len(record().get("points", ())) < 2:
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.02)
+        assert cli(*PRO, "stop", run).code == 0
+        out, _ = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1 and b"workbench capacity resume 1" in out
+    assert record()["state"] in ("failed", "stopped") and record()["error"]
+    assert record()["points"][0]["slo_verdict"] == "holds"

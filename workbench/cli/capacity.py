@@ -82,10 +82,11 @@ def _plan_lines(
         f"{MOST_RUNS} runs of at least {ROUNDS} requests per user"
     )
     took_s = session.sweeps.users_run_s(levels, run_id, arguments.url)
+    runs = min(TYPICAL_RUNS, MOST_RUNS * levels.most)
     if took_s is None:
-        yield f"takes about {TYPICAL_RUNS} runs; their duration is known after the first one"
+        yield f"takes about {runs} runs; their duration is known after the first one"
     else:
-        yield f"takes about {duration(TYPICAL_RUNS * took_s)} ({TYPICAL_RUNS} runs)"
+        yield f"takes about {duration(runs * took_s)} ({runs} runs)"
 
 
 @command(

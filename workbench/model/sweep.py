@@ -133,10 +133,9 @@ class Sweep:
 
 def resumed(sweep: Sweep) -> Sweep:
     """Return the sweep ready for a new start: measured points keep their results and notes, and all
-    other points are in the state "planned" again."""
-    points = tuple(
-        p if p.state == PointState.DONE else SweepPoint(p.label, p.x) for p in sweep.points
-    )
+    other points are in the state "planned" again. A level of users that was interrupted between two
+    of its runs keeps those that it had."""
+    points = tuple(map(_resumed_point, sweep.points))
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))
     notes += (f"resumed: {sweep.values_done} of {len(points)} values had been measured before",)
@@ -150,3 +149,11 @@ def resumed(sweep: Sweep) -> Sweep:
         confirmed=None,
     )
     return replace(fresh, points=points, notes=notes)
+
+
+def _resumed_point(point: SweepPoint) -> SweepPoint:
+    if point.state == PointState.DONE:
+        return point
+    if point.slo_verdict is not None:
+        return replace(point, state=PointState.DONE, error=None)
+    return SweepPoint(point.label, point.x)

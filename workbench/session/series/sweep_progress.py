@@ -174,6 +174,8 @@ class SweepProgress:
             )
             self.check_stop()
             result = await self._results.get(await bench())
+        if result.conditions.simulated and not self.sweep.simulated:
+            self.change(simulated=True)  # a server at a URL may be simulated on any host
         return result
 
 

@@ -22,8 +22,8 @@ from workbench.bench.user_capacity import (
     requests_of_a_run,
 )
 from workbench.model.counts import four_digits
-from workbench.model.errors import InputError, WorkbenchError
-from workbench.model.slo import Limit, parse_slo
+from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.model.slo import LATENCIES, Limit, parse_slo
 from workbench.model.sweep import PointState, SweepPoint, SweepSpec
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
@@ -34,7 +34,6 @@ from workbench.session.series.sweep_parts import (
     target_of,
 )
 from workbench.session.series.sweep_progress import (
-    EndedEarly,
     SweepProgress,
     TimeUp,
     point_values,
@@ -223,19 +222,30 @@ class CapacitySearch:
         began_s = self.progress.elapsed_s
         try:
             result = await self._judgeable(index, bench)
-        except BenchCancelled:
-            raise
         except WorkbenchError as error:
-            await self.progress.fail(index, error.message)
+            await self._keep_runs(index, users, error)
             raise
         why = _unjudged(result)
         if why:
-            await self.progress.fail(index, why)
-            raise EndedEarly(f"{self.progress.sweep.points[index].label}: {why}")
+            unusable = BenchError(
+                f"{_label(users)}: {why}",
+                host=self.parts.core.host.name,
+                next_step="`workbench capacity resume` goes on with the levels that were measured",
+            )
+            await self._keep_runs(index, users, unusable)
+            raise unusable
         self.results[users] = [*runs, result]
         self._took_s.append(self.progress.elapsed_s - began_s)
         self._show(index, users)
         await self.progress.save()
+
+    async def _keep_runs(self, index: int, users: int, error: WorkbenchError) -> None:
+        """Show a level whose run could not be made as it was before that run."""
+        if self.results.get(users):
+            self.progress.point(index, state=PointState.DONE)
+            await self.progress.save()
+        elif not isinstance(error, BenchCancelled):
+            await self.progress.fail(index, error.message)
 
     async def _judgeable(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
         """Return a result that says something about its level, or the last one of _TRIES."""
@@ -338,8 +348,10 @@ def _unjudged(result: BenchResult) -> str | None:
     if not summary.requests_ok:
         kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
         return f"no request succeeded ({kinds})" if kinds else "no request succeeded"
-    if any(attained.kept_pct is None for attained in summary.slo):
-        return "a latency that the SLO limits could not be timed"
+    for attained, limit in zip(summary.slo, parse_slo(result.spec.slo), strict=False):
+        if attained.kept_pct is None:
+            why = summary.absent.get(LATENCIES[limit.latency], "it was not measured")
+            return f"{limit} cannot be judged: {limit.latency} is {why}"
     if not summary.slo:
         return "the result has no SLO"
     if summary.refused and not summary.requests_failed:

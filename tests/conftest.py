@@ -99,21 +99,12 @@ def clean_environment(
     monkeypatch.setenv("TZ", "UTC")
 
 
-# What the slow tests may leave to the collector, until all of them have run without this.
-_LEFT_BY_SLOW_TESTS = pytest.mark.filterwarnings(
-    r"ignore:Exception ignored in. <(function (_Unix|BaseSubprocess|Popen|_Selector|StreamWriter)"
-    r"|_io\.|socket\.):pytest.PytestUnraisableExceptionWarning"
-)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the cases of a parametrized test long that its mark `ci_cases` leaves out of CI, and let
-    slow tests leave pipes and sockets open."""
+    """Mark the cases of a parametrized test long that its mark `ci_cases` leaves out of
+    CI."""
     cases: Counter[str] = Counter()
     for item in items:
-        if item.get_closest_marker("slow") or item.get_closest_marker("long"):
-            item.add_marker(_LEFT_BY_SLOW_TESTS)
         mark = item.get_closest_marker("ci_cases")
         if mark is not None:
             function = item.nodeid.partition("[")[0]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import note
+from workbench.model.counts import count_of
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
@@ -32,7 +33,7 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     from workbench.bench import experiment as design
 
     restarts = design.restarts(spec.a, spec.b, bool(spec.twins))
-    pairs = f"{spec.pairs} pairs"
+    pairs = count_of(spec.pairs, "pair")
     if spec.until_pct is not None:
         pairs = f"{design.UNTIL_PAIRS} to {spec.pairs} pairs, until ± {spec.until_pct:g} %"
     unchanged = [arm.target for arm in (spec.a, spec.b) if arm.target and not arm.target.plan]

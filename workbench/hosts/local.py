@@ -90,8 +90,8 @@ class LocalStream:
 
     async def stderr_tail(self) -> str:
         if self._process.returncode is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._errors), 1.0)
+            # `close` may cancel the reading meanwhile, which is no cancellation of the caller
+            await asyncio.wait({self._errors}, timeout=1.0)
         return self._tail.text()
 
     async def close(self) -> None:

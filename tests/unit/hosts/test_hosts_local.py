@@ -456,3 +456,30 @@ def test_a_stream_that_is_cancelled_before_its_input_is_read_ends_its_command() 
         assert host.process.returncode is not None
 
     asyncio.run(main())
+
+
+class EndedProcess:
+    """A process that has ended while a child of it still holds stderr."""
+
+    stdin, returncode = None, 9
+
+    def __init__(self) -> None:
+        self.stderr = asyncio.StreamReader()
+        self.stderr.feed_data(b"why")
+
+    async def end(self, seconds: float) -> None:
+        return
+
+
+def test_a_reader_of_errors_is_not_cancelled_by_the_close_of_the_stream() -> None:
+    """A stream of a lost container is closed while its reader waits for the last errors."""
+
+    async def main() -> str:
+        stream = LocalStream(EndedProcess())  # type: ignore[arg-type]
+        reading = asyncio.create_task(stream.stderr_tail())
+        while not stream._tail.text():
+            await asyncio.sleep(0)
+        await stream.close()
+        return await reading
+
+    assert asyncio.run(main()) == "why"

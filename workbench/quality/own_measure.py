@@ -6,6 +6,7 @@ lm-evaluation-harness (`--log_samples`), or the results of verifiers (`vf-eval -
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -93,6 +94,9 @@ def _lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]:
     """Return the lines of a file that are not empty, each with its place for messages."""
     name = path.relative_to(directory)
     try:
+        # a pipe would be waited for without end, and a device has no end
+        if not path.is_file():
+            raise InputError(f"{name} is not a regular file", next_step=_EXPECTED)
         if path.stat().st_size > _MOST_FILE_BYTES:
             raise InputError(f"{name} is larger than {_MOST_FILE_BYTES >> 20} MiB")
         data = path.read_bytes()
@@ -166,7 +170,13 @@ def _item_of(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
 def _word(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
         return ""
-    return clean(str(value), NAME_CHARS).strip()
+    text = str(value)
+    shown = clean(text, NAME_CHARS).strip()
+    if len(text) <= NAME_CHARS:
+        return shown
+    # two long names, such as whole questions, may have the same beginning
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"{shown} ({digest[:12]})"
 
 
 # -- tests -----------------------------------------------------------------------------------------

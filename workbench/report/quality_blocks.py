@@ -179,7 +179,7 @@ def _measures(measures: Sequence[QualityMeasure]) -> list[Block]:
     for way, found in ways.items():
         rows = tuple(
             (
-                _TITLES[one.name][0],
+                _title(one.name)[0],
                 one.verdict or NA,
                 _interval(one.value, one.name),
                 NA if one.floor is None else _interval(one.floor, one.name),
@@ -192,8 +192,14 @@ def _measures(measures: Sequence[QualityMeasure]) -> list[Block]:
     return blocks
 
 
+def _title(name: str) -> tuple[str, int, float]:
+    """Return title, digits and factor of a measure. One that is not known here, as in a file of
+    another version, has its own name."""
+    return _TITLES.get(name, (name, 5, 1.0))
+
+
 def _interval(value: Interval, name: str) -> str:
-    _, digits, factor = _TITLES[name]
+    _, digits, factor = _title(name)
     text = f"{factor * value.value:.{digits}f}"
     if value.low is None or value.high is None:
         return text

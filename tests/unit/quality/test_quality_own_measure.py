@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -228,3 +229,23 @@ def test_answers_differ_if_the_users_own_measure_does(before: str, own: Any, aft
     assert "your measure" in result.summary
     lacking = [note for note in result.notes if "left out 1 item of B that A lacks: q3" in note]
     assert bool(lacking) == (own is EQUAL)
+
+
+def test_long_names_with_the_same_beginning_are_different_items(tmp_path: Path) -> None:
+    """An item may be named by its whole question. Its end must not be lost."""
+    question = "Read this text. " * 40
+    lines = [{"item": f"{question}{number}", "score": number} for number in (0, 1)]
+    written(tmp_path, "scores.jsonl", *lines)
+    assert sorted(read_scores(tmp_path).by_item.values()) == [0.0, 1.0]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "scores.jsonl")
+    with pytest.raises(InputError, match=r"scores\.jsonl is not a regular file"):
+        read_scores(tmp_path)
+
+
+def test_a_device_is_refused_and_not_read_without_end(tmp_path: Path) -> None:
+    (tmp_path / "scores.jsonl").symlink_to(os.devnull)
+    with pytest.raises(InputError, match=r"scores\.jsonl is not a regular file"):
+        read_scores(tmp_path)

@@ -110,3 +110,11 @@ def test_the_first_token_that_differs_stands_side_by_side() -> None:
     assert "B, token 13 “ a”" in lines
     assert "A, token 7 “ = 0; i < n; i++)”" in lines
     assert "B, token 7 “ a a a a a a a”" in lines
+
+
+def test_a_measure_of_another_version_is_shown_by_its_name() -> None:
+    """An imported file may name any measure, and each page and report about it must still open."""
+    later = QualityMeasure("cosine", Interval(0.25, 0.2, 0.3))
+    lines = "\n".join(block_lines(quality_blocks(replace(made.quality(), measures=(later,)))))
+    assert "cosine" in lines
+    assert "0.25000 (0.20000 to 0.30000)" in lines

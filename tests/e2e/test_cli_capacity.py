@@ -65,6 +65,7 @@ def test_a_search_answers_with_users_and_keeps_its_runs(cli: Cli) -> None:
     assert len(seeds) == 2  # no prompt is sent twice
 
 
+@pytest.mark.long
 def test_a_simulated_server_at_a_url_is_called_so(cli: Cli) -> None:
     port = free_port()
     ran = cli(*PRO, "start", "vllm-any", "--set", f"port={port}", "--wait", "--json")
@@ -75,6 +76,7 @@ def test_a_simulated_server_at_a_url_is_called_so(cli: Cli) -> None:
     assert "SIMULATED" in cli("sweep", "list").out
 
 
+@pytest.mark.long
 def test_a_server_that_breaks_its_limits_for_one_user(cli: Cli) -> None:
     run = started(cli)
     found = cli(*PRO, "capacity", run, "--slo", "e2e<=0.001@p50", *SHORT, "--from", "2", "--json")
@@ -85,6 +87,7 @@ def test_a_server_that_breaks_its_limits_for_one_user(cli: Cli) -> None:
     assert "no level holds" in found.document["knee_text"]
 
 
+@pytest.mark.ci_cases(3)
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -127,6 +130,7 @@ def test_a_killed_search_goes_on_with_the_levels_that_it_has(cli: Cli) -> None:
     assert resumed.document["knee_text"].startswith("holds 4 users")
 
 
+@pytest.mark.long
 def test_a_server_that_is_stopped_leaves_a_search_that_can_be_resumed(cli: Cli) -> None:
     run = started(cli)
     argv = [sys.executable, "-m", "workbench", *PRO, "capacity", run, *SLO, *SHORT]

@@ -99,6 +99,7 @@ def test_two_running_servers_answer_the_same_and_go_on(cli: Cli, own_texts: str)
     assert len(alive(cli)) == 2
 
 
+@pytest.mark.long
 def test_the_number_of_a_result_means_the_server_that_was_measured(
     cli: Cli, few_texts: str
 ) -> None:
@@ -112,6 +113,7 @@ def test_the_number_of_a_result_means_the_server_that_was_measured(
     assert cli(*HOST, "quality", "7", "1", "--texts", few_texts).code == 2
 
 
+@pytest.mark.long
 def test_a_run_is_stopped_for_a_changed_flag_and_started_again(cli: Cli, few_texts: str) -> None:
     run, _ = server(cli)
     words = (*HOST, "quality", run, "kv-cache-dtype=fp8", "--texts", few_texts, "--no-restart")
@@ -143,6 +145,7 @@ def test_b_alone_is_compared_with_the_preset_that_it_was_changed_from(
     assert again != run, "what ran before runs again"
 
 
+@pytest.mark.long
 def test_scores_that_are_wrong_with_mtp_give_no_number_and_name_the_defect(
     cli: Cli, few_texts: str
 ) -> None:
@@ -156,6 +159,7 @@ def test_scores_that_are_wrong_with_mtp_give_no_number_and_name_the_defect(
     assert result["verdict"] in ("quality not measured", "not decided", "differs")
 
 
+@pytest.mark.long
 def test_a_server_that_is_broken_in_a_batch_is_found_by_its_answers(
     cli: Cli, few_texts: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_sweep_with_a_value_out_of_range_keeps_its_form(monkeypatch: pytest.Mo
     shown(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_search_for_users_starts_from_the_form_of_sweeps(
     monkeypatch: pytest.MonkeyPatch,

@@ -208,7 +208,7 @@ def own_measure(a: Scores, b: Scores, command: Sequence[str] = ()) -> OwnMeasure
         p = mcnemar_p(lost, gained)
         difference = newcombe_interval(both, lost, gained, neither)
     else:
-        p, difference = p_not_zero(differences), mean_interval(differences, LEVEL)
+        p, difference = _p_of_scores(differences), mean_interval(differences, LEVEL)
     return OwnMeasure(
         field=a.field,
         right_wrong=right_wrong,
@@ -225,6 +225,15 @@ def own_measure(a: Scores, b: Scores, command: Sequence[str] = ()) -> OwnMeasure
         only_b=sum(one.a is None for one in items),
         command=tuple(command),
     )
+
+
+def _p_of_scores(differences: Sequence[float]) -> float:
+    """Return the p-value that scores differ: of the paired t test, or of the exact sign test if all
+    differences are equal. Their spread is then 0, and t would be sure after two items."""
+    different = {round(difference, 12) for difference in differences}
+    if len(differences) > 1 and len(different) == 1 and different != {0.0}:
+        return min(1.0, 2 * 0.5 ** len(differences))
+    return p_not_zero(differences)
 
 
 def mcnemar_p(lost: int, gained: int) -> float:

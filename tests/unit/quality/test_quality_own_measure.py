@@ -200,6 +200,13 @@ def test_other_scores_have_a_paired_t_test() -> None:
     assert own.difference.high == pytest.approx(2.4598858, abs=1e-6)
 
 
+@pytest.mark.parametrize(("items", "p"), [(1, 1.0), (2, 0.5), (6, 1 / 32)])
+def test_few_equal_differences_are_not_sure(items: int, p: float) -> None:
+    a = Scores("score", {str(n): 0.5 for n in range(items)})
+    b = Scores("score", {str(n): 0.7 for n in range(items)})
+    assert own_measure(a, b).p == pytest.approx(p)
+
+
 def test_sets_that_cannot_be_paired_are_refused() -> None:
     with pytest.raises(InputError, match="no item of A is among those of B"):
         own_measure(scores(1, 0), Scores("acc", {"other": 1.0}))

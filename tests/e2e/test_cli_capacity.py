@@ -42,6 +42,7 @@ def record() -> dict[str, Any]:
     return dict(json.loads(text)) if text else {}
 
 
+@pytest.mark.long
 def test_a_search_answers_with_users_and_keeps_its_runs(cli: Cli) -> None:
     run = started(cli)
     ran = cli(*PRO, "capacity", run, *SLO, *SHORT, "--from", "2", "--most", "4", "--json")

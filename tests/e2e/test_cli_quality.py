@@ -264,6 +264,7 @@ pathlib.Path(items, "mine.jsonl").write_text("".join(json.dumps(one) + chr(10) f
 """
 
 
+@pytest.mark.long
 def test_the_users_own_measure_is_run_on_both_sides_and_paired(cli: Cli, tmp_path: Path) -> None:
     one_text = write_texts(tmp_path / "one.jsonl", 1)
     (_, one), (_, two) = server(cli), server(cli)

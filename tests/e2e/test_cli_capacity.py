@@ -110,15 +110,25 @@ def test_a_search_that_cannot_be_made_says_why(
     assert "Traceback" not in refused.err and record() == {}
 
 
+def searching(run: str, most: str) -> subprocess.Popen[bytes]:
+    """Start a search from 1 to `most` users in a process of its own."""
+    argv = [sys.executable, "-m", "workbench", *PRO, "capacity", run, *SLO, *SHORT]
+    argv += ["--from", "1", "--most", most]
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for(process: subprocess.Popen[bytes], when: Callable[[list[Any]], object]) -> None:
+    """Wait until `when` is true of the points of the stored search."""
+    end = time.monotonic() + WAIT_S
+    while not when(record().get("points", [])):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.02)
+
+
 def test_a_killed_search_goes_on_with_the_levels_that_it_has(cli: Cli) -> None:
     run = started(cli)
-    argv = [sys.executable, "-m", "workbench", *PRO, "capacity", run, *SLO, *SHORT]
-    argv += ["--from", "1", "--most", "4"]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        end = time.monotonic() + WAIT_S
-        while not (len(record().get("points", ())) > 1 and record()["points"][1]["result_ids"]):
-            assert time.monotonic() < end and process.poll() is None
-            time.sleep(0.02)
+    with searching(run, "4") as process:
+        wait_for(process, lambda points: len(points) > 1 and points[1]["result_ids"])
         process.send_signal(signal.SIGKILL)
     before = record()["points"][0]
     begun = record()["points"][1]["result_ids"]
@@ -134,13 +144,8 @@ def test_a_killed_search_goes_on_with_the_levels_that_it_has(cli: Cli) -> None:
 @pytest.mark.long
 def test_a_server_that_is_stopped_leaves_a_search_that_can_be_resumed(cli: Cli) -> None:
     run = started(cli)
-    argv = [sys.executable, "-m", "workbench", *PRO, "capacity", run, *SLO, *SHORT]
-    argv += ["--from", "1", "--most", "64"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        end = time.monotonic() + WAIT_S
-        while len(record().get("points", ())) < 2:
-            assert time.monotonic() < end and process.poll() is None
-            time.sleep(0.02)
+    with searching(run, "64") as process:
+        wait_for(process, lambda points: len(points) > 1)
         assert cli(*PRO, "stop", run).code == 0
         out, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1 and b"workbench capacity resume 1" in out

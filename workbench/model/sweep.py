@@ -19,6 +19,7 @@ class PointState(StrEnum):
     SKIPPED = "skipped"
 
 
+USERS = "users"  # the kind of a search for the number of users under an SLO
 UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 
 
@@ -124,7 +125,7 @@ class Sweep:
     @property
     def finds(self) -> str:
         """What the sweep looks for among its values: "knee", or "capacity" of a search for users."""
-        return "capacity" if self.kind == "users" else "knee"
+        return "capacity" if self.kind == USERS else "knee"
 
     @property
     def values_done(self) -> int:

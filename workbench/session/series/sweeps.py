@@ -14,15 +14,12 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.secrets import MASK
 from workbench.model.series_state import SeriesState
-from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, resumed
+from workbench.model.sweep import USERS, PointState, Sweep, SweepPoint, SweepSpec, resumed
 from workbench.session.hosts.names import check_same_host
 from workbench.session.series.concurrency_sweep import plan_concurrency_sweep
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
 from workbench.session.series.sweep_progress import EndedEarly, SweepProgress, TimeUp
-from workbench.session.series.user_capacity import (
-    KIND as USERS,
-)
 from workbench.session.series.user_capacity import (
     UserLevels,
     plan_user_capacity,

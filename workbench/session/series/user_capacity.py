@@ -24,7 +24,7 @@ from workbench.bench.user_capacity import (
 from workbench.model.counts import four_digits
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.slo import LATENCIES, Limit, parse_slo
-from workbench.model.sweep import PointState, SweepPoint, SweepSpec
+from workbench.model.sweep import USERS, PointState, SweepPoint, SweepSpec
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.sweep import Sweep
 
-KIND = "users"
 _TRIES = 3  # of a run whose latencies were not timed well enough
 # fields of BenchSpec that the search sets itself, with the option that sets them elsewhere
 _OWN = {
@@ -133,7 +132,7 @@ def _planned(
         )
         await search.run()
 
-    return PlannedSweep(KIND, "users", "", (), spec, carry_out)
+    return PlannedSweep(USERS, "users", "", (), spec, carry_out)
 
 
 def _check_minutes(max_minutes: float | None) -> None:

@@ -102,10 +102,10 @@ def test_start_cut_while_it_loads(tmp_path: Path) -> None:
         await far.restore(session)
         status = await session.servers.wait_ready(run_id, SOON_S)
         assert (status.state, status.reason) == (ServerState.READY, None)
-        await eventually(lambda: session.state.bench.last_id, SOON_S, "the benchmark that waited")
-        assert (
-            await session.results.get(session.state.bench.last_id or 0)
-        ).summary.requests_ok == 8
+        # stored even if it is refused: on a busy machine the streams of so short a run may be idle
+        await eventually(lambda: session.state.bench.stored_id, SOON_S, "the benchmark that waited")
+        stored = await session.results.get(session.state.bench.stored_id or 0)
+        assert stored.summary.requests_ok == 8
         await eventually(lambda: log_of(session) == far.lines(run_id), what="the same log")
 
     with box(tmp_path, start_s=3.0) as far:

@@ -246,6 +246,8 @@ def test_a_server_that_serves_others_is_refused_without_anyway(
         (("vllm-any", "x=1", "--eval", " "), "--eval is empty"),
         (("vllm-any", "x=1", "--eval", "'"), "--eval: No closing quotation"),
         (("vllm-any", "x=1", "--eval-score", "acc"), "add --eval COMMAND"),
+        (("vllm-any", "x=1", "--eval-minutes", "5"), "add --eval COMMAND"),
+        (("vllm-any", "x=1", "--eval", "x", "--eval-minutes", "nan"), "is not above 0 and at most"),
     ],
 )
 def test_a_wrong_command_says_what_is_wrong(cli: Cli, words: tuple[str, ...], said: str) -> None:
@@ -281,7 +283,10 @@ def test_the_users_own_measure_is_run_on_both_sides_and_paired(cli: Cli, tmp_pat
     assert own["items"][20] == {"name": "q20", "a": 1.0, "b": 0.0}
     assert ran.document["verdict"] == "differs"
     assert "your measure differs: A has 100.0 % right, B 60.0 %" in ran.document["summary"]
-    assert f"your measure, of A and then of B: {shlex.join(words)}" in ran.err
+    assert (
+        f"your measure, of A and then of B, at most 120 minutes each: {shlex.join(words)}"
+        in ran.err
+    )
     shown = "\n".join(block_lines(quality_blocks(QualityDb(paths.results_db()).get(1))))
     assert "12 only A has right, 0 only B has right" in shown
 

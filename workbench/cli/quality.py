@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _UNMEASURED = 3  # exit code: there is no verdict
 _MOST_CONCURRENCY = 256
+_MOST_EVAL_MINUTES = 10_080  # a week
 
 
 @command(
@@ -60,6 +61,7 @@ _MOST_CONCURRENCY = 256
         "below {items}; {base_url} and {model} are replaced too",
     ),
     option("--eval-score FIELD", "field of the score in these lines (default: the first metric)"),
+    option("--eval-minutes M", "time limit of this command on each side (120)", float),
     option("--no-restart", "do not measure A again after a restart"),
     repeatable("--var name=value", "set a variable of the presets; repeatable", dest="variables"),
     IF_MEASURED,
@@ -131,19 +133,31 @@ def _options(arguments: argparse.Namespace) -> QualityOptions:
 
 
 def _own_command(arguments: argparse.Namespace) -> OwnCommand | None:
+    minutes = arguments.eval_minutes
     if arguments.eval is None:
         if arguments.eval_score is not None:
             raise InputError(
                 "--eval-score names a field of the files that --eval writes, which is not given",
                 next_step="add --eval COMMAND",
             )
+        if minutes is not None:
+            raise InputError(
+                "--eval-minutes limits the command of --eval, which is not given",
+                next_step="add --eval COMMAND",
+            )
         return None
-    from workbench.session.quality.own_scores import OwnCommand
+    from workbench.session.quality.own_scores import MINUTES, OwnCommand
+
+    if minutes is not None and not 0 < minutes <= _MOST_EVAL_MINUTES:
+        raise InputError(
+            f"--eval-minutes {minutes:g} is not above 0 and at most {_MOST_EVAL_MINUTES:,}",
+            next_step="give the minutes that your command may take, such as --eval-minutes 240",
+        )
 
     argv = _words(arguments.eval, "--eval")
     if not argv:
         raise InputError("--eval is empty", next_step="give a command, such as --eval 'lm-eval …'")
-    return OwnCommand(argv, arguments.eval_score)
+    return OwnCommand(argv, arguments.eval_score, MINUTES if minutes is None else minutes)
 
 
 def _arms(arguments: argparse.Namespace) -> Sequence[Arm]:

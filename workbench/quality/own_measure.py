@@ -28,12 +28,12 @@ from workbench.model.quality import (
     QualityResult,
     ScoredItem,
 )
+from workbench.model.quality_limits import MOST_ITEMS
 from workbench.model.untrusted_numbers import EXACT
 from workbench.model.untrusted_text import NAME_CHARS, clean
 from workbench.quality.statistics import LEVEL, mean_interval, p_not_zero
 
 _MOST_FILE_BYTES = 512 * 1024 * 1024
-_MOST_ITEMS = 200_000
 _SHARE_LOST = 0.05  # p below it: a difference
 _EXPECTED = (
     'each line is a JSON object: {"item": "…", "score": 1}, a sample of lm-eval (--log_samples), or a '
@@ -42,6 +42,8 @@ _EXPECTED = (
 _SAMPLES = re.compile(r"samples_(.+?)(?:_\d{4}-\d\d-\d\dT[\d.:-]+)?")
 # fields of a sample of lm-eval without its list "metrics", the first that is there
 _KNOWN_METRICS = ("exact_match", "acc_norm", "acc", "pass@1", "f1", "score")
+_QUOTED = re.compile(r"-?\d+|\".*\"", re.DOTALL)  # texts that are shown in quotes
+_MOST_BITS = 128  # of a number that is a name
 _Z = 1.959963984540054  # of the standard normal distribution, 97.5 %
 
 
@@ -72,8 +74,8 @@ def read_scores(directory: Path, field: str | None = None) -> Scores:
             item, name, value = _scored(entry, path.stem, field, place)
             fields.setdefault(name, place)
             found.setdefault(item, []).append(value)
-            if len(found) > _MOST_ITEMS:
-                raise InputError(f"{place}: more than {_MOST_ITEMS:,} items", next_step=_EXPECTED)
+            if len(found) > MOST_ITEMS:
+                raise InputError(f"{place}: more than {MOST_ITEMS:,} items", next_step=_EXPECTED)
     if not found:
         raise InputError(
             "the command wrote no scores: there is no .jsonl file with a line in its directory",
@@ -149,9 +151,9 @@ def _scored(entry: Mapping[str, Any], stem: str, field: str, place: str) -> tupl
 def _item_of(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
     """Return the name of the item of a line, and the field of its score; "" and None if there is
     none."""
-    if own := _word(entry.get("item")):
+    if own := _name(entry.get("item")):
         return own, "score" if "score" in entry else None
-    if number := _word(entry.get("doc_id")):
+    if number := _name(entry.get("doc_id")):
         task = _SAMPLES.fullmatch(stem)
         filtered = _word(entry.get("filter"))
         parts = [task[1] if task else stem, number, filtered if filtered != "none" else ""]
@@ -161,22 +163,31 @@ def _item_of(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
         # of a metric of the whole set, such as a corpus F1, a sample has a list and no score
         known.sort(key=lambda one: not isinstance(entry[one], (int, float)))
         return ":".join(filter(None, parts)), known[0] if known else None
-    if number := _word(entry.get("example_id")):
+    if number := _name(entry.get("example_id")):
         parts = [_word(entry.get("task")), number]
         return ":".join(filter(None, parts)), "reward" if "reward" in entry else None
     return "", None
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
+def _name(value: Any) -> str:
+    """Return the name of an item; "" if the value is none. Two values never have one name: the text
+    "1" is not the number 1, and is shown in quotes."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         return ""
-    text = str(value)
+    if isinstance(value, int):
+        return str(value) if value.bit_length() <= _MOST_BITS else ""
+    text = f'"{value}"' if _QUOTED.fullmatch(value) else value
     shown = clean(text, NAME_CHARS).strip()
-    if len(text) <= NAME_CHARS:
+    if shown == text:
         return shown
-    # two long names, such as whole questions, may have the same beginning
-    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    # long names, such as whole questions, may begin alike, and others differ in what is not shown
+    digest = hashlib.sha256(value.encode("utf-8", "surrogatepass")).hexdigest()
     return f"{shown} ({digest[:12]})"
+
+
+def _word(value: Any) -> str:
+    """Return a text that is part of a name, such as a task or a filter; "" if the value is none."""
+    return clean(value, NAME_CHARS).strip() if isinstance(value, str) else ""
 
 
 # -- tests -----------------------------------------------------------------------------------------

@@ -101,7 +101,17 @@ def test_own_lines_have_an_item_and_a_score(tmp_path: Path) -> None:
         {"item": "\x1b[31mc", "score": 1.5},
     )
     written(tmp_path, "mine.jsonl", *lines)
-    assert read_scores(tmp_path).by_item == {"a": 1.0, "2": 0.0, "c": 1.5}
+    names = read_scores(tmp_path).by_item
+    assert list(names.values()) == [1.0, 0.0, 1.5]
+    assert [name.partition(" ")[0] for name in names] == ["a", "2", "c"]
+
+
+def test_two_items_never_share_a_name(tmp_path: Path) -> None:
+    """1 and "1" were one item with the mean of both scores."""
+    items = [1, "1", '"1"', -1, "-1", "c", "\x1b[31mc", "c ", " c", "x" * 400, "x" * 401]
+    lines = [{"item": one, "score": place} for place, one in enumerate(items)]
+    written(tmp_path, "mine.jsonl", *lines)
+    assert list(read_scores(tmp_path).by_item.values()) == [float(n) for n in range(len(items))]
 
 
 @pytest.mark.parametrize(

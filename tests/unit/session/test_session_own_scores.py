@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.procs import alive
 
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import BenchError, InputError, WorkbenchError
@@ -21,11 +22,21 @@ WRITE = (
 )
 
 
-def run(*argv: str, key: str | None = None) -> tuple[Scores, list[str]]:
+# starts a child in a session of its own that holds the output, and waits for it without end
+HANGS = (
+    "import os, subprocess, sys; "
+    "child = subprocess.Popen(['sleep', '600'], start_new_session=True); "
+    "open(sys.argv[1], 'w').write(str(child.pid)); child.wait()"
+)
+
+
+def run(*argv: str, key: str | None = None, minutes: float = 120.0) -> tuple[Scores, list[str]]:
     said: list[str] = []
     spec = BenchSpec("http://127.0.0.1:24100", "org/tiny", api_key_env="MY_KEY" if key else None)
     load: Any = SimpleNamespace(spec=spec, env={"MY_KEY": key} if key else {})
-    scores = asyncio.run(scores_of(OwnCommand(argv), load, said.append, "A, your measure"))
+    scores = asyncio.run(
+        scores_of(OwnCommand(argv, minutes=minutes), load, said.append, "A, your measure")
+    )
     return scores, said
 
 
@@ -70,3 +81,11 @@ def test_a_command_that_fails_says_why(
         run(*argv)
     assert text in raised.value.message
     assert not list(tmp_path.iterdir()), "its files are deleted"
+
+
+def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    with pytest.raises(BenchError) as raised:
+        run(sys.executable, "-c", HANGS, str(told), minutes=1.2 / 60)
+    assert raised.value.message == "the command of your measure did not end within 1.2 s"
+    assert not alive(int(told.read_text()))

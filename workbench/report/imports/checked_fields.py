@@ -17,6 +17,7 @@ from workbench.model.quality import QualityResult
 from workbench.model.untrusted_numbers import EXACT, number
 from workbench.report.format_values import NOT_IN_FILE
 
+MOST_CHARS = 65_536  # of a text, such as the command line of another tool
 # duration_s has no "unknown": a summary without it says 0.
 _METRICS = tuple(
     name for name, metric in METRICS.items() if not metric.optional and name != "duration_s"
@@ -63,10 +64,14 @@ class Fields:
         text such as "the field must be a number"."""
         value = repr(self.data.get(name))
         found = value if len(value) <= 60 else value[:59] + "…"
-        place = f"{self.at}.{name}" if self.at else name
+        return self.wrong_inside(name, f"{problem}, found {found}")
+
+    def wrong_inside(self, place: str, problem: str) -> InputError:
+        """Return the error for a value inside of this object. `place` is where it is, such as
+        "own.p", and `problem` says what it is."""
+        at = f"{self.at}.{place}" if self.at else place
         return InputError(
-            f"{self.file}: {place}: {problem}, found {found}",
-            next_step="no result of this file was imported",
+            f"{self.file}: {at}: {problem}", next_step="no result of this file was imported"
         )
 
     def number(self, name: str) -> float | None:
@@ -97,6 +102,8 @@ class Fields:
         value = self.data.get(name)
         if value is not None and not isinstance(value, str):
             raise self.wrong(name, "the field must be text")
+        if value and len(value) > MOST_CHARS:
+            raise self.wrong(name, f"the field must be text of at most {MOST_CHARS:,} characters")
         return value or None
 
     def flag(self, name: str) -> bool | None:

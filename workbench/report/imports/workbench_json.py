@@ -12,8 +12,9 @@ from typing import Any
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.json_records import from_json
 from workbench.model.quality import VERDICTS, QualityResult
+from workbench.model.quality_limits import why_impossible_quality
 from workbench.model.untrusted_numbers import impossible_in
-from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
+from workbench.report.imports.checked_fields import MOST_CHARS, Fields, Imported, ImportOptions
 
 _UID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -64,6 +65,8 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
     tags = fields.data.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(t, str) for t in tags):
         raise fields.wrong("tags", "the field must be a list of strings")
+    if any(len(tag) > MOST_CHARS for tag in tags):
+        raise fields.wrong("tags", f"a tag must have at most {MOST_CHARS:,} characters")
     return Imported(
         spec=read_spec,
         conditions=made,
@@ -80,13 +83,17 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
 def _quality(fields: Fields, made: Conditions) -> QualityResult:
     """Return a comparison of answers of an exported result. It is marked as imported."""
     if why := impossible_in(fields.data):
-        raise fields.wrong(why.partition(":")[0], f"the field has {why.partition(': ')[2]}")
+        place, _, problem = why.partition(": ")
+        raise fields.wrong_inside(place, f"it is {problem}")
     try:
         read = from_json(QualityResult, fields.data)
     except ValueError as error:
         raise fields.wrong("verdict", f"not a comparison of answers ({error})") from None
     if read.verdict not in VERDICTS:
         raise fields.wrong("verdict", f"the field must be one of {', '.join(VERDICTS)}")
+    place, problem = why_impossible_quality(read)
+    if problem:
+        raise fields.wrong_inside(place, problem)
     return replace(
         read,
         id=0,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
     from workbench.session.quality.measuring import OnStep, QualityOptions, Tell
+    from workbench.session.quality.own_scores import OwnCommand
     from workbench.session.servers.arm_targets import Bases, Side
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
@@ -245,8 +246,12 @@ def plan_lines(
         f"A: {words_of(a)}",
         f"B: {words_of(b)}",
         *cost_lines(prefill, options, options.restart and "A" in bases),
-        *([f"your measure, of A and then of B: {options.own.shown}"] if options.own else []),
+        *([_own_line(options.own)] if options.own is not None else []),
     ]
+
+
+def _own_line(own: OwnCommand) -> str:
+    return f"your measure, of A and then of B, at most {own.minutes:g} minutes each: {own.shown}"
 
 
 def _masked(arm: Arm) -> Arm:

@@ -23,16 +23,19 @@ if TYPE_CHECKING:
     from workbench.session.bench.benchmark_load import Load
 
 ITEMS = "{items}"
+MINUTES = 120.0  # that a command may take on each side
 _LAST_LINES = 3  # of a command that failed
 
 
 @dataclass(frozen=True, slots=True)
 class OwnCommand:
     """The command of the user, which comes only from the command line. `field` is the field of the
-    score in the files that it writes; None for the first metric."""
+    score in the files that it writes; None for the first metric. On each side, it and everything that
+    it started is ended after `minutes`."""
 
     argv: tuple[str, ...]
     field: str | None = None
+    minutes: float = MINUTES
 
     @property
     def shown(self) -> str:
@@ -54,7 +57,10 @@ async def scores_of(
         env = own_command.environment(base_url, spec.model, key)
         with own_command.filled(words, base_url, spec.model) as argv:
             done = await own_command.run(
-                argv, {**env, "WORKBENCH_ITEMS": directory}, what="command of your measure"
+                argv,
+                {**env, "WORKBENCH_ITEMS": directory},
+                deadline_s=60 * command.minutes,
+                what="command of your measure",
             )
         if done.exit_code:
             said = " | ".join(done.output[-_LAST_LINES:])

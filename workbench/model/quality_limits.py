@@ -1,0 +1,164 @@
+"""What the numbers and texts of a comparison of answers can be. A comparison from the file of another
+person is checked here before it is stored: a page would show what it says as measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from workbench.model.quality import (
+    DIFFERS,
+    FORKS,
+    KL,
+    NOT_DECIDED,
+    SAME,
+    SAME_TOP,
+    ForkCount,
+    Interval,
+    OwnMeasure,
+    QualityMeasure,
+    QualityResult,
+)
+from workbench.model.untrusted_numbers import ANY, EXACT, RANGES, why_impossible
+from workbench.model.untrusted_text import LINE_CHARS, NAME_CHARS
+
+MOST_NOTES = 1_000  # sentences; a comparison that was measured here has some ten
+MOST_TEXTS = 10_000
+MOST_ITEMS = 200_000  # of the user's own measure
+_MOST_CONDITIONS_CHARS = 100_000  # of all settings of a side
+# Sentences, quotes, and the sides with their flags. Other texts are names.
+_LONG_TEXTS = ("a", "b", "summary", "notes", "reason", "before", "command")
+
+_CUT_CHARS = 64  # `clean` says how much it cut off, and a long name ends in a digest
+
+_COUNT = (0, EXACT)
+_SHARE = (0, 1)
+_NOT_NEGATIVE = (0, EXACT)
+_COUNTS = (
+    "texts",
+    "positions",
+    "position",
+    "top_k",
+    "more_texts",
+    "concurrency",
+    "forks",
+    "ties",
+    "at_risk",
+    "answers",
+    "pairs",
+    "lost",
+    "gained",
+    "only_a",
+    "only_b",
+)
+# name of a field -> (lowest, highest) possible number; the unit in the name decides on others
+_RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(_COUNTS, _COUNT),
+    **dict.fromkeys(("p", "same_top"), _SHARE),
+    **dict.fromkeys(("kl", "margin", "largest", "noise"), _NOT_NEGATIVE),
+    "took_s": RANGES["s"],
+    "unix_s": RANGES["unix_s"],
+}
+_OF_MEASURES: Mapping[str, tuple[float, float]] = {
+    KL: _NOT_NEGATIVE,
+    FORKS: _NOT_NEGATIVE,
+    SAME_TOP: _SHARE,
+}
+_LISTS = {"notes": MOST_NOTES, "texts": MOST_TEXTS, "items": MOST_ITEMS}
+
+
+def why_impossible_quality(result: QualityResult) -> tuple[str, str]:
+    """Return the field of a comparison of answers that cannot be, such as "own.p", and why. ("", "")
+    if there is none."""
+    return next(_problems(result), ("", ""))
+
+
+def _problems(result: QualityResult) -> Iterator[tuple[str, str]]:
+    yield from _of_fields(result, "")
+    for number, measure in enumerate(result.measures):
+        yield from _of_measure(measure, f"measures[{number}]")
+    for name in ("forks", "forks_floor"):
+        count = getattr(result, name)
+        if count is not None:
+            yield from _of_forks(count, name)
+    if result.own is not None:
+        yield from _of_own(result.own, "own")
+    for name in ("conditions_a", "conditions_b"):
+        if len(repr(getattr(result, name))) > _MOST_CONDITIONS_CHARS:
+            yield name, f"it is longer than {_MOST_CONDITIONS_CHARS:,} characters"
+
+
+def _of_fields(record: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yield the numbers, texts and lists of a record that cannot be, each with its place."""
+    for one in fields(record):
+        at = f"{place}.{one.name}" if place else one.name
+        value = getattr(record, one.name)
+        if isinstance(value, tuple):
+            most = _LISTS.get(one.name, MOST_TEXTS)
+            if len(value) > most:
+                yield at, f"it has more than {most:,} entries"
+            for number, entry in enumerate(value):
+                yield from _of_value(one.name, entry, f"{at}[{number}]")
+        else:
+            yield from _of_value(one.name, value, at)
+
+
+def _of_value(name: str, value: Any, at: str) -> Iterator[tuple[str, str]]:
+    if is_dataclass(value):
+        yield from _of_fields(value, at)
+    elif isinstance(value, str):
+        most = LINE_CHARS if name in _LONG_TEXTS else NAME_CHARS
+        if len(value) > most + _CUT_CHARS:
+            yield at, f"it is longer than {most:,} characters"
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        why = why_impossible(value, *_RANGES.get(name, ANY))
+        if why:
+            yield at, f"it is {why}"
+
+
+def _of_measure(measure: QualityMeasure, at: str) -> Iterator[tuple[str, str]]:
+    if measure.verdict not in ("", SAME, DIFFERS, NOT_DECIDED):
+        yield f"{at}.verdict", f"it is none of {SAME}, {DIFFERS}, {NOT_DECIDED}"
+    for name in ("value", "floor"):
+        interval = getattr(measure, name)
+        if interval is not None:
+            why = why_impossible(interval.value, *_OF_MEASURES.get(measure.name, ANY))
+            if why:
+                yield f"{at}.{name}.value", f"it is {why}"
+            yield from _of_interval(interval, f"{at}.{name}")
+    if measure.excess is not None:
+        yield from _of_interval(measure.excess, f"{at}.excess")
+
+
+def _of_interval(interval: Interval, at: str) -> Iterator[tuple[str, str]]:
+    low, high = interval.low, interval.high
+    if (low is None) != (high is None):
+        yield at, "its interval has one end only"
+    elif low is not None and high is not None and not low <= interval.value <= high:
+        yield at, "its value lies outside of its interval"
+
+
+def _of_forks(count: ForkCount, at: str) -> Iterator[tuple[str, str]]:
+    if count.forks + count.ties > count.answers:
+        yield at, "more answers part than there are"
+    if count.per_1000.value < 0:
+        yield f"{at}.per_1000.value", "it is below 0"
+    yield from _of_interval(count.per_1000, f"{at}.per_1000")
+
+
+def _of_own(own: OwnMeasure, at: str) -> Iterator[tuple[str, str]]:
+    if own.verdict not in (DIFFERS, NOT_DECIDED):
+        yield f"{at}.verdict", f"it is none of {DIFFERS}, {NOT_DECIDED}"
+    if own.lost + own.gained > own.pairs:
+        yield f"{at}.pairs", "more items changed than were paired"
+    both = sum(one.a is not None and one.b is not None for one in own.items)
+    if both != own.pairs:
+        yield f"{at}.pairs", f"{both:,} of its items have two scores"
+    if own.right_wrong:
+        for name in ("mean_a", "mean_b"):
+            why = why_impossible(getattr(own, name), *_SHARE)
+            if why:
+                yield f"{at}.{name}", f"it is {why}, where each item is right or wrong"
+    yield from _of_interval(own.difference, f"{at}.difference")

@@ -82,8 +82,8 @@ def test_what_cannot_be_is_refused_with_file_and_field(
     [
         (
             "note",
-            "n" * 9000,
-            "note: the field must be text of at most 8,192 characters, found 'nnn",
+            "n" * 66_000,
+            "note: the field must be text of at most 65,536 characters, found 'nnn",
         ),
         ("tags", ["t" * 66_000], "tags: a tag must have at most 65,536 characters, found ['ttt"),
     ],

@@ -228,10 +228,13 @@ def told(case: Case, found: list[Found], programs: float | None) -> str:
     own, peer, own_bytes, peer_bytes = (
         statistics.median(each) for each in zip(*found, strict=True)
     )
-    ratios = ", ".join(f"{one.own / one.peer:.2f}" for one in found)
+    # both ran at the same time, so a slow moment of the machine is in both figures of a window
+    windows = [one.own / one.peer for one in found]
+    ratio = statistics.median(windows)
+    ratios = ", ".join(f"{one:.2f}" for one in windows)
     started = "" if programs is None else f"; {programs:.0f} programs a minute"
     return (
-        f"{case.name}: {own:.2f} % of a core, nvitop {peer:.2f} %: {own / peer:.2f} ({ratios}); "
+        f"{case.name}: {own:.2f} % of a core, nvitop {peer:.2f} %: {ratio:.2f} ({ratios}); "
         f"{own_bytes:.0f} B/s, nvitop {peer_bytes:.0f} B/s{started}; load {load_1m():.1f}"
     )
 

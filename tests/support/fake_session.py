@@ -267,7 +267,7 @@ PARTS = {
     " tag=tag_result",
     "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles "
     "cancel=cancel_bench"
-    " restart_and_compare=restart_bench_compare",
+    " restart_and_compare=restart_bench_compare answers_cost=restart_answers_cost",
     "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes cautions",
     "guard": "confirm=confirm_gpu keep=keep_gpu screen_drawn=alive",
     "proof": "verify_lines=verify_gpu probe_commands",
@@ -305,6 +305,7 @@ class FakeSession(FakeMeasuring):
         self.servers.supervisor = FakePart(installed=lambda run_id: None)
         self.results.has_older = False
         self.results.timelines = FakePart(get=self.no_timeline)
+        self.answers_cost = ""  # of a restart
         self.compared: tuple[QualityResult, ...] = ()  # comparisons of answers, newest first
         self.results.quality = self.quality_comparisons
         # the time of the readings
@@ -769,8 +770,11 @@ class FakeSession(FakeMeasuring):
         self.push(comparison=made)
         return made
 
-    async def restart_bench_compare(self) -> None:
-        self._called("restart_bench_compare")
+    async def restart_bench_compare(self, *, quality: bool = True) -> None:
+        self._called("restart_bench_compare", *(() if quality else ("no answers",)))
+
+    def restart_answers_cost(self) -> str:
+        return self.answers_cost
 
     async def export_result(self, result_id: int, form: str) -> str:
         self._called("export_result", result_id, form)

@@ -265,6 +265,25 @@ def test_pages_open_and_close(drive: Any) -> None:
     drive(scenario, stage="compare")
 
 
+@pytest.mark.slow
+def test_again_says_what_comparing_the_answers_costs_and_a_key_leaves_it_out(drive: Any) -> None:
+    cost = "A and B differ in kv-cache-dtype, so their answers are compared too: this takes minutes"
+
+    async def scenario(d: Any) -> None:
+        d.session.answers_cost = cost
+        await d.press("full_stop")
+        assert "so their answers are compared too" in d.text and "a leave out answers" in d.text
+        await d.press("a")
+        assert "so their answers are compared too" not in d.text
+        assert "The answers are not compared" in d.text and "a compare answers" in d.text
+        await d.press("enter")
+        assert d.session.calls[-1] == ("restart_bench_compare", "no answers")
+        await d.press("full_stop", "enter")
+        assert d.session.calls[-1] == ("restart_bench_compare",)
+
+    drive(scenario, stage="compare")
+
+
 def test_the_palette_finds_presets(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("ctrl+p")

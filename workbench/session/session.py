@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from workbench.session.plans.presets import Presets
     from workbench.session.quality.beside_runs import AnswersBesideRuns
     from workbench.session.quality.comparison import QualityComparisons
+    from workbench.session.quality.restarted import AnswersOfRestart
     from workbench.session.results.advice import Advisor
     from workbench.session.results.reports import Reports
     from workbench.session.results.results import Results
@@ -159,7 +160,20 @@ class Session:
     def bench(self) -> Bench:
         from workbench.session.bench.bench import Bench
 
-        return Bench(self.core, self.plans, self.servers, self.load, self.gpu, self.results)
+        return Bench(
+            self.core,
+            self.plans,
+            self.servers,
+            self.load,
+            self.gpu,
+            self.results,
+            self._answers_of_restart,
+        )
+
+    def _answers_of_restart(self) -> AnswersOfRestart:
+        from workbench.session.quality.restarted import AnswersOfRestart
+
+        return AnswersOfRestart(self.core, self.plans, self.servers, self.load, self.quality)
 
     @cached_property
     def proof(self) -> GpuProof:

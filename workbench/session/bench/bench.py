@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.control import GpuControl
     from workbench.session.plans.plans import Plans
+    from workbench.session.quality.restarted import AnswersOfRestart
     from workbench.session.results.results import Results
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
@@ -58,7 +59,8 @@ _READ_VALID_S = 1.0  # of the altered settings: a command has read them when it 
 
 class Bench:
     """Benchmarks a server: that of the selected run (`run`), of a given run, or at a URL. If the
-    selected server is still starting, `run` queues the benchmark until the server is READY."""
+    selected server is still starting, `run` queues the benchmark until the server is READY. `answers`
+    returns what compares the answers of a server with those before its restart."""
 
     def __init__(
         self,
@@ -68,9 +70,11 @@ class Bench:
         load: ServerLoad,
         gpu: GpuControl,
         results: Results,
+        answers: Callable[[], AnswersOfRestart],
     ) -> None:
         self._core, self._plans, self._servers = core, plans, servers
         self._load, self._gpu, self._results = load, gpu, results
+        self._answers = answers
         self._queued: dict[str, Any] | None = None
         # by server and settings: idle power, time
         self._idles: dict[tuple[Any, ...], tuple[Idle, float]] = {}
@@ -409,9 +413,15 @@ class Bench:
 
     # ---- the tuning loop
 
-    async def restart_and_compare(self) -> None:
+    def answers_cost(self) -> str:
+        """Return in a sentence what comparing the answers adds to `restart_and_compare`; "" if they
+        are not compared."""
+        return "" if self.defaults().endpoint == "embeddings" else self._answers().cost()
+
+    async def restart_and_compare(self, *, quality: bool = True) -> None:
         """Restart the server with the plan under edit, repeat the last benchmark, and compare the
-        two results."""
+        two results. If the plan changes a setting on which the answers depend, compare the answers
+        before and after the restart too, unless `quality` is false."""
         host = self._core.host.name
         if _AGAIN in self._core.state.busy:
             raise BenchError(
@@ -425,11 +435,11 @@ class Bench:
             rejected = (
                 next((row for row in rows if not row.imported), None) if before is None else None
             )
-            shape = (
-                self._shape_again((await self._results.get(before)).spec)
-                if before is not None
-                else {}
-            )
+            shape, answers = {}, None
+            if before is not None:
+                earlier = await self._results.get(before)
+                shape = self._shape_again(earlier.spec)
+                answers = await self._answers().before(earlier) if quality else None
             run_id = await self._servers.start()
             status = await self._servers.wait_ready(run_id)
             if status.state is not ServerState.READY:
@@ -452,6 +462,8 @@ class Bench:
                 return
             self._core.update(mark_a=before, mark_b=after)
             await self._results.compare(before, after)
+            if answers is not None and await self._answers().after(answers, run_id) is not None:
+                await self._results.compare(before, after)
 
     def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
         """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result.

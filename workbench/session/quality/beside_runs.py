@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from workbench.session.servers.arm_targets import Side
     from workbench.store.quality_db import QualityDb
 
-_MOST_TOGETHER = 256
+MOST_TOGETHER = 256
 # Shares of the time of the first step, which scores and writes twice.
 _WORK = {FIRST: 1.0, AGAIN: 0.5, CHANGED: 0.5}
 
@@ -49,7 +49,7 @@ def texts_of(spec: ExperimentSpec) -> TextSet:
 def options_of(spec: ExperimentSpec, concurrency: int | None, *, starts_a: bool) -> QualityOptions:
     """Return how an experiment compares answers. `concurrency` is that of its benchmark, and
     `starts_a` says whether each run of A has a server of its own."""
-    together = min(_MOST_TOGETHER, concurrency or CONCURRENCY)
+    together = min(MOST_TOGETHER, concurrency or CONCURRENCY)
     again = starts_a and spec.pairs > 1
     return QualityOptions(texts=texts_of(spec), concurrency=together, restart=again)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 _WORK = "a comparison of answers"
+_RESTORED = "stopped: nothing was stored, and the servers that ran before were restored"
 OWN_FAILED = "no scores of your measure"
 
 
@@ -59,13 +60,20 @@ class QualityComparisons:
 
     async def run(self, a: Arm, b: Arm, bases: Bases, options: QualityOptions) -> QualityResult:
         """Compare as `compare` does, with the progress in the session's state. `stop` ends it."""
-        self._core.update(quality=QualityView(words_of(a), words_of(b)))
+        with self.shown(words_of(a), words_of(b)):
+            return await self.compare(a, b, bases, options, self.said, self.stepped)
+
+    @contextmanager
+    def shown(self, a: str, b: str, stopped: str = _RESTORED) -> Iterator[None]:
+        """Show a comparison in the session's state while the block measures it with `said` and
+        `stepped`. `stop` ends the task that runs the block, and `stopped` says what is then left."""
+        self._core.update(quality=QualityView(a, b))
         self._running = asyncio.current_task()
         ended = ""
         try:
-            return await self.compare(a, b, bases, options, self._said, self._stepped)
+            yield
         except asyncio.CancelledError:
-            ended = "stopped: nothing was stored, and the servers that ran before were restored"
+            ended = stopped
             raise
         except WorkbenchError as error:
             ended = error.message
@@ -83,11 +91,13 @@ class QualityComparisons:
                 work.cancel()
             await asyncio.wait([work])
 
-    def _said(self, text: str) -> None:
+    def said(self, text: str) -> None:
+        """Show what was done for the comparison that is shown."""
         view = self._core.state.quality
         self._change(said=(*view.said, text) if view is not None else (), step="")
 
-    def _stepped(self, step: str, done: int, total: int) -> None:
+    def stepped(self, step: str, done: int, total: int) -> None:
+        """Show how far the comparison is that is shown."""
         self._change(step=step, done=done, total=total)
 
     def _change(self, **changes: Any) -> None:
@@ -115,6 +125,10 @@ class QualityComparisons:
             measured = await work.carry_out(self._core.host.name)
         result = work.with_own_measure(measured.result((words_of(a), words_of(b))))
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
+        return await self.store(result)
+
+    async def store(self, result: QualityResult) -> QualityResult:
+        """Store a comparison, and return it with its number."""
         return await asyncio.to_thread(QualityDb(paths.results_db()).add, result)
 
     @asynccontextmanager

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.tui.clipboard import copy
@@ -68,16 +68,17 @@ class Controller:
 
             self.app.push_screen(measure_beside(occupied), decided)
 
-        async def first() -> T | None:
+        async def first() -> Sequence[T]:
             try:
-                return await work()
+                return [await work()]
             except HostOccupied as occupied:
                 ask(occupied)
-                return None
+                return []
 
-        def done(outcome: T | None) -> None:
-            if outcome is not None and then is not None:
-                then(outcome)
+        def done(outcomes: Sequence[T]) -> None:
+            for outcome in outcomes:
+                if then is not None:
+                    then(outcome)
 
         self.attempt(first, done, failed=failed, outlives=outlives)
 

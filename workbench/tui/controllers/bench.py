@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.bench_form import BenchForm, overrides
 from workbench.tui.modals.form import Values
+from workbench.tui.modals.launch import StartPlan
 
 _AGAIN = "Restart with the plan, benchmark as before, compare with the previous result."
 
@@ -82,15 +85,21 @@ class BenchController(Controller):
             self.say("there is no benchmark to repeat yet", Level.WARN, next_step)
             return
 
-        def agreed() -> None:
+        def agreed(page: StartPlan) -> None:
             self.go("results")
             self.measure(
-                self.session.bench.restart_and_compare,
+                partial(self.session.bench.restart_and_compare, quality=page.with_answers),
                 lambda _: self._show_compared(),
                 outlives=True,
             )
 
-        await self.controllers.servers.show_plan(self.state.plan, agreed, self.again, doing=_AGAIN)
+        await self.controllers.servers.show_plan(
+            self.state.plan,
+            agreed,
+            self.again,
+            doing=_AGAIN,
+            answers=self.try_now(self.session.bench.answers_cost) or "",
+        )
 
     def _show_compared(self) -> None:
         """Open the Compare pane if the terminal is so small that it shows only one pane. Do nothing

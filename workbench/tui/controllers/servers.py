@@ -93,7 +93,7 @@ class ServerController(Controller):
             return
         before = self.services.panes.active
 
-        def agreed() -> None:
+        def agreed(_: StartPlan) -> None:
             # A start that is rejected leaves the user at the pane where the plan can be corrected.
             self.attempt(
                 self._start(),
@@ -105,14 +105,16 @@ class ServerController(Controller):
     async def show_plan(
         self,
         plan: PlanView,
-        agreed: Callable[[], None],
+        agreed: Callable[[StartPlan], None],
         again: Callable[[], Awaitable[None]],
         *,
         doing: str = "",
+        answers: str = "",
     ) -> None:
-        """Show the plan with its command, and call `agreed` if the user agrees to start it. If the
-        user chose the change that the reason against a start proposes, make this change and call
-        `again`. `doing` says what follows the start."""
+        """Show the plan with its command, and call `agreed` with the page if the user agrees to start
+        it. If the user chose the change that the reason against a start proposes, make this change
+        and call `again`. `doing` says what follows the start, and `answers` what comparing the answers
+        adds; "" if they are not compared."""
         state = self.state
         server = state.server
         alive = server is not None and server.state.alive
@@ -125,12 +127,12 @@ class ServerController(Controller):
                 *running_rows(self.state, width),
             ]
 
-        page = StartPlan(plan, in_the_way, changes or (), disturbed, doing=doing)
+        page = StartPlan(plan, in_the_way, changes or (), disturbed, doing=doing, answers=answers)
 
         async def decided(yes: bool | None) -> None:
             if yes:
                 self.services.hush()  # an error of the start before is not about this one
-                agreed()
+                agreed(page)
             elif yes is False and page.problem is not None:
                 change = page.problem.changes[0]
                 self.try_now(lambda: self.session.plans.set_flag(change.name, str(change.value)))

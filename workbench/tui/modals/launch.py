@@ -118,12 +118,15 @@ class StartPlan(Modal[bool]):
         disturbed: Make = lambda width: [],
         *,
         doing: str = "",
+        answers: str = "",
     ) -> None:
         """`disturbed` gets the width in cells, and returns warnings about measurements that the
-        start would disturb. `doing` says what follows the start; "" if nothing does."""
+        start would disturb. `doing` says what follows the start; "" if nothing does. `answers` says
+        what comparing the answers adds; "" if they are not compared."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
         self.restart = server is not None and (server.state.alive or bool(server.outlived))
-        self.doing = doing
+        self.doing, self.answers = doing, answers
+        self.with_answers = bool(answers)
         self.problem: Finding | None = None  # why a start on the host would be refused
         self.verb = "restart" if self.restart else "start"
         if doing:
@@ -138,11 +141,15 @@ class StartPlan(Modal[bool]):
         Binding("enter,s", "accept", show=False),
         Binding("f", "fix", show=False),
         Binding("y", "copy", show=False),
+        Binding("a", "answers", show=False),
     ]
 
     def _keys(self) -> str:
         if not self.rejected:
-            return f"enter {self.verb}   esc cancel   y copy"
+            keys = f"enter {self.verb}   esc cancel   y copy"
+            if self.answers:
+                keys += "   a leave out answers" if self.with_answers else "   a compare answers"
+            return keys
         change = self.problem.changes[0] if self.problem and self.problem.changes else None
         return "esc back to the plan" + (f"   f {change.name}={change.value}" if change else "")
 
@@ -155,6 +162,10 @@ class StartPlan(Modal[bool]):
         if problem is None or not self.is_current:
             return
         self.problem, self.rejected = problem, True
+        self._again()
+
+    def _again(self) -> None:
+        """Show keys and text again."""
         self.keys = self._keys()
         self.show_keys(self.keys)
         for body in self.query(TextBody):
@@ -172,6 +183,9 @@ class StartPlan(Modal[bool]):
             )
         elif self.doing:
             rows += paragraph(self.doing, width)
+            if self.answers:
+                left_out = "The answers are not compared: the verdict says quality not measured."
+                rows += paragraph(self.answers if self.with_answers else left_out, width)
         elif self.restart and self.server is not None:
             run_id, left = self.server.run_id, self.server.outlived
             outlived = f"{count_of(left, 'process', 'processes')} that outlived the server {run_id}"
@@ -211,6 +225,11 @@ class StartPlan(Modal[bool]):
     def action_fix(self) -> None:
         if self.problem is not None and self.problem.changes:
             self.dismiss(False)
+
+    def action_answers(self) -> None:
+        if self.answers:
+            self.with_answers = not self.with_answers
+            self._again()
 
     def action_copy(self) -> None:
         if self.plan.real_command is not None:

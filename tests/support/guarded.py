@@ -18,6 +18,7 @@ from support.procs import alive, eventually
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import apply, plan, rights
+from workbench.gpu.settings.journal import Journal
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
@@ -67,8 +68,8 @@ class GuardedHost:
         commands = plan.plan({gpu: wanted}, await read_once(self.host), mine)
         terms = GuardTerms(mine, heartbeat_s, trial_s)
 
-        async def guard() -> Any:
-            view = await client.start(self.host, terms, **options)
+        async def guard(journal: Journal) -> Any:
+            view = await client.start(self.host, terms, journal, **options)
             assert view.running or not needed, view
             return view
 
@@ -151,9 +152,15 @@ class Bare(LocalHost):
     kind, is_local = "ssh", False
 
     async def run(self, argv: Any, **rest: Any) -> Any:
-        return await super().run(
-            ["no-such-python3", *argv[1:]] if argv[0] == "python3" else argv, **rest
-        )
+        return await super().run(self._without_python3(argv), **rest)
+
+    async def stream(self, argv: Any, **rest: Any) -> Any:
+        if "telemetry agent" not in " ".join(argv):
+            argv = self._without_python3(argv)
+        return await super().stream(argv, **rest)
+
+    def _without_python3(self, argv: Any) -> Any:
+        return ["no-such-python3", *argv[1:]] if argv[0] == "python3" else argv
 
 
 @contextmanager

@@ -33,19 +33,20 @@ from support.procs import alive, eventually  # noqa: E402
 
 from workbench.gpu.guard import client  # noqa: E402
 from workbench.gpu.guard.client import GuardTerms  # noqa: E402
-from workbench.gpu.settings import alterations, apply, current_values, journal, plan, revert, rights  # noqa: E402
+from workbench.gpu.settings import alterations, apply, current_values, plan, revert, rights  # noqa: E402
 from workbench.gpu.telemetry.source_of_host import read_once  # noqa: E402
-from workbench.hosts.base import Completed, Stream  # noqa: E402
-from workbench.hosts.local import LocalHost  # noqa: E402
+from workbench.hosts.base import Completed  # noqa: E402
+from workbench.hosts.local import LocalHost, LocalStream  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.settings import ClockRange, GpuSettings  # noqa: E402
 from workbench.session.gpu.alterations import OFFER, offers  # noqa: E402
 
-SCRIPTS = {
-    journal.ACQUIRE: "lock",
-    journal.READ: "read journal",
-    journal.RELEASE: "unlock",
-    client.LOOK: "look at guard",
+SCRIPTS = {client.LOOK: "look at guard"}
+REQUESTS = {
+    b'{"do": "lock"': "lock",
+    b'{"do": "read"': "read journal",
+    b'{"do": "save"': "write journal",
+    b'{"do": "unlock"': "unlock",
 }
 PHASES = ("apply", "hold", "revert", "over")
 PART = 2  # settings of a plan
@@ -95,14 +96,24 @@ class Telling(LocalHost):
             self.tell(step)
         return await super().run(argv, **rest)
 
-    async def stream(self, argv: Sequence[str], **rest: Any) -> Stream:
-        self.tell("read GPUs")
-        return await super().stream(argv, **rest)
+    async def stream(self, argv: Sequence[str], **rest: Any) -> LocalStream:
+        stream = await super().stream(argv, **rest)
+        if "journal of GPU settings" in " ".join(argv[:-1]):
+            self.tell_requests(stream)
+        else:
+            self.tell("read GPUs")
+        return stream
 
-    async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        if path.endswith("journal.json"):
-            self.tell("write journal")
-        await super().write_file(path, data, mode=mode)
+    def tell_requests(self, stream: LocalStream) -> None:
+        write = stream.write
+
+        async def told(data: bytes) -> None:
+            for request, step in REQUESTS.items():
+                if data.startswith(request):
+                    self.tell(step)
+            await write(data)
+
+        stream.write = told  # type: ignore[method-assign]
 
 
 class Trial:
@@ -165,7 +176,7 @@ class Trial:
             commands,
             rights=mine,
             watch=terms.watch,
-            guard=lambda: client.start(box.host, terms, **FAST),
+            guard=lambda journal: client.start(box.host, terms, journal, **FAST),
         )
         inner.tell("hold" if report.ok else f"failed: {report}")
         await asyncio.sleep(HOLD_S)

@@ -1,14 +1,16 @@
-"""The boot id of this machine, and start times and user ids of its processes, from /proc. They
-identify the process that owns a change or a lock.
+"""The boot id of this machine, the load of its GPU driver, and start times and user ids of its
+processes. They identify the process that owns a change or a lock, and show restarts.
 
 Workbench uses this module itself and sends it to the host, so it uses only the standard library and
 Python 3.8.
 """
 
-# ruff: noqa: PTH123
+# ruff: noqa: PTH116, PTH123
 # (pathlib is slow to import, and this runs on every host)
 
 from __future__ import annotations
+
+import os
 
 
 def boot_id() -> str:
@@ -18,6 +20,16 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+def driver_start(sysfs: str) -> str | None:
+    """Return the number that sysfs gave to the GPU driver's kernel module when it was loaded. sysfs
+    numbers its directories in rising order, so a module that is loaded again has another number.
+    None if there is no such module."""
+    try:
+        return str(os.stat(sysfs + "/module/nvidia").st_ino)
+    except OSError:
+        return None
 
 
 def start_of(pid: int) -> str:

@@ -1,4 +1,4 @@
-"""The Python programs that Workbench runs on a GPU host: telemetry agent, guard, register and
+"""The Python programs that Workbench runs on a GPU host: telemetry agent, guard, journal and
 measurement lock."""
 
 from __future__ import annotations
@@ -62,7 +62,16 @@ AGENT = PythonProgram(
     library=_sent_pynvml,
     places=_place_of_pynvml,
 )
-REGISTER = PythonProgram("register of GPU settings", _REGISTER)
+JOURNAL = PythonProgram(
+    "journal of GPU settings",
+    (
+        *_REGISTER[:-1],
+        "gpu.settings.claims",
+        "gpu.settings.register",
+        "gpu.settings.journal_file",
+        "gpu.settings.journal_program",
+    ),
+)
 MEASUREMENT_LOCK = PythonProgram(
     "measurement lock", (*_REGISTER, "gpu.measurement_lock_holder"), options=("-S", "-u")
 )
@@ -74,7 +83,7 @@ GUARD = PythonProgram(
             for name in ("untrusted_numbers", "core_values", "named_tuple", "setting_commands")
         ),
         "gpu.process_facts",
-        *(f"gpu.settings.{name}" for name in ("root_owned", "claims", "register")),
+        *(f"gpu.settings.{name}" for name in ("root_owned", "claims", "register", "journal_file")),
         "gpu.telemetry.plausible_readings",
         *(
             f"gpu.guard.{name}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from settings_bench import UUID, Bench, run
 
-from workbench.gpu.settings import alterations, apply, revert
+from workbench.gpu.settings import alterations, apply, journal, revert
 from workbench.gpu.settings import command_runner as running
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.setting_records import GuardView, InForce
@@ -199,7 +199,7 @@ def test_a_refusal_stops_the_rest_and_tells_the_command(
 def test_a_value_that_is_there_already_needs_no_guard(bench: Bench) -> None:
     """It said that a guard guards the settings, although nothing had changed and none ran."""
 
-    async def guard() -> GuardView:
+    async def guard(_: journal.Journal) -> GuardView:
         return GuardView(True, pid=7)
 
     async def work() -> None:
@@ -325,11 +325,11 @@ def test_a_setting_that_does_nothing_takes_its_plan_back_with_it(bench: Bench) -
 def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: Bench) -> None:
     seen: list[object] = []
 
-    async def guard() -> GuardView:
+    async def guard(_: journal.Journal) -> GuardView:
         seen.append((bench.brief(), bench.smi.setters, Path(f"{bench.path}.lock").is_symlink()))
         return GuardView(True, pid=7)
 
-    async def broken() -> GuardView:
+    async def broken(_: journal.Journal) -> GuardView:
         raise SettingsError("python3 is not there", next_step="install it")
 
     async def work() -> None:

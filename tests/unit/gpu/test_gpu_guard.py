@@ -336,12 +336,9 @@ def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
     assert run(alterations.alterations(box.host)), "the next start reports"
 
     async def again() -> None:
-        async with journal.locked(box.host):
-            assert (
-                await client.start(
-                    box.host, client.GuardTerms(await rights.rights_on(box.host)), **FAST
-                )
-            ).running
+        async with journal.locked(box.host) as held:
+            terms = client.GuardTerms(await rights.rights_on(box.host))
+            assert (await client.start(box.host, terms, held.journal, **FAST)).running
 
     run(again())
     assert box.pid != pid and next(iter(box.state["trials"].values())) == deadline, (
@@ -367,7 +364,9 @@ def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
 
     async def ask() -> list[Any]:
         terms = client.GuardTerms(await rights.rights_on(box.host))
-        return await asyncio.gather(*(client.start(box.host, terms, **FAST) for _ in range(4)))
+        now = await journal.read(box.host)
+        starts = (client.start(box.host, terms, now, **FAST) for _ in range(4))
+        return await asyncio.gather(*starts)
 
     assert {view.pid for view in run(ask())} == {box.pid}
 
@@ -413,7 +412,7 @@ def test_the_governor_is_given_back(box: GuardedHost) -> None:
             box.host,
             commands,
             rights=mine,
-            guard=lambda: start(box.host, terms, **FAST),
+            guard=lambda journal: start(box.host, terms, journal, **FAST),
             watch=terms.watch,
         )
         assert report.ok

@@ -18,6 +18,7 @@ from workbench.cli.gpu_text import guard_lines
 from workbench.gpu.guard import client
 from workbench.gpu.guard import files as guard_files
 from workbench.gpu.settings import alterations
+from workbench.gpu.settings.journal_file import LOG_LINES
 from workbench.model.settings import GpuSettings
 
 ON, OFF = (450.0, (1000, 2000)), (None, None)
@@ -169,4 +170,4 @@ def test_its_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "GPU1199 " in logs[0].read_text() or "GPU1199 " in logs[1].read_text()
     files.save({"version": 1, "entries": [], "log": [{"n": n} for n in range(5000)]})
     kept = json.loads((tmp_path / "gpu" / "journal.json").read_text())["log"]
-    assert len(kept) == guard_files.LOG_LINES and kept[-1] == {"n": 4999}
+    assert len(kept) == LOG_LINES and kept[-1] == {"n": 4999}

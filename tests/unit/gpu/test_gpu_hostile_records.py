@@ -88,11 +88,17 @@ def with_odd(data: Any, place: tuple[Any, ...], odd: object) -> str:
 
 
 def host_with(register_text: str, journal_text: str) -> FakeHost:
+    found = {
+        "boot_id": "b",
+        "driver_start": "3",
+        "text": journal_text,
+        "damage": None,
+        "register": register_text,
+    }
+
     def answer(call: Call) -> str:
-        orders = " ".join(call.argv)
-        if '"publish"' in orders:
-            return f"{register_text}\n"
-        return f"b\n3\n{journal_text}" if "boot_id" in orders else ""
+        reads = b'{"do": "read"' in (call.input or b"")
+        return f"{json.dumps(found)}\n" if reads else ""
 
     return FakeHost(answer)
 
@@ -208,5 +214,7 @@ def test_any_answer_of_a_guard_that_starts_is_read(said: str) -> None:
         return f"{said}\n" if starts else cast(str, answers.handler(call))
 
     host = FakeHost(answer)
-    view = asyncio.run(guard_client.start(host, guard_client.GuardTerms(Rights())))
+    view = asyncio.run(
+        guard_client.start(host, guard_client.GuardTerms(Rights()), journal.Journal())
+    )
     assert not view.running

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from settings_bench import Bench, Box, run
+from settings_bench import Bench, Box, FullDisk, run
 
 from workbench.gpu.settings import alterations, apply, journal, plan, revert
 from workbench.gpu.telemetry.source_of_host import read_once
-from workbench.hosts.base import FileError
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange, GpuSettings
 
@@ -76,14 +75,8 @@ def test_a_journal_that_cannot_be_read_stops_everything(
 def test_a_full_disk_changes_nothing(bench: Bench) -> None:
     """And so does a file where the journal's directory must be, which refuses root too."""
 
-    class Full(Box):
-        async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-            raise FileError(
-                f"cannot write {path}: No space left on device", next_step="free some space there"
-            )
-
     async def work() -> None:
-        bench.host = Full()
+        bench.host = FullDisk(0)
         with pytest.raises(SettingsError, match=r"No space left on device.*nothing was changed"):
             await bench.set(GpuSettings(power_limit_w=450.0))
         assert bench.smi.setters == []
@@ -99,17 +92,8 @@ def test_a_full_disk_changes_nothing(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> None:
-    class Filling(Box):
-        writes = 0
-
-        async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-            Filling.writes += 1
-            if Filling.writes > 1:
-                raise FileError(f"cannot write {path}: No space left on device")
-            await super().write_file(path, data, mode=mode)
-
     async def work() -> None:
-        bench.host = Filling()
+        bench.host = FullDisk(1)
         report = await bench.set(GpuSettings(power_limit_w=450.0))
         assert report.ok and "still has the previous values" in report.outcomes[0].message
         assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]

@@ -17,9 +17,11 @@ import pytest
 
 from workbench.gpu import remote_programs
 from workbench.gpu.pynvml_part import used_definitions
-from workbench.gpu.remote_programs import REGISTER
+from workbench.gpu.remote_programs import JOURNAL
 from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import ASKED, FRAME, KEPT_MAX_BYTES, MISSING, TOO_OLD
+
+READ = b'{"do": "read", "log": true}\n'
 
 
 class FarHost(LocalHost):
@@ -49,18 +51,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "workbench" / "programs"
 
 
-def read_register(host: LocalHost, root: str = "/nowhere") -> Any:
-    done = asyncio.run(REGISTER.run(host, {"root": root, "publish": False}, input=b"[]"))
+def read_journal(host: LocalHost, root: str = "/nowhere") -> Any:
+    done = asyncio.run(JOURNAL.run(host, {"root": root}, input=READ))
     assert done.returncode == 0, done.err
     return json.loads(done.out)
 
 
 def test_a_program_is_sent_once_and_kept_for_its_user_only(folder: Path) -> None:
     host = FarHost()
-    first, second = read_register(host), read_register(host)
+    first, second = read_journal(host), read_journal(host)
     assert first == second and host.frames == 1
-    kept = folder / REGISTER.digest
-    assert [path.name for path in folder.iterdir()] == [REGISTER.digest]
+    kept = folder / JOURNAL.digest
+    assert [path.name for path in folder.iterdir()] == [JOURNAL.digest]
     assert (
         stat.S_IMODE(kept.stat().st_mode) == 0o600 and stat.S_IMODE(folder.stat().st_mode) == 0o700
     )
@@ -90,28 +92,28 @@ def a_directory(kept: Path, other: Path) -> None:
 @pytest.mark.parametrize("make", [changed, of_others, a_link, a_pipe, a_directory])
 def test_a_changed_or_foreign_file_is_not_run(folder: Path, tmp_path: Path, make: Any) -> None:
     host = FarHost()
-    answer = read_register(host)
-    kept, other = folder / REGISTER.digest, tmp_path / "other"
+    answer = read_journal(host)
+    kept, other = folder / JOURNAL.digest, tmp_path / "other"
     kept.rename(other)
     make(kept, other)
-    assert read_register(host) == answer and host.frames == 2  # sent again
+    assert read_journal(host) == answer and host.frames == 2  # sent again
 
 
 def test_a_file_of_another_user_is_not_run(folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
     host = FarHost()
-    read_register(host)
-    os.chown(folder / REGISTER.digest, 12345, 12345)
-    read_register(host)
+    read_journal(host)
+    os.chown(folder / JOURNAL.digest, 12345, 12345)
+    read_journal(host)
     assert host.frames == 2
 
 
 def test_a_program_that_arrives_changed_is_not_run(folder: Path) -> None:
-    frame = REGISTER.frame(False)
+    frame = JOURNAL.frame(False)
     other = FRAME + b"%08d" % (len(frame) - len(FRAME) - 9) + frame[len(FRAME) + 8 : -1]
     done = subprocess.run(
-        REGISTER.argv(sys.executable, False, {}),
+        JOURNAL.argv(sys.executable, False, {}),
         input=other,
         capture_output=True,
         timeout=20,
@@ -127,7 +129,7 @@ def test_a_host_that_cannot_keep_it_gets_it_each_time(
     folder.parent.mkdir(parents=True)
     folder.write_text("no directory")
     host = FarHost()
-    assert read_register(host) == read_register(host)
+    assert read_journal(host) == read_journal(host)
     assert host.frames == 2
 
 
@@ -135,10 +137,10 @@ def test_a_full_disk_leaves_no_part_of_it(folder: Path) -> None:
     folder.mkdir(parents=True)
     # blocks of 512 bytes: 2 KB
     limited = ["sh", "-c", 'ulimit -f 4; trap "" XFSZ; exec "$@"', "sh"]
-    argv = REGISTER.argv(sys.executable, False, {"root": "/nowhere", "publish": False})
+    argv = JOURNAL.argv(sys.executable, False, {"root": "/nowhere"})
     done = subprocess.run(
         [*limited, *argv],
-        input=REGISTER.frame(False) + b"[]",
+        input=JOURNAL.frame(False) + READ,
         capture_output=True,
         timeout=20,
         check=False,
@@ -155,9 +157,9 @@ def test_old_versions_go_when_a_new_one_comes(folder: Path) -> None:
         (folder / name).write_text("")
         then = (folder / name).stat().st_mtime - age_days * 86400
         os.utime(folder / name, (then, then))
-    read_register(FarHost())
+    read_journal(FarHost())
     assert sorted(path.name for path in folder.iterdir()) == sorted(
-        (REGISTER.digest, recent, foreign)
+        (JOURNAL.digest, recent, foreign)
     )
 
 
@@ -178,9 +180,9 @@ def test_no_file_is_removed_from_a_directory_that_is_not_its_own(
         blobs.rename(folder)
         folder.chmod(0o777)
     host = FarHost()
-    read_register(host)
+    read_journal(host)
     kept = folder / ("0" * 64)
-    assert kept.read_bytes() == b"weights" and not (folder / REGISTER.digest).exists()
+    assert kept.read_bytes() == b"weights" and not (folder / JOURNAL.digest).exists()
 
 
 def test_a_large_file_is_no_kept_program(folder: Path) -> None:
@@ -188,13 +190,13 @@ def test_a_large_file_is_no_kept_program(folder: Path) -> None:
     weights = folder / ("0" * 64)
     weights.write_bytes(bytes(KEPT_MAX_BYTES))
     os.utime(weights, (0, 0))
-    read_register(FarHost())
-    assert weights.exists() and (folder / REGISTER.digest).exists()
+    read_journal(FarHost())
+    assert weights.exists() and (folder / JOURNAL.digest).exists()
 
 
 def test_it_asks_for_what_it_lacks(folder: Path) -> None:
-    argv = REGISTER.argv(sys.executable, False, {})
-    done = subprocess.run(argv, input=b"[]", capture_output=True, timeout=20, check=False)
+    argv = JOURNAL.argv(sys.executable, False, {})
+    done = subprocess.run(argv, input=READ, capture_output=True, timeout=20, check=False)
     assert (done.returncode, done.stdout) == (MISSING, ASKED + b"\n")
 
 
@@ -224,8 +226,8 @@ def test_other_versions_of_python(folder: Path, version: str) -> None:
     found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python3"))
     if not found:
         pytest.skip(f"no Python {version} here (pyenv install {version})")
-    argv = REGISTER.argv(str(found[0]), False, {"root": "/nowhere", "publish": False})
-    given = REGISTER.frame(False) + b"[]"
+    argv = JOURNAL.argv(str(found[0]), False, {"root": "/nowhere"})
+    given = JOURNAL.frame(False) + READ
     done = subprocess.run(argv, input=given, capture_output=True, timeout=20, check=False)
     assert done.returncode == (TOO_OLD if version == "3.7" else 0), done.stderr
 
@@ -265,5 +267,5 @@ def test_on_this_machine_no_source_is_packed() -> None:
     def library() -> dict[str, str]:
         raise AssertionError("the sources were read")
 
-    program = replace(REGISTER, library=library)
+    program = replace(JOURNAL, library=library)
     assert len(program.frame(local=True)) < 500 and program.argv("python3", True, {})

@@ -6,6 +6,6 @@ start          the start of the guard as a detached process on the host
 guard          the main loop of the guard
 due_reverts    which value each revert restores, why, and how the journal records the revert
 temperatures   temperatures and thermal limits
-files          the files that the guard reads and writes
+files          the files that the guard reads and writes, beside the journal
 privileges     the programs that the guard runs, and its rights
 """

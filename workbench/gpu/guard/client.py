@@ -121,14 +121,13 @@ async def guard_directory(host: Host) -> str:
     return f"{await host.state_dir()}/gpu/guard"
 
 
-async def start(host: Host, terms: GuardTerms, **options: float) -> GuardView:
+async def start(host: Host, terms: GuardTerms, journal: Journal, **options: float) -> GuardView:
     """Start the guard on the host and return its state. If a guard runs already, wait until it has
-    read the changed journal. The caller has locked the journal, `options` are arguments of the
-    class `Guard`, and `problem` of the result says why no guard could be started."""
+    read the changed `journal`, which the caller has locked. `options` are arguments of the class
+    `Guard`, and `problem` of the result says why no guard could be started."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
-        journal = await journals.read(host, with_log=False)
         orders = {
             "root": root,
             "register": journal.register.directory,

@@ -11,14 +11,13 @@
     guard/leave         process id of a new guard, which asks the running guard to end
 
 Other programs of the same user can replace these files. So the guard follows no link, and reads
-only regular files of limited size. A lock counts only if its process runs and belongs to the user
-who made the lock.
+only regular files of limited size.
 
-Workbench sends this module to the host, so it uses only the standard library and Python 3.8. On
-Workbench's side, settings/journal.py and guard/client.py read and write these files.
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
+settings/journal_file.py has the journal and its lock, and client.py reads the guard's own files.
 """
 
-# ruff: noqa: PTH118, PTH123, PTH208
+# ruff: noqa: PTH123, PTH208
 # (pathlib is slow to import, and this runs on every host)
 
 from __future__ import annotations
@@ -30,12 +29,16 @@ import json
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from workbench.gpu.process_facts import boot_id, start_of, uids_of
-from workbench.gpu.settings import claims, register
+from workbench.gpu.process_facts import start_of
+from workbench.gpu.settings.journal_file import (
+    OPEN_DIRECTORY,
+    JournalFile,
+    open_regular,
+    read_regular,
+)
 from workbench.model import setting_commands
-from workbench.model.setting_commands import JOURNAL_VERSION
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -44,77 +47,18 @@ if TYPE_CHECKING:
 # Of the guard, in its state. Raise it if the guard's rules or its instructions change: a guard of an
 # earlier version is asked to make way.
 GUARD_VERSION = 2
-LOG_LINES = 200
 LOG_BYTES = 200_000
-MOST_BYTES = 4 << 20  # of the journal and of the state: Workbench writes no larger one
 TAKE_OVER_S = 1.0  # for another guard to take over: it tries every 20 ms
-LEASE_S = 600.0  # an older lock counts as abandoned
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-class UnreadableJournal(Exception):
-    """Raised if the journal cannot be read. The text of the exception is the reason."""
-
-
-def open_directory(path: str) -> int:
-    """Open a directory without following a link anywhere on its path, and return the file
-    descriptor. Raises OSError if a part of the path is a link or is no directory."""
-    here, name = os.open("/", _DIRECTORY), "/"
-    try:
-        for name in (*path.strip("/").split("/"), "."):
-            below = os.open(
-                name, _DIRECTORY if name == "." else _DIRECTORY | os.O_PATH, dir_fd=here
-            )
-            os.close(here)
-            here = below
-    except OSError as error:
-        os.close(here)
-        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
-            raise OSError(error.errno, error.strerror, path) from None
-        why = f"{name!r} is not a directory, or is a link, which Workbench does not follow"
-        raise OSError(error.errno, why, path) from None
-    return here
-
-
-def open_regular(name: str, flags: int, at: int) -> int:
-    """Open the regular file `name` in the open directory `at`, with the `flags` of os.open, and
-    return the file descriptor. Raises OSError if the name is a link, a FIFO or a device."""
-    handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise OSError(
-            errno.EINVAL, "the file is a link, a FIFO or a device, but must be a regular file", name
-        )
-    return handle
-
-
-def read_regular(name: str, at: int) -> bytes:
-    """Return the contents of the regular file `name` in the open directory `at`. Raises OSError if
-    the file has more than MOST_BYTES."""
-    with open(open_regular(name, os.O_RDONLY, at), "rb") as file:
-        found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
-        if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
-            raise OSError(
-                errno.EFBIG,
-                f"the file is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes",
-                name,
-            )
-    return found
-
-
-class Files:
-    """The guard's files. Every path starts at a directory that stays open, so that nobody can
-    redirect the guard by renaming or replacing a directory."""
+class Files(JournalFile):
+    """The guard's files, and the journal. Every path starts at a directory that stays open."""
 
     def __init__(self, root: str, shared: str | None = None) -> None:
         """Open the directory in which the guard has its files: `root`, which is gpu/ in Workbench's
         state directory. `shared` is the directory of the host's register of changed settings, None
         if the host has none. Raises PermissionError if other users can write to `root`."""
-        self.root, self.shared = root, shared
-        above, name = os.path.split(root)
-        self.at = open_directory(
-            os.path.join(os.path.realpath(above), name)
-        )  # the home directory may be behind links, the journal not
+        super().__init__(root, shared)
         found = os.fstat(self.at)
         if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             whose = f"uid {found.st_uid} owns it and its mode is {stat.S_IMODE(found.st_mode):o}"
@@ -124,11 +68,7 @@ class Files:
                 f"only uid {os.geteuid()} may own and change this directory, but {whose}",
                 root,
             )
-        self.journal, self.link = "journal.json", "journal.json.lock"
         self.home = self.beats = -1
-        self.boot_id, self.node = boot_id(), os.uname().nodename
-        # the owner of the lock that the guard waits for, and since when
-        self.waiting: tuple[str, float] = ("", 0.0)
         self.held: int | None = None
 
     @property
@@ -152,7 +92,7 @@ class Files:
         self.clear(name, at, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
-        return os.open(name, _DIRECTORY, dir_fd=at)
+        return os.open(name, OPEN_DIRECTORY, dir_fd=at)
 
     def open_file(self, name: str, flags: int) -> int:
         """Open the file `name` in the guard's directory with the `flags` of os.open, and return its
@@ -229,142 +169,6 @@ class Files:
                     if words[1] == "FLOCK" and words[5].endswith(f":{inode}"):
                         return int(words[4])
         return None
-
-    # ---- the journal
-
-    def stamp(self) -> list[int]:
-        """Return [modification time in ns, inode, size] of the journal's file, by which every
-        change of the file can be noticed. [] if the file is missing."""
-        try:
-            found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
-        except OSError:
-            return []
-        return [found.st_mtime_ns, found.st_ino, found.st_size]
-
-    def load(self) -> dict[str, Any]:
-        """Return the contents of the journal. Raises UnreadableJournal if the file is missing or
-        damaged, or if a newer version of Workbench wrote it."""
-        try:
-            found = json.loads(read_regular(self.journal, self.at).decode())
-            if not isinstance(found["version"], int) or found["version"] > JOURNAL_VERSION:
-                raise UnreadableJournal(
-                    f"the journal has format version {found['version']!r}, which this guard cannot "
-                    "read"
-                )
-            for entry in found["entries"]:
-                if why := setting_commands.unfit(entry):
-                    raise UnreadableJournal(
-                        f"the journal contains a value that Workbench cannot have written ({why})"
-                    )
-            found["log"] = list(found["log"])
-        except OSError as error:
-            raise UnreadableJournal(f"the journal cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise UnreadableJournal(f"the journal is damaged ({error!r})") from None
-        return dict(found)
-
-    def save(self, journal: Mapping[str, Any]) -> None:
-        """Write the journal's file atomically, with fsync, and publish its entries in the host's
-        register. If the file cannot be written, the old one stays and OSError is raised."""
-        data = {**journal, "log": journal["log"][-LOG_LINES:]}
-        self.replace(self.journal, json.dumps(data, indent=1), self.at)
-        os.fsync(self.at)
-        self.publish(journal["entries"])
-
-    # ---- the host's register
-
-    def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
-        """Publish the journal's entries in the host's register, where the Workbenches of other
-        users read them. Do nothing if the host has no register or if it cannot be written."""
-        if self.shared is not None:
-            with contextlib.suppress(OSError):
-                where = register.place(self.shared)  # created again if Workbench had created it
-                register.publish(where, register.name_of(self.root), self.boot_id, entries)
-
-    def others(self) -> tuple[claims.SettingClaim, ...]:
-        """Return the settings that other Workbenches have changed, as they claim in the host's
-        register. () if the register cannot be read."""
-        return self.read_register()[0]
-
-    def is_unpublished(self) -> bool:
-        """Return whether the journal's entries must be published again, because the host has a
-        register but no entry of this journal is in it."""
-        return self.shared is not None and not self.read_register()[1]
-
-    def read_register(
-        self,
-    ) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
-        """Read the host's register. Return (settings that other Workbenches claim to have changed,
-        published entries of this journal). Both are () if the register cannot be read."""
-        if self.shared is None:
-            return (), ()
-        try:
-            found = register.read(self.shared, self.boot_id)
-        except OSError:
-            return (), ()
-        return claims.from_register(found, os.geteuid(), register.name_of(self.root))
-
-    def replace(self, name: str, text: str, at: int) -> None:
-        new = f".new.guard.{os.getpid()}"
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(new, dir_fd=at)
-            with open(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at), "w") as file:
-                file.write(text)
-                file.flush()
-                if at == self.at:
-                    os.fsync(file.fileno())
-            os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(new, dir_fd=at)
-            raise
-
-    # ---- its lock
-
-    def take(self, silent: tuple[str, ...]) -> bool:
-        """Try once to lock the journal by creating a link, and return whether that worked. `silent`
-        names owners without a heartbeat, as "BOOT_ID:PID:START_TIME". If the lock belongs to one of
-        them or to a process that has ended, or is no link, remove it, so that the next try can
-        succeed."""
-        try:
-            os.symlink(self.token, self.link, dir_fd=self.at)
-            return True
-        except FileExistsError:
-            pass
-        try:
-            found = os.stat(self.link, dir_fd=self.at, follow_symlinks=False)
-            if not stat.S_ISLNK(found.st_mode):
-                os.rename(self.link, f"{self.link}.bad", src_dir_fd=self.at, dst_dir_fd=self.at)
-                return False
-            owner = os.readlink(self.link, dir_fd=self.at)
-        except OSError:
-            return False
-        if owner != self.waiting[0]:
-            self.waiting = (owner, time.monotonic())
-        if self.lock_is_void(owner, found.st_uid) or owner.startswith(
-            tuple(name + ":" for name in silent)
-        ):
-            self.release(owner)
-        return False
-
-    def lock_is_void(self, owner: str, uid: int) -> bool:
-        """Return whether a lock on the journal no longer counts: the guard has waited for it longer
-        than LEASE_S seconds, its process has ended, or its process does not run as the user who
-        made the lock. `owner` is the lock's text, "BOOT_ID:PID:START_TIME:USER@HOST", and `uid` the
-        owner of the link."""
-        boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
-        ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
-        if ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid))):
-            return True
-        return time.monotonic() - self.waiting[1] > LEASE_S
-
-    def release(self, owner: str | None = None) -> None:
-        with contextlib.suppress(OSError):
-            if os.readlink(self.link, dir_fd=self.at) == (owner or self.token):
-                os.unlink(self.link, dir_fd=self.at)
-
-    # ---- the guard's own
 
     def beat(self, owner: str) -> int:
         """Return a number that changes with each heartbeat of `owner`, the name of a heartbeat

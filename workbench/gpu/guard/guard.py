@@ -49,14 +49,15 @@ from workbench.gpu.guard.due_reverts import (
 from workbench.gpu.guard.files import (
     GUARD_VERSION,
     Files,
-    UnreadableJournal,
     owner_id,
     owner_token,
 )
 from workbench.gpu.guard.privileges import Programs
 from workbench.gpu.guard.rest import Rest
 from workbench.gpu.guard.temperatures import TemperatureReader
+from workbench.gpu.process_facts import driver_start
 from workbench.gpu.settings import claims
+from workbench.gpu.settings.journal_file import UnreadableJournal
 from workbench.model import setting_commands
 from workbench.model.setting_commands import COOLING, HOST
 
@@ -429,7 +430,7 @@ class Guard:
             return untold
         try:
             gone = setting_commands.why_lost(
-                due.entry, self.files.boot_id, driver_start=programs.driver_start()
+                due.entry, self.files.boot_id, driver_start=driver_start(programs.sysfs)
             )
             if gone is not None:
                 return Result(due, True, gone, claims.DONE)

@@ -153,14 +153,6 @@ class Programs:
         except OSError:
             return False
 
-    def driver_start(self) -> str | None:
-        """Return the number that sysfs gave to the driver's kernel module when it was loaded. None
-        if there is no such module."""
-        try:
-            return str(os.stat(self.sysfs + "/module/nvidia").st_ino)
-        except OSError:
-            return None
-
     def current_value(self, uuid: str, setting: str) -> Any:
         """Return the current value of a setting. None if the host does not report it, which is
         always so for a clock lock."""

@@ -6,8 +6,11 @@ apply, revert                   change and revert settings: write the journal, r
 command_runner, outcomes        run the commands, and decide from the values read back whether they worked
 current_values                  the values that the host's settings have now
 journal, owners                 the previous values on disk, and the process that made a change
+journal_client, journal_program the program on the host that reads, locks and writes the journal, and its client
+journal_file                    the journal's file, its lock and its entries in the register, on the host
+journal_without_python3.sh      the same on a host without python3
 alterations                     the settings that Workbench changed, compared with the present values
-register, register_client       the settings that other users changed, published on the host
+register, register_client       the settings that other users changed, published on the host; what a host says of them
 claims                          how changes by other users affect a change or a revert by this Workbench
 rights, root_owned, sudoers     who may change settings, which programs root may run safely, and a sudoers file
 proof, proof_files              proof, from readings under load, that a setting has an effect; stored proofs

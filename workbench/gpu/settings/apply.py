@@ -55,7 +55,7 @@ from workbench.model.settings import (
 )
 
 RETRY_S = (0.1, 0.4)
-StartGuard: TypeAlias = Callable[[], Awaitable[GuardView | None]]
+StartGuard: TypeAlias = Callable[[Journal], Awaitable[GuardView | None]]
 Watch: TypeAlias = Callable[[JournalEntry, JournalEntry | None], Mapping[str, Any]]
 # a value and its source: JournalEntry.before_known
 KnownValue: TypeAlias = tuple[SettingValue | None, str]
@@ -74,8 +74,8 @@ async def apply(
     are not run, and those before it are rolled back. With `dry_run` no command is run.
 
     `rights` has the password if sudo asks for one. `guard` starts the guard; it is awaited under
-    the journal's lock, once the previous values are on disk and before the first command. If it
-    raises, nothing is changed. `watch` returns the guard's instructions for a new entry, given the
+    the journal's lock and gets the journal, once the previous values are on disk and before the
+    first command. If it raises, nothing is changed. `watch` returns the guard's instructions for a new entry, given the
     entry and the earlier entry of the same setting.
 
     Raises SettingsError, with nothing changed, if the journal cannot be read, locked or written, or
@@ -292,7 +292,7 @@ async def _start_guard(
     if guard is None:
         return None
     try:
-        return await guard()
+        return await guard(held.journal)
     except WorkbenchError as error:
         await held.save(was)
         raise SettingsError(

@@ -13,6 +13,7 @@ The register is the second copy as well: a missing or damaged journal is restore
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from typing import Any
 
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
+from workbench.gpu.settings.journal_client import Answer, JournalClient, ask_once, opened
 from workbench.gpu.settings.owners import (
     described,
     lock_is_dead,
@@ -31,9 +33,8 @@ from workbench.gpu.settings.owners import (
     state_of,
     who,
 )
-from workbench.gpu.settings.register_client import Register, register_on
-from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.gpu.settings.register_client import Register, parse_register
+from workbench.hosts.base import FileError, Host
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_commands import JOURNAL_VERSION
@@ -47,11 +48,10 @@ from workbench.model.settings import (
     text_of,
     value_from,
 )
-from workbench.model.untrusted_numbers import impossible_in, of_field, whole_number
+from workbench.model.untrusted_numbers import impossible_in, of_field
+from workbench.model.untrusted_text import clean
 
 LOG_LINES = 200
-MOST_BYTES = 4 << 20  # of the file: Workbench writes no larger one
-LEASE_S = 600  # an older lock of another machine's Workbench is broken: no plan takes that long
 WAIT_S = 5.0
 
 __all__ = [
@@ -65,67 +65,6 @@ __all__ = [
 ]
 
 _ours: Counter[str] = Counter()  # locks that this process owns or waits for, by path
-
-# $1: journal, $2: number of bytes to read, $3: "" to leave out the log. Prints two lines first: the
-# boot id, and the number that sysfs gave to the driver's kernel module when it was loaded ("" if
-# there is none). sysfs numbers its directories in rising order, so a module that is loaded again has
-# another number. Exit code 3: no journal; 4: not a file.
-READ = r"""
-cat /proc/sys/kernel/random/boot_id || echo
-stat -c %i "${WORKBENCH_SIM_SYSFS:-/sys}/module/nvidia" 2>/dev/null || echo
-[ -e "$1" ] || exit 3
-[ -f "$1" ] || exit 4
-head -c 1 <"$1" >/dev/null || exit 1
-head -c "$2" <"$1" | if [ -n "$3" ]; then cat; else sed '/^ "log": \[/,$d'; fi
-"""
-_NO_LOG = ' "log": []\n}'  # the end of a journal whose log was not sent
-
-# Prints "held OWNER", the link's age in seconds and the host's uptime; then "gone" if OWNER was a
-# process of this host, as a guard is, and has ended or does not belong to the link's owner.
-_NAME_OWNER = r"""
-made=$(stat -c %Y "$1") && uid=$(stat -c %u "$1") || exit 0
-echo "held $owner"
-echo $(($(date +%s) - made))
-read -r up _ </proc/uptime && echo "${up%.*}"
-IFS= read -r boot </proc/sys/kernel/random/boot_id
-case $owner in "$boot":*"@$(uname -n)") ;; *) exit 0 ;; esac
-IFS=:
-set -f
-set -- $owner
-unset IFS
-pid=$2 start=$3
-case $pid in *[!0-9]*) echo gone; exit 0 ;; esac
-{ read -r stat <"/proc/$pid/stat"; } 2>/dev/null || stat=
-set -- ${stat##*) }
-[ "${20}" = "$start" ] || { echo gone; exit 0; }
-{ while read -r name uids; do [ "$name" != Uid: ] || break; done <"/proc/$pid/status"; } 2>/dev/null
-for one in $uids; do [ "$one" != "$uid" ] || exit 0; done
-echo gone
-"""
-# $1: link, $2: owner. Prints "ok", or the present owner. A file in the link's place is not
-# Workbench's and is renamed.
-ACQUIRE = (
-    r"""
-umask 077
-mkdir -p -- "$(dirname -- "$1")" || exit 1
-ln -s "$2" "$1" 2>/dev/null && { echo ok; exit 0; }
-if [ -e "$1" ] && [ ! -L "$1" ]; then mv -f -- "$1" "$1.bad.$$"; fi
-owner=$(readlink "$1") || { ln -s "$2" "$1" && echo ok; exit $?; }
-"""
-    + _NAME_OWNER
-)
-# $1: link. Prints the owner, or nothing.
-HOLDER = (
-    r"""
-owner=$(readlink "$1") || exit 0
-"""
-    + _NAME_OWNER
-)
-# $1: link, $2: owner. Removes the link only if it names that owner.
-RELEASE = r"""
-[ "$(readlink "$1")" = "$2" ] && rm -f -- "$1"
-exit 0
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,21 +286,29 @@ class LockedJournal:
 
     host: Host
     path: str
+    client: JournalClient
     journal: Journal = field(default_factory=Journal)
 
     async def save(self, journal: Journal) -> None:
         """Write the journal's file atomically, with fsync, and publish its entries in the host's
         register. If the file cannot be written, the old one stays and FileError is raised."""
-        entries = [e.as_json() for e in journal.entries]
         data = {
             **journal.more,
             "version": JOURNAL_VERSION,
-            "entries": entries,
+            "entries": [e.as_json() for e in journal.entries],
             "log": list(journal.log),
         }
-        await self.host.write_file(self.path, json.dumps(data, indent=1).encode())
-        register = await register_on(self.host, root_of(self.path), entries)
-        self.journal = replace(journal, register=register, others=register.others)
+        aside = self.journal.recovered is not None  # the file may be missing
+        answer = await self.client.ask("save", journal=data, aside=aside)
+        if "error" in answer:
+            raise _not_written(self.host, self.path, answer)
+        register = parse_register(answer.get("register"))
+        self.journal = replace(journal, register=register, others=register.others, recovered=None)
+
+    async def read(self) -> None:
+        """Read the journal again, and with it the claims of other Workbenches."""
+        answer = await self.client.ask("read", log=True)
+        self.journal = _journal_from(answer, self.path, self.host.name)
 
     def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
         """Return the claim of another Workbench that is changing one of the settings `keys` at this
@@ -386,37 +333,47 @@ async def read(host: Host, *, with_log: bool = True) -> Journal:
     wrote the file.
     """
     path = await path_on(host)
-    done, register = await asyncio.gather(
-        host.run(sh(READ, path, str(MOST_BYTES + 1), "log" if with_log else "")),
-        register_on(host, root_of(path)),
+    answer = await ask_once(host, root_of(path), "read", log=with_log)
+    return _journal_from(answer, path, host.name)
+
+
+def _journal_from(answer: Answer, path: str, host: str) -> Journal:
+    """Return the journal from the answer of the program on the host to "read"."""
+    if "error" in answer:
+        why = clean(str(answer["error"]))
+        raise SettingsError(
+            f"the journal of GPU settings cannot be read: {why}; nothing was changed", host=host
+        )
+    register = parse_register(answer.get("register"))
+    boot_id, started, text = (answer.get(name) for name in ("boot_id", "driver_start", "text"))
+    known = Journal(
+        clean(str(boot_id)),
+        others=register.others,
+        register=register,
+        driver_start=clean(str(started)) if started is not None else None,
     )
-    boot_id, driver_start, text = [*done.out.split("\n", 2), "", ""][:3]
-    boot_id = boot_id.strip()
-    if done.returncode not in (0, 3, 4):
-        why = f"the journal of GPU settings cannot be read: {done.err.strip()}; nothing was changed"
-        raise SettingsError(why, host=host.name)
-    known = Journal(boot_id, others=register.others, register=register)
-    known = replace(known, driver_start=driver_start.strip() or None)
-    if done.returncode == 3:
+    damage = answer.get("damage")
+    if text is None and damage is None:
         return _recovered(known, "the journal was missing") or known
     try:
-        if done.returncode == 4:
-            raise _broken("the journal is a link, a FIFO or a device", path, host.name)
-        if len(text) > MOST_BYTES:
-            raise _broken(
-                f"the journal is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes",
-                path,
-                host.name,
-            )
-        if not with_log and not text.rstrip().endswith("}"):
-            text += _NO_LOG
-        found = parse(text, boot_id, path, host.name)
+        if damage is not None:
+            raise _broken(clean(str(damage)), path, host)
+        found = parse(str(text), known.boot_id, path, host)
     except DamagedJournal as error:
         recovered = _recovered(known, error.why)
         if recovered is None:
             raise
         return recovered
     return replace(known, entries=found.entries, log=found.log, more=found.more)
+
+
+def _not_written(host: Host, path: str, answer: Answer) -> FileError:
+    full = answer.get("errno") in (errno.ENOSPC, errno.EDQUOT)
+    return FileError(
+        f"cannot write {path}: {clean(str(answer['error']))}",
+        host=host.name,
+        next_step="free some space on that disk" if full else None,
+    )
 
 
 def _recovered(known: Journal, why: str) -> Journal | None:
@@ -510,22 +467,22 @@ async def locked(host: Host) -> AsyncIterator[LockedJournal]:
     """Lock the journal, read it, and unlock it at the end of the block. Raises SettingsError if
     another Workbench owns the lock or if the file is damaged."""
     path = await path_on(host)
-    link, owner = f"{path}.lock", owner_token()
+    link = f"{path}.lock"
     _ours[link] += 1
     try:
-        await _acquire(host, link, owner)
-        try:
-            held = LockedJournal(host, path, await read(host))
-            if held.journal.recovered:
-                # the file may be missing
-                await host.run(["mv", "-f", "--", path, f"{path}.damaged"])
+        async with opened(host, root_of(path)) as client:
+            await _acquire(host, client, link)
+            try:
+                held = LockedJournal(host, path, client)
+                await held.read()
+                if held.journal.recovered:
+                    with suppress(HostError):
+                        await held.save(held.journal)
+                yield held
+            finally:
+                # the link is lost: the lock stays, and its owner recognizes it
                 with suppress(HostError):
-                    await held.save(replace(held.journal, recovered=None))
-            yield held
-        finally:
-            # the link is lost: the lock stays, and its owner recognizes it
-            with suppress(HostError):
-                await host.run(sh(RELEASE, link, owner))
+                    await client.ask("unlock")
     finally:
         _ours[link] -= 1
 
@@ -533,41 +490,28 @@ async def locked(host: Host) -> AsyncIterator[LockedJournal]:
 async def is_being_changed(host: Host) -> bool:
     """Return whether a guard or a Workbench has locked the journal. Until the lock ends, the host's
     values can differ from the entries."""
-    link = f"{await path_on(host)}.lock"
-    done = await host.run(sh(HOLDER, link))
-    lines = done.out.split("\n")
-    return bool(lines[0]) and not _is_dead(lines)
+    found = await ask_once(host, root_of(await path_on(host)), "holder")
+    return bool(found.get("by")) and not found.get("void")
 
 
-def _is_dead(lines: Sequence[str]) -> bool:
-    """Return whether the owner of the journal's lock has ended. `lines` is the output of the shell
-    script that tried to take the lock or that read its owner."""
-    age, up, *_ = [*lines[1:], "", ""]
-    age_s, up_s = whole_number(age.removeprefix("-")), whole_number(up)
-    if age_s is not None and age.startswith("-"):
-        age_s = -age_s
-    return "gone" in lines[1:] or lock_is_dead(
-        lines[0].removeprefix("held "), age_s or 0, LEASE_S, up_s
-    )
-
-
-async def _acquire(host: Host, link: str, owner: str) -> None:
+async def _acquire(host: Host, client: JournalClient, link: str) -> None:
     until = time.monotonic() + WAIT_S
+    owner, dead = owner_token(), list[str]()
     while True:
-        done = await host.run(sh(ACQUIRE, link, owner))
-        lines = done.out.split("\n")
-        if done.returncode != 0:
+        answer = await client.ask("lock", owner=owner, dead=dead)
+        if "error" in answer:
+            why = clean(str(answer["error"]))
             raise SettingsError(
-                f"the journal of GPU settings cannot be locked: {done.err.strip()}; nothing was "
-                "changed",
+                f"the journal of GPU settings cannot be locked: {why}; nothing was changed",
                 host=host.name,
             )
-        held = lines[0].removeprefix("held ")
-        # left by an interrupted change of this process
-        if lines[0] == "ok" or (held == owner and _ours[link] == 1):
+        if answer.get("held"):
             return
-        if lines[0] and _is_dead(lines):
-            await host.run(sh(RELEASE, link, held))
+        held = clean(str(answer.get("by") or ""))
+        # left by an interrupted change of this process, or by a process of this machine
+        void = (held == owner and _ours[link] == 1) or lock_is_dead(held)
+        if void and not dead:
+            dead = [held.rpartition(":")[0]]
         elif time.monotonic() > until:
             raise SettingsError(
                 f"another Workbench ({described(held)}) is changing GPU settings on this host; "
@@ -577,4 +521,5 @@ async def _acquire(host: Host, link: str, owner: str) -> None:
                 f"lock {link}",
             )
         else:
+            dead = []
             await asyncio.sleep(0.2)

@@ -58,19 +58,12 @@ def state_of(owner: Mapping[str, Any]) -> str:
     return THIS if pid == os.getpid() else ALIVE
 
 
-def lock_is_dead(token: str, age_s: int, lease_s: int, host_up_s: int | None = None) -> bool:
-    """Return whether the lock on a journal no longer counts, because it is older than `lease_s`
-    seconds or its owner has ended. `token` names the owner (see `owner_token`), `age_s` is the
-    lock's age in seconds, and `host_up_s` the host's uptime, None if unknown.
-
-    An owner on this machine has ended if its process does not run. An owner on another machine
-    counts as ended if the host started after the lock was made. A negative age, from a lock with a
-    date in the future, counts as if it were positive.
-    """
+def lock_is_dead(token: str) -> bool:
+    """Return whether the owner of a lock is a process of this machine that has ended. `token` names
+    the owner (see `owner_token`)."""
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
-    if boot == boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}"):
-        return start_of(int(pid)) != start or abs(age_s) > lease_s
-    return abs(age_s) > lease_s or (host_up_s is not None and age_s > host_up_s)
+    ours = boot == boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}")
+    return ours and start_of(int(pid)) != start
 
 
 def described(token: str) -> str:

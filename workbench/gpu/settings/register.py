@@ -22,7 +22,6 @@ import json
 import os
 import pwd
 import stat
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -330,25 +329,16 @@ def _changes(
     return [*recent, *fresh][-CHANGES_KEPT:]
 
 
-def main() -> None:
-    """Publish this journal's entries in the register if requested, then read the register. argv[1]
-    is JSON: {"root": directory of the journal, "register": the register's directory or null for the
-    usual places, "publish": whether the entries follow on stdin}. Prints JSON: {"directory", "uid",
-    "journal", "found"}, where "found" has the other journals, or {"problem": text}."""
-    orders = json.loads(sys.argv[1])
-    journal = name_of(orders["root"])
+def exchange(root: str, publish_first: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Read the register. With `publish_first`, first replace the published entries of the journal in
+    the directory `root`. Return {"directory", "uid", "journal", "found"}, where "found" has the
+    journals of all users and "journal" is the name of this one, or {"problem": text}."""
+    journal = name_of(root)
     try:
-        directory = place(orders.get("register") or os.environ.get("WORKBENCH_GPU_REGISTER"))
-        if orders.get("publish"):
-            with open(0, "rb", closefd=False) as given:
-                publish(directory, journal, boot_id(), json.loads(given.read().decode()))
+        directory = place(os.environ.get("WORKBENCH_GPU_REGISTER"))
+        if publish_first is not None:
+            publish(directory, journal, boot_id(), publish_first)
         found = read(directory, boot_id())
-        answer: dict[str, Any] = {
-            "directory": directory,
-            "uid": os.geteuid(),
-            "journal": journal,
-            "found": found,
-        }
     except OSError as error:
-        answer = {"problem": f"{error.filename or 'the register'}: {error.strerror}"}
-    print(json.dumps(answer))  # noqa: T201
+        return {"problem": f"{error.filename or 'the register'}: {error.strerror}"}
+    return {"directory": directory, "uid": os.geteuid(), "journal": journal, "found": found}

@@ -1,5 +1,4 @@
-"""The client of the host's register of GPU settings: reads and writes the register on a host of any
-kind.
+"""The host's register of GPU settings, from the answer of the program that reads it on the host.
 
 The register has the settings that other users' Workbenches changed, and the entries that this
 Workbench published.
@@ -7,22 +6,17 @@ Workbench published.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from workbench.gpu import remote_programs
 from workbench.gpu.settings import claims, register
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
-from workbench.model.errors import HostError
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import value_from
 from workbench.model.untrusted_numbers import of_field, strict_json
 from workbench.model.untrusted_text import clean
 
-READ_S = 20.0
 UNREAD = "changes by other users cannot be read"
 
 
@@ -51,30 +45,13 @@ class Register:
     own_version: int = 1  # of the format of `own`
 
 
-async def register_on(
-    host: Host, root: str, publish: Sequence[Mapping[str, Any]] | None = None
-) -> Register:
-    """Read the register. With `publish`, first replace the published entries of the journal in the
-    directory `root`.
-
-    Raises HostUnreachable if the connection is lost. For any other failure, the result has a
-    `problem`.
-    """
-    orders = {"root": root, "publish": publish is not None}
-    entries = json.dumps(list(publish or ())).encode()
+def parse_register(text: object) -> Register:
+    """Return the register from the answer of the program on the host (register.exchange). An answer
+    that cannot be used gives a register with a `problem`."""
     try:
-        done = await remote_programs.REGISTER.run(host, orders, input=entries, timeout_s=READ_S)
-    except HostUnreachable:
-        raise
-    except CommandNotFound:
-        return Register(problem=f"{UNREAD}: this host has no python3")
-    except HostError as error:
-        return Register(problem=f"{UNREAD}: {error}")
-    try:
-        answer = strict_json(done.out.splitlines()[-1])
-    except (ValueError, IndexError, RecursionError):
-        said = done.err.strip().splitlines()[-1:] or [f"python3 ended with {done.returncode}"]
-        return Register(problem=f"{UNREAD}: {said[0]}")
+        answer = strict_json(str(text))
+    except (ValueError, RecursionError):
+        answer = None
     if isinstance(answer, dict) and "problem" in answer:
         return Register(problem=f"{UNREAD}: {clean(str(answer['problem']))}")
     try:

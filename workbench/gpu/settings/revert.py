@@ -130,7 +130,7 @@ async def _wait_for_rivals(held: LockedJournal) -> None:
     until = time.monotonic() + QUIET_S
     while held.rival(keys) is not None and time.monotonic() < until:
         await asyncio.sleep(RETRY_S)
-        held.journal = await journals.read(held.host)
+        await held.read()
 
 
 def _decisions(

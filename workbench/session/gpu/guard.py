@@ -20,6 +20,7 @@ from workbench.model.setting_commands import REGISTER_PREFIX
 
 if TYPE_CHECKING:
     from workbench.gpu.guard.client import GuardStatus
+    from workbench.gpu.settings.journal import Journal
     from workbench.gpu.settings.rights import Rights
     from workbench.hosts.base import Host
     from workbench.model.setting_records import GuardView, SettingCommand, SettingsReport
@@ -128,8 +129,8 @@ class GpuGuard:
 
         terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
 
-        async def guard() -> GuardView:
-            view = await client.start(self._core.host, terms, **self.options)
+        async def guard(journal: Journal) -> GuardView:
+            view = await client.start(self._core.host, terms, journal, **self.options)
             if trial_s is not None and not (view.running and view.guarding):
                 why = view.problem or "the guard did not start"
                 who = f"the guard (process {view.pid}) does not guard it: " if view.running else ""
@@ -252,9 +253,9 @@ class GpuGuard:
         ours = [a for a in self._core.state.alterations if a.owner_state == "this"]
         if all(a.state == "kept" for a in ours):
             return False
-        async with journal.locked(host):
+        async with journal.locked(host) as held:
             terms = GuardTerms(await self._rights.get(), await self.heartbeat_s())
-            view = await client.start(host, terms, **self.options)
+            view = await client.start(host, terms, held.journal, **self.options)
         if view.running:
             self._start_problem = None
             lost = "was killed" if seen.view.problem else "was not started"

@@ -1,0 +1,152 @@
+"""The journal's client: a host without python3 gives the answers that the program on a host gives,
+and a failure of the program is told in a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.guarded import Bare
+
+from tests.support.fake_host import FakeHost
+from workbench.gpu.settings import journal, journal_client
+from workbench.gpu.settings.journal_client import JournalClient, ShellJournal, ask_once
+from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES
+from workbench.hosts.base import Host
+from workbench.hosts.local import LocalHost
+from workbench.hosts.python_programs import TOO_OLD
+from workbench.model.errors import HostError
+
+JOURNAL = {"version": 2, "entries": [], "log": [{"what": "set"}], "later": 1}
+OWNER = "another-boot:7:1:ada@far"
+
+
+def leave(root: Path) -> None:
+    """Leave the directory empty."""
+
+
+def write(text: str) -> Callable[[Path], None]:
+    def prepare(root: Path) -> None:
+        (root / "journal.json").write_text(text)
+
+    return prepare
+
+
+def make_fifo(root: Path) -> None:
+    os.mkfifo(root / "journal.json")
+
+
+def lock(age_s: float) -> Callable[[Path], None]:
+    def prepare(root: Path) -> None:
+        link = root / "journal.json.lock"
+        link.symlink_to(OWNER)
+        made = link.lstat().st_mtime - age_s
+        os.utime(link, (made, made), follow_symlinks=False)
+
+    return prepare
+
+
+def block(root: Path) -> None:
+    (root / "journal.json.lock").write_text("no link")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "do", "more"),
+    [
+        (leave, "read", {"log": True}),
+        (write(json.dumps(JOURNAL, indent=1)), "read", {"log": True}),
+        (write('{"version": 2, "entr'), "read", {"log": True}),
+        (write(""), "read", {"log": True}),
+        (write(" " * (MOST_BYTES + 1)), "read", {"log": True}),
+        (make_fifo, "read", {"log": True}),
+        (leave, "lock", {"owner": "b:1:1:me@here", "dead": []}),
+        (lock(1.0), "lock", {"owner": "b:1:1:me@here", "dead": []}),
+        (block, "lock", {"owner": "b:1:1:me@here", "dead": []}),
+        (leave, "holder", {}),
+        (lock(1.0), "holder", {}),
+        (lock(LEASE_S + 60), "holder", {}),
+        (lock(-LEASE_S - 60), "holder", {}),
+    ],
+)
+def test_a_host_without_python3_gives_the_answers_of_the_program(
+    tmp_path: Path, prepare: Callable[[Path], None], do: str, more: dict[str, Any]
+) -> None:
+    roots = [tmp_path / name for name in ("program", "shell")]
+    for root in roots:
+        root.mkdir(mode=0o700)
+        prepare(root)
+
+    async def main() -> None:
+        by_program = await ask_once(LocalHost(), str(roots[0]), do, **more)
+        by_shell = await ShellJournal(LocalHost(), str(roots[1])).ask(do, **more)
+        assert {**by_program, "register": ""} == {**by_shell, "register": ""}
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_the_journal_is_locked_written_and_read_without_python3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    link = tmp_path / "workbench" / "gpu" / "journal.json.lock"
+
+    async def main() -> None:
+        async with journal.locked(Bare()) as held:
+            assert os.readlink(link) == journal.owner_token()
+            await held.save(held.journal.note("first").note("second"))
+        assert not link.is_symlink()
+        whole = await journal.read(Bare())
+        short = await journal.read(Bare(), with_log=False)
+        assert [line["what"] for line in whole.log] == ["first", "second"] and short.log == ()
+        assert "no python3" in (whole.register.problem or "")
+        link.symlink_to(f"{whole.boot_id}:4194304:1:ada@{platform.node()}")
+        async with journal.locked(Bare()) as held:
+            assert held.journal.log == whole.log
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("said", ["", "3", "[]", "NaN", '{"a"'])
+def test_a_program_that_answers_nothing_usable_is_named(said: str) -> None:
+    host = FakeHost(lambda call: f"{said}\n")
+    with pytest.raises(HostError, match="journal of GPU settings failed") as error:
+        asyncio.run(journal.read(host))
+    assert error.value.next_step
+
+
+def test_an_old_python3_counts_as_none() -> None:
+    asked: list[str] = []
+
+    def answer(call: Any) -> Any:
+        asked.append(call.argv[0])
+        return TOO_OLD if len(asked) == 1 else 3
+
+    host: Host = FakeHost(answer)
+    found = asyncio.run(journal.read(host))
+    assert found.entries == () and asked[1:] == ["sh"]
+    assert "no python3" in (found.register.problem or "")
+
+
+def test_a_program_that_hangs_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_client, "ANSWER_S", 0.1)
+
+    class Hanging(LocalHost):
+        async def stream(self, argv: Any, **rest: Any) -> Any:
+            return await super().stream(["sleep", "60"], **rest)
+
+    async def main() -> None:
+        client = JournalClient(Hanging(), str(tmp_path))
+        with pytest.raises(HostError, match=r"did not answer within 0\.1 s"):
+            await client.ask("unlock")
+        await client.close()
+
+    asyncio.run(main())

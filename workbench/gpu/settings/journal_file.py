@@ -1,0 +1,251 @@
+"""The journal of GPU settings on its host: the file, the lock beside it, and its entries in the
+host's register. Only this module touches them on a host that has python3.
+
+    journal.json        previous values, and under each entry's `watch` the guard's instructions
+    journal.json.lock   a link that names the writer of the journal: boot id, process, start time, user
+
+Other programs of the same user can replace these files. So no link is followed, and only regular
+files of limited size are read. A lock counts only if its process runs and belongs to the user who
+made the lock.
+
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
+"""
+
+# ruff: noqa: PTH118
+# (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Mapping, Sequence
+
+from workbench.gpu.process_facts import boot_id, start_of, uids_of
+from workbench.gpu.settings import claims, register
+from workbench.model import setting_commands
+from workbench.model.setting_commands import JOURNAL_VERSION
+
+TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
+if TYPE_CHECKING:
+    from typing import Any
+
+LOG_LINES = 200
+MOST_BYTES = 4 << 20  # of the journal and of the guard's state: Workbench writes no larger one
+LEASE_S = 600.0  # an older lock counts as abandoned: no plan takes that long
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+class UnreadableJournal(Exception):
+    """Raised if the journal cannot be read. The text of the exception is the reason."""
+
+
+def open_directory(path: str) -> int:
+    """Open a directory without following a link anywhere on its path, and return the file
+    descriptor. Raises OSError if a part of the path is a link or is no directory."""
+    here, name = os.open("/", OPEN_DIRECTORY), "/"
+    try:
+        for name in (*path.strip("/").split("/"), "."):
+            below = os.open(
+                name, OPEN_DIRECTORY if name == "." else OPEN_DIRECTORY | os.O_PATH, dir_fd=here
+            )
+            os.close(here)
+            here = below
+    except OSError as error:
+        os.close(here)
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise OSError(error.errno, error.strerror, path) from None
+        why = f"{name!r} is not a directory, or is a link, which Workbench does not follow"
+        raise OSError(error.errno, why, path) from None
+    return here
+
+
+def open_regular(name: str, flags: int, at: int) -> int:
+    """Open the regular file `name` in the open directory `at`, with the `flags` of os.open, and
+    return the file descriptor. Raises OSError if the name is a link, a FIFO or a device."""
+    handle = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=at)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(
+            errno.EINVAL, "the file is a link, a FIFO or a device, but must be a regular file", name
+        )
+    return handle
+
+
+def read_regular(name: str, at: int) -> bytes:
+    """Return the contents of the regular file `name` in the open directory `at`. Raises OSError if
+    the file has more than MOST_BYTES."""
+    with open(open_regular(name, os.O_RDONLY, at), "rb") as file:
+        found = b"" if os.fstat(file.fileno()).st_size > MOST_BYTES else file.read(MOST_BYTES + 1)
+        if len(found) > MOST_BYTES or os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise OSError(
+                errno.EFBIG,
+                f"the file is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes",
+                name,
+            )
+    return found
+
+
+class JournalFile:
+    """The journal in one directory. Every path starts at that directory, which stays open, so that
+    nobody can redirect the program by renaming or replacing it."""
+
+    def __init__(self, root: str, shared: str | None = None, owner: str = "") -> None:
+        """Open the directory `root`, which is gpu/ in Workbench's state directory. `shared` is the
+        directory of the host's register of changed settings, None if the host has none. `owner`
+        names the writer of the journal in its lock."""
+        self.root, self.shared, self.owner = root, shared, owner
+        above, name = os.path.split(root)
+        self.at = open_directory(
+            os.path.join(os.path.realpath(above), name)
+        )  # the home directory may be behind links, the journal not
+        self.journal, self.link = "journal.json", "journal.json.lock"
+        self.boot_id, self.node = boot_id(), os.uname().nodename
+        # the owner of the lock that this process waits for, and since when
+        self.waiting: tuple[str, float] = ("", 0.0)
+
+    @property
+    def token(self) -> str:
+        """The text of the journal's lock while this writer has it:
+        "BOOT_ID:PID:START_TIME:USER@HOST". From the process id and the start time, others can tell
+        whether the writer still runs."""
+        return self.owner
+
+    def stamp(self) -> list[int]:
+        """Return [modification time in ns, inode, size] of the journal's file, by which every
+        change of the file can be noticed. [] if the file is missing."""
+        try:
+            found = os.stat(self.journal, dir_fd=self.at, follow_symlinks=False)
+        except OSError:
+            return []
+        return [found.st_mtime_ns, found.st_ino, found.st_size]
+
+    def load(self) -> dict[str, Any]:
+        """Return the contents of the journal. Raises UnreadableJournal if the file is missing or
+        damaged, or if a newer version of Workbench wrote it."""
+        try:
+            found = json.loads(read_regular(self.journal, self.at).decode())
+            if not isinstance(found["version"], int) or found["version"] > JOURNAL_VERSION:
+                raise UnreadableJournal(
+                    f"the journal has format version {found['version']!r}, which this program "
+                    "cannot read"
+                )
+            for entry in found["entries"]:
+                if why := setting_commands.unfit(entry):
+                    raise UnreadableJournal(
+                        f"the journal contains a value that Workbench cannot have written ({why})"
+                    )
+            found["log"] = list(found["log"])
+        except OSError as error:
+            raise UnreadableJournal(f"the journal cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UnreadableJournal(f"the journal is damaged ({error!r})") from None
+        return dict(found)
+
+    def write(self, journal: Mapping[str, Any]) -> None:
+        """Write the journal's file atomically, with fsync. If it cannot be written, the old one
+        stays and OSError is raised."""
+        data = {**journal, "log": journal["log"][-LOG_LINES:]}
+        self.replace(self.journal, json.dumps(data, indent=1), self.at)
+        os.fsync(self.at)
+
+    def save(self, journal: Mapping[str, Any]) -> None:
+        """Write the journal's file, and publish its entries in the host's register. If the file
+        cannot be written, the old one stays and OSError is raised."""
+        self.write(journal)
+        self.publish(journal["entries"])
+
+    def replace(self, name: str, text: str, at: int) -> None:
+        """Write the file `name` in the open directory `at` under another name first, then put it in
+        the place of the old one. The journal's own directory gets the file with fsync."""
+        new = f".new.journal.{os.getpid()}"
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(new, dir_fd=at)
+            with open(open_regular(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, at), "w") as file:
+                file.write(text)
+                file.flush()
+                if at == self.at:
+                    os.fsync(file.fileno())
+            os.replace(new, name, src_dir_fd=at, dst_dir_fd=at)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new, dir_fd=at)
+            raise
+
+    # ---- the host's register
+
+    def publish(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        """Publish the journal's entries in the host's register, where the Workbenches of other
+        users read them. Do nothing if the host has no register or if it cannot be written."""
+        if self.shared is not None:
+            with contextlib.suppress(OSError):
+                where = register.place(self.shared)  # created again if Workbench had created it
+                register.publish(where, register.name_of(self.root), self.boot_id, entries)
+
+    def others(self) -> tuple[claims.SettingClaim, ...]:
+        """Return the settings that other Workbenches have changed, as they claim in the host's
+        register. () if the register cannot be read."""
+        return self.read_register()[0]
+
+    def is_unpublished(self) -> bool:
+        """Return whether the journal's entries must be published again, because the host has a
+        register but no entry of this journal is in it."""
+        return self.shared is not None and not self.read_register()[1]
+
+    def read_register(
+        self,
+    ) -> tuple[tuple[claims.SettingClaim, ...], tuple[Mapping[str, Any], ...]]:
+        """Read the host's register. Return (settings that other Workbenches claim to have changed,
+        published entries of this journal). Both are () if the register cannot be read."""
+        if self.shared is None:
+            return (), ()
+        try:
+            found = register.read(self.shared, self.boot_id)
+        except OSError:
+            return (), ()
+        return claims.from_register(found, os.geteuid(), register.name_of(self.root))
+
+    # ---- the lock
+
+    def take(self, silent: tuple[str, ...]) -> bool:
+        """Try once to lock the journal by creating a link, and return whether that worked. `silent`
+        names owners whose lock does not count, such as those without a heartbeat, as
+        "BOOT_ID:PID:START_TIME". If the lock belongs to one of them or to a process that has ended,
+        or is no link, remove it, so that the next try can succeed."""
+        try:
+            os.symlink(self.token, self.link, dir_fd=self.at)
+            return True
+        except FileExistsError:
+            pass
+        try:
+            found = os.stat(self.link, dir_fd=self.at, follow_symlinks=False)
+            if not stat.S_ISLNK(found.st_mode):
+                os.rename(self.link, f"{self.link}.bad", src_dir_fd=self.at, dst_dir_fd=self.at)
+                return False
+            owner = os.readlink(self.link, dir_fd=self.at)
+        except OSError:
+            return False
+        if owner != self.waiting[0]:
+            self.waiting = (owner, time.monotonic())
+        waited_s = time.monotonic() - self.waiting[1]
+        no_heartbeat = owner.startswith(tuple(name + ":" for name in silent))
+        if no_heartbeat or waited_s > LEASE_S or self.has_ended(owner, found.st_uid):
+            self.release(owner)
+        return False
+
+    def has_ended(self, owner: str, uid: int) -> bool:
+        """Return whether the owner of a lock is a process of this host that has ended, or that does
+        not run as the user who made the lock. `owner` is the lock's text,
+        "BOOT_ID:PID:START_TIME:USER@HOST", and `uid` the owner of the link."""
+        boot, pid, start, who = [*owner.split(":", 3), "", "", "", ""][:4]
+        ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
+        return ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid)))
+
+    def release(self, owner: str | None = None) -> None:
+        with contextlib.suppress(OSError):
+            if os.readlink(self.link, dir_fd=self.at) == (owner or self.token):
+                os.unlink(self.link, dir_fd=self.at)

@@ -1,0 +1,175 @@
+"""The program that reads, locks and writes the journal of GPU settings on its host.
+
+It reads requests from stdin, one JSON object a line, and answers each with one on stdout:
+
+    {"do": "read", "log": …}      boot id, load of the driver, text of the journal, the host's register
+    {"do": "lock", "owner": …, "dead": […]}  {"held": true}, or {"held": false, "by": the owner, "void": …}
+    {"do": "holder"}              who has locked the journal: {"by": the owner or null, "void": …}
+    {"do": "save", "journal": …}  writes the journal with fsync, publishes its entries; the register
+    {"do": "unlock"}              {}
+
+An answer with "error" says why a request failed. The lock stays at the end of stdin: only the
+Workbench that has lost its link knows whether its commands still run.
+
+Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
+"""
+
+# ruff: noqa: PTH103, PTH123
+# (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from workbench.gpu.process_facts import boot_id, driver_start
+from workbench.gpu.settings import register
+from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES, JournalFile, read_regular
+from workbench.model import setting_commands
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NO_FILE = "the journal is a link, a FIFO or a device"
+TOO_LARGE = f"the journal is larger than {MOST_BYTES >> 20} MiB, more than Workbench writes"
+# errors of reading a file that Workbench cannot have written
+_DAMAGE = {
+    errno.ELOOP: NO_FILE,
+    errno.EINVAL: NO_FILE,
+    errno.ENXIO: NO_FILE,
+    errno.EFBIG: TOO_LARGE,
+}
+
+
+class JournalProgram:
+    """Answers requests about the journal in the directory `root`."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.opened: JournalFile | None = None
+
+    @property
+    def file(self) -> JournalFile:
+        """The journal, whose directory stays open from the first use on."""
+        if self.opened is None:
+            self.opened = JournalFile(self.root)
+        return self.opened
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out one request and return its answer."""
+        do = request["do"]
+        try:
+            if do == "read":
+                return self.read(request["log"])
+            if do == "lock":
+                return self.lock(request["owner"], request["dead"])
+            if do == "holder":
+                return self.holder()
+            if do == "save":
+                return self.save(request["journal"], request["aside"])
+            self.file.release()
+        except OSError as error:
+            return {"error": error.strerror or str(error), "errno": error.errno}
+        return {}
+
+    def read(self, with_log: bool) -> dict[str, Any]:
+        """Return the journal's text and the content of the register. "text" is None if there is no
+        journal, and "damage" says why the file cannot be a journal. The register is a text of its
+        own, so that no other user's entry can make the journal unreadable."""
+        text, damage = self.text()
+        if text is not None and not with_log:
+            text = _without_log(text)
+        sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
+        return {
+            "boot_id": boot_id(),
+            "driver_start": driver_start(sysfs),
+            "text": text,
+            "damage": damage,
+            "register": json.dumps(register.exchange(self.root, None)),
+        }
+
+    def text(self) -> tuple[str | None, str | None]:
+        """Return (text of the journal, why the file cannot be a journal)."""
+        try:
+            at = self.file.at
+        except FileNotFoundError:
+            return None, None
+        try:
+            return read_regular(self.file.journal, at).decode("utf-8", "replace"), None
+        except FileNotFoundError:
+            return None, None
+        except OSError as error:
+            damage = _DAMAGE.get(error.errno or 0)
+            if damage is None:
+                raise
+            return None, damage
+
+    def lock(self, owner: str, dead: Sequence[str]) -> dict[str, Any]:
+        """Try to lock the journal for `owner`. The locks of the owners in `dead` do not count, nor
+        do old locks and those of processes of this host that have ended."""
+        os.makedirs(self.root, 0o700, exist_ok=True)
+        file = self.file
+        file.owner = owner
+        if file.take(tuple(dead)) or file.take(tuple(dead)):
+            return {"held": True}
+        found = self.holder()
+        if found["void"]:
+            file.release(found["by"])
+            if file.take(()):
+                return {"held": True}
+        return {"held": False, **found}
+
+    def holder(self) -> dict[str, Any]:
+        """Return the owner of the lock, and whether the lock no longer counts."""
+        try:
+            file = self.file
+            owner = os.readlink(file.link, dir_fd=file.at)
+            link = os.stat(file.link, dir_fd=file.at, follow_symlinks=False)
+        except OSError:
+            return {"by": None, "void": False}
+        void = _is_old(link.st_mtime) or file.has_ended(owner, link.st_uid)
+        return {"by": owner, "void": void}
+
+    def save(self, journal: Mapping[str, Any], aside: bool) -> dict[str, Any]:
+        """Write the journal and publish its entries. With `aside`, keep the old file, which is
+        damaged, under another name."""
+        file = self.file
+        if aside:
+            damaged = f"{file.journal}.damaged"
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(file.journal, damaged, src_dir_fd=file.at, dst_dir_fd=file.at)
+        file.write(journal)
+        return {"register": json.dumps(register.exchange(self.root, journal["entries"]))}
+
+
+def _without_log(text: str) -> str:
+    """Return the text of a journal without its log, which is most of it."""
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(text)
+        if isinstance(found, dict) and isinstance(found.get("log"), list):
+            return json.dumps({**found, "log": []})
+    return text
+
+
+def _is_old(made_unix_s: float) -> bool:
+    """Return whether a lock is older than a plan can take, or than the host's present boot. A date
+    in the future counts as old."""
+    age_s = time.time() - made_unix_s
+    with open("/proc/uptime") as file:
+        up_s = float(file.read().split()[0])
+    return abs(age_s) > LEASE_S or age_s > up_s
+
+
+def main() -> None:
+    """Answer requests until stdin ends. argv[1] is JSON: {"root": the journal's directory}."""
+    program = JournalProgram(json.loads(sys.argv[1])["root"])
+    os.umask(0o077)
+    with open(0, "rb", closefd=False) as requests:
+        for line in requests:
+            print(json.dumps(program.answer(json.loads(line))), flush=True)  # noqa: T201

@@ -21,7 +21,7 @@ from workbench.gpu.remote_programs import GUARD
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.journal import Journal, JournalEntry
 from workbench.gpu.settings.rights import ENGLISH, SUDO_ASKED, Rights, granted
-from workbench.hosts.base import CommandNotFound, Host
+from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.hosts.python_programs import TOO_OLD
 from workbench.hosts.shell_scripts import SUDO, sh
 from workbench.model import setting_commands
@@ -124,7 +124,8 @@ async def guard_directory(host: Host) -> str:
 async def start(host: Host, terms: GuardTerms, journal: Journal, **options: float) -> GuardView:
     """Start the guard on the host and return its state. If a guard runs already, wait until it has
     read the changed `journal`, which the caller has locked. `options` are arguments of the class
-    `Guard`, and `problem` of the result says why no guard could be started."""
+    `Guard`, and `problem` of the result says why no guard could be started. Raises HostUnreachable
+    if the link is lost."""
     root, rights = f"{await host.state_dir()}/gpu", terms.rights
     log = f"{root}/guard/log"
     try:
@@ -155,6 +156,8 @@ async def start(host: Host, terms: GuardTerms, journal: Journal, **options: floa
         )
     except CommandNotFound:
         return GuardView(False, problem=NO_PYTHON)
+    except HostUnreachable:
+        raise  # no command could be sent either
     except HostError as error:
         return GuardView(False, problem=error.message, log=log)
     if done.returncode in (TOO_OLD, 126, 127):

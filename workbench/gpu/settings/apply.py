@@ -31,7 +31,7 @@ from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.plan import commands_for
 from workbench.gpu.settings.revert import noted, restore, save_last
 from workbench.gpu.settings.rights import Rights
-from workbench.hosts.base import Host
+from workbench.hosts.base import Host, HostUnreachable
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
 from workbench.model.gpu import GpuInfo
@@ -288,11 +288,14 @@ async def _start_guard(
     held: LockedJournal, was: Journal, guard: StartGuard | None
 ) -> GuardView | None:
     """Start the guard before the first command, so that no change is ever without a guard. If it
-    cannot be started, save the journal as it was before (`was`), and raise SettingsError."""
+    cannot be started, save the journal as it was before (`was`), and raise SettingsError. A lost
+    link raises HostUnreachable."""
     if guard is None:
         return None
     try:
         return await guard(held.journal)
+    except HostUnreachable:
+        raise  # the entries stay, and the host's values decide when the link is back
     except WorkbenchError as error:
         await held.save(was)
         raise SettingsError(

@@ -56,9 +56,10 @@ class JournalProgram:
 
     @property
     def file(self) -> JournalFile:
-        """The journal, whose directory stays open from the first use on."""
+        """The journal, whose directory stays open from the first use on. The program has only the
+        rights of its user, who may keep the directory behind a link."""
         if self.opened is None:
-            self.opened = JournalFile(self.root)
+            self.opened = JournalFile(os.path.realpath(self.root))
         return self.opened
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:

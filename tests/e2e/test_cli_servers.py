@@ -301,8 +301,12 @@ def test_a_state_directory_that_cannot_be_created(
 @pytest.mark.parametrize("preset", ["llamacpp-gguf", "tabbyapi-any"])
 @pytest.mark.slow
 def test_variables_that_a_simulated_host_fills_in_can_be_started(cli: Cli, preset: str) -> None:
-    ran = cli(*PRO, "start", preset, "--set", f"port={free_port()}", "--wait")
+    ran = cli(*PRO, "start", preset, "--set", f"port={free_port()}", "--wait", "--json")
     assert ran.code == 0, ran
+    if preset == "tabbyapi-any":  # its whole answers have usage only if that is asked for
+        load = ("--no-stream", "--requests", "4", "--max-tokens", "8", "--warmup", "1")
+        result = cli(*PRO, "bench", ran.document["run_id"], *load, "--json").document
+        assert result["output_tokens"] == 32, result
 
 
 @pytest.fixture

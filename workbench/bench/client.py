@@ -259,6 +259,8 @@ class Client:
             if record.ok:
                 self._phase_ok += 1
                 self._phase_tokens += record.output_tokens or 0
+                if record.output_tokens is None and self.workload.ask_for_usage():
+                    self._remake_bodies()
             if record.ok and not record.warmup:
                 self.answers.add(
                     record, exchange.reply, self.workload.prompt_identity(record.index)

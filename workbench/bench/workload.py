@@ -82,6 +82,7 @@ class Workload:
         own = [split(json.loads(one)) for one in spec.prompts]
         self._own, self._own_lengths = [prompt for prompt, _ in own], [length for _, length in own]
         self._length_field = "max_tokens"
+        self._asks_usage = False  # although the answer is no stream
         # bodies without their prompt, by what else may differ between two of them
         self._bodies: dict[tuple[object, ...], list[str]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
@@ -186,6 +187,8 @@ class Workload:
             }
         if spec.stream:
             fields["stream_options"] = {"include_usage": True} | self._usage_in_chunks(warmup)
+        elif self._asks_usage:
+            fields["stream_options"] = {"include_usage": True}
         if self._exact:
             fields |= {"ignore_eos": True, "min_tokens": length}
         fields |= spec.extra_body
@@ -203,6 +206,15 @@ class Workload:
         wanted = (warmup or not self.spec.warmup) and _IN_CHUNKS not in self.dropped
         return {_IN_CHUNKS: True} if wanted else {}
 
+    def ask_for_usage(self) -> bool:
+        """React to a whole answer without usage: ask for usage from now on, as for a stream. TabbyAPI
+        needs it, and vLLM rejects it. Return whether it was not asked for before."""
+        if self.spec.stream or self._asks_usage or self.spec.endpoint == "embeddings":
+            return False
+        self._asks_usage = True
+        self._bodies.clear()
+        return True
+
     def drop_rejected_fields(self, status: int, message: str, sent: Mapping[str, Any]) -> bool:
         """React to an answer with status 400 or 422: leave out, from now on, the optional fields
         that its `message` names. `sent` is the parsed body of the request. Return whether the
@@ -218,6 +230,8 @@ class Workload:
         in_chunks = _IN_CHUNKS in (sent.get("stream_options") or ())
         if in_chunks and (_IN_CHUNKS in message or "stream_options" in named or not named):
             named = [_IN_CHUNKS]
+        elif self._asks_usage and not named and "stream_options" in sent:
+            named = ["stream_options"]
         self.dropped += [f for f in named if f not in self.dropped]
         return bool(named)
 

@@ -438,7 +438,9 @@ class ApiReply:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        reply = {**self.frame, "choices": [choice], "usage": self.usage(sequence)}
+        told = self.usage_chunk or self.engine.usage_unasked
+        usage = self.usage(sequence) if told else None
+        reply = {**self.frame, "choices": [choice], "usage": usage}
         self.request.reply(200, {**reply, **self.engine.more_fields(sequence)})
 
     def usage(self, sequence: Sequence, made: int | None = None) -> dict[str, Any]:

@@ -76,6 +76,19 @@ def test_without_a_stream_no_stream_options_are_sent() -> None:
     assert fields["stream"] is False and "stream_options" not in fields
 
 
+def test_usage_is_asked_for_once_an_answer_without_a_stream_lacks_it() -> None:
+    """TabbyAPI gave no token counts at all, and vLLM rejects the option."""
+    workload = Workload(replace(SPEC, stream=False))
+    workload.body(0, warmup=False)
+    assert workload.ask_for_usage() and not workload.ask_for_usage()
+    sent = json.loads(workload.body(1, warmup=False))
+    assert sent["stream_options"] == {"include_usage": True}
+    refusal = "Stream options can only be defined when `stream=True`."
+    assert workload.drop_rejected_fields(400, refusal, sent)
+    assert "stream_options" not in json.loads(workload.body(1, warmup=False))
+    assert not Workload(SPEC).ask_for_usage(), "a stream always asks"
+
+
 # -- the person's own prompts ----------------------------------------------------------------------
 
 

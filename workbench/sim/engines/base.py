@@ -239,6 +239,7 @@ class SimulatedEngine:
     # what a known defect does to them with speculation: "stale_prompts", "zeros" or nothing
     speculation_defect = ""
     cache_type_flags: tuple[str, ...] = ("kv-cache-dtype",)
+    usage_unasked = True  # in an answer that is no stream
 
     def speculates(self, launch: LaunchOptions) -> bool:
         """Return whether the flags turn on a form of speculation that has the defect."""

@@ -124,6 +124,7 @@ class SimulatedTabbyapi(SimulatedEngine):
     # -- log probabilities ---------------------------------------------------------------------------
 
     cache_type_flags = ("cache-mode",)
+    usage_unasked = False  # since April 2026
 
     def reply_scored(self, api: Api, request: Request, body: Mapping[str, Any]) -> None:
         prompt, top = body.get("prompt"), int(body.get("logprobs") or 0)
@@ -149,7 +150,8 @@ class SimulatedTabbyapi(SimulatedEngine):
             }
             head = {"id": reply.id, "object": "text_completion", "model": reply.served}
             asked = (body.get("stream_options") or {}).get("include_usage")
-            return {**head, "choices": [choice], "usage": reply.usage() if asked else None}
+            told = asked or self.usage_unasked
+            return {**head, "choices": [choice], "usage": reply.usage() if told else None}
 
         api.reply_scored(request, encode(prompt), body.get("max_tokens") or 150, whole)
 

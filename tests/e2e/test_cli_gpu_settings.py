@@ -260,6 +260,10 @@ def test_a_dry_run_prints_the_commands_and_writes_nothing(cli: Any) -> None:
         "compute"
     ) in dry
     assert dry.count("on GB202 a memory lock can cost performance") == 1  # once, beside its command
+    swept = cli(
+        *host, "gpu", "sweep", "--gpu", "0", "--memory-clocks", "13365,14001", "--dry-run", "--json"
+    ).document
+    assert any("open-gpu-kernel-modules #1265, #1266" in note for note in swept["notes"])
     assert (
         "persistence mode is off: a power limit is lost, and a lock may be, when the last program"
     ) in dry

@@ -135,6 +135,7 @@ async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Pla
     """
     rights = list(dict.fromkeys(c.right for commands in plan.values() for c in commands if c.right))
     if arguments.json:
+        notes = list(dict.fromkeys(c.note for cs in plan.values() for c in cs if c.note))
         steps = [
             {"label": label, "commands": [list(c.argv) for c in commands]}
             for label, commands in plan.items()
@@ -148,6 +149,7 @@ async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Pla
                 "steps": steps,
                 "commands": [argv for step in steps for argv in step["commands"]],
                 "rights": rights,
+                "notes": notes,
                 **await affected_by(session, next(iter(plan.values()))),
             }
         )

@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
-from workbench.engines import registry
+from workbench.engines import memory_locks, registry
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.preset import Preset
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
+from workbench.model.settings import MEMORY_CLOCKS
 from workbench.model.untrusted_text import clean
 from workbench.store import paths, preset_documents
 from workbench.store.preset_file import parse, read_text
@@ -45,10 +46,12 @@ def check_file(path: Path) -> Checked:
     if isinstance(text, Finding):
         return Checked((text,))
     checked = check_text(text, file=str(path))
-    # Users need not look at the programs of Workbench's own presets.
+    # Users need not look at the programs of Workbench's own presets, which repeat a write-up. The
+    # plan of such a preset warns of its memory lock.
     if path.resolve().parent != paths.shipped_presets_dir().resolve():
         return checked
-    return replace(checked, findings=tuple(f for f in checked.findings if f.fix != LOOK))
+    others = (f for f in checked.findings if f.fix != LOOK and f.code != "gpu.memory-lock")
+    return replace(checked, findings=tuple(others))
 
 
 def check_text(text: str, *, file: str | None = None) -> Checked:
@@ -66,6 +69,7 @@ def check_text(text: str, *, file: str | None = None) -> Checked:
         *_identity(document, file),
     ]
     found += _run_findings(document)
+    found += _memory_locks(preset)
     broken = any(f.level is Level.ERROR for _, f in found)
     shown = sorted(found, key=lambda item: item[1].level is not Level.ERROR)[:MAX_FINDINGS]
     findings = sorted(
@@ -279,6 +283,17 @@ def _variable_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath,
                     "no value of the preset uses this variable",
                 ),
             )
+
+
+def _memory_locks(preset: Preset | None) -> Iterator[tuple[FieldPath, Finding]]:
+    """Yield a finding for each lock of the memory clock of a GPU on which such a lock is known to
+    cost throughput."""
+    found = memory_locks.warning(preset.hardware.gpu_names) if preset is not None else None
+    if preset is None or found is None:
+        return
+    for index, entry in enumerate(preset.gpu_settings):
+        if MEMORY_CLOCKS.key in entry.settings:
+            yield ("gpu_settings", index, MEMORY_CLOCKS.preset_field), found
 
 
 def _run_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:

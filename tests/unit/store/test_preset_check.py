@@ -567,3 +567,21 @@ def test_insane_values_of_what_apply_would_do_are_errors(
     assert checked.preset is None and any(
         line.split()[0] in f"{f.flag} {f.text}" for f in checked.findings
     ), checked
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "warned"),
+    [
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "lock_memory_clocks_mhz", True),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "lock_gpu_clocks_mhz", False),
+        ("NVIDIA GeForce RTX 5060 Ti", "lock_memory_clocks_mhz", False),
+    ],
+)
+def test_a_memory_lock_on_gb202_is_advised_against(
+    minimal: str, name: str, setting: str, warned: bool
+) -> None:
+    text = minimal.replace("count = 1", f'count = 1\ngpu_names = ["{name}"]')
+    text += f"\n[[gpu_settings]]\n{setting} = [2000, 2000]\n"
+    found = [f for f in check_text(text).findings if f.code == "gpu.memory-lock"]
+    assert [f.line for f in found] == [line_of(text, setting)] * warned
+    assert all(f.source == "open-gpu-kernel-modules #1265, #1266" for f in found)

@@ -6,12 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from workbench.engines import memory_locks
+from workbench.model.findings import Finding
 from workbench.model.gpu import Telemetry
 from workbench.model.setting_commands import equal, is_lock
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import (
     HOST,
     HOST_INDEX,
+    MEMORY_CLOCKS,
     SETTINGS,
     GpuSettings,
     Setting,
@@ -31,6 +34,20 @@ def settings_of_preset(preset: Preset) -> PresetSettings:
     """Return (GPU index or "all", settings, reason) for each entry with GPU settings in a preset. A
     setting of the CPU cores applies to the host, whichever GPU its entry names."""
     return [(str(entry.gpu), entry.settings, entry.reason or "") for entry in preset.gpu_settings]
+
+
+def memory_lock_warning(wanted: PresetSettings, telemetry: Telemetry | None) -> Finding | None:
+    """Return the warning about a preset's memory lock that is known to cost throughput on a GPU of
+    this host. None if the preset has no such lock, or if the GPUs are not known."""
+    infos = telemetry.infos if telemetry is not None else ()
+    names = [
+        info.name
+        for selector, settings, _ in wanted
+        if MEMORY_CLOCKS.key in settings
+        for info in infos
+        if selector in ("all", str(info.index))
+    ]
+    return memory_locks.warning(names)
 
 
 def not_applied(

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
+from workbench.engines import memory_locks
 from workbench.engines.gpu_table import find
 from workbench.gpu.settings.alterations import lock_drift, locks_on
 from workbench.gpu.settings.clock_contrasts import (
@@ -31,7 +32,7 @@ from workbench.gpu.settings.clock_contrasts import (
     raised,
     within,
 )
-from workbench.gpu.settings.setting_traps import Trap, trap
+from workbench.gpu.settings.setting_traps import Trap, memory_lock, trap
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.setting_commands import WATTS_EQUAL
@@ -446,8 +447,8 @@ def _memory_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[Trap]
         and proof.requested == f"{normal_mhz} MHz"
     ):
         found.append(trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
-    if chip == "GB202":
-        found.append(trap("memory.lock-can-cost", chip=chip))
+    if chip == memory_locks.CHIP:
+        found.append(memory_lock())
     return found
 
 

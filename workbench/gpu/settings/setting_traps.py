@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from workbench.engines import memory_locks
 from workbench.engines.gpu_table import find
 from workbench.model.gpu import GpuInfo
 from workbench.model.settings import GPU_CLOCKS, MEMORY_CLOCKS, ClockRange
@@ -47,6 +48,11 @@ def trap(trap_id: str, **facts: object) -> Trap:
     return Trap(found.id, found.text.format(**facts), found.sources)
 
 
+def memory_lock() -> Trap:
+    """Return the known case of a memory lock that costs throughput."""
+    return trap("memory.lock-can-cost", chip=memory_locks.CHIP, source=memory_locks.SOURCE)
+
+
 def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
     """Return warnings about unexpected effects that a lock of these clocks is known to have on this
     card, joined to one text. "" if there are none."""
@@ -64,8 +70,8 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
             found.append(trap("memory.normal-clock", mhz=normal))
         elif normal and clocks.min_mhz == clocks.max_mhz == normal:
             found.append(trap("memory.lock-is-where-it-runs", mhz=normal))
-        if known.chip == "GB202":
-            found.append(trap("memory.lock-can-cost", chip=known.chip))
+        if memory_locks.costs_throughput(info.name):
+            found.append(memory_lock())
     return "; ".join(one.text for one in found)
 
 

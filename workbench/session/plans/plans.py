@@ -13,7 +13,12 @@ from workbench.engines import host_entries
 from workbench.engines.host_entries import for_host, for_no_host
 from workbench.engines.model_facts import model_key
 from workbench.engines.preset_trust import foreign_parts
-from workbench.gpu.settings.preset_settings import PresetSettings, not_applied, settings_of_preset
+from workbench.gpu.settings.preset_settings import (
+    PresetSettings,
+    memory_lock_warning,
+    not_applied,
+    settings_of_preset,
+)
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import InputError, PlanError, WorkbenchError
@@ -158,6 +163,9 @@ class Plans:
                 Level.WARN, "preset.hardware", text, fix=fix, source=source, evidence=lacks
             )
             view = replace(view, findings=(*view.findings, other))
+        locked = memory_lock_warning(self._gpu_settings, self._core.state.telemetry)
+        if locked is not None:
+            view = replace(view, findings=(*view.findings, locked))
         unapplied = self._core.state.unapplied
         if not unapplied:
             return view

@@ -8,9 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.experiment import MOST_PAIRS
+from workbench.engines import memory_locks
 from workbench.gpu.settings.plan import select
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
-from workbench.model.settings import SWEPT, ClockRange, GpuSettings, Setting, setting_of
+from workbench.model.settings import (
+    MEMORY_CLOCKS,
+    SWEPT,
+    ClockRange,
+    GpuSettings,
+    Setting,
+    setting_of,
+)
 from workbench.model.sweep import PointState, Sweep, SweepSpec
 from workbench.session.bench.sustained_load import REQUESTS
 from workbench.session.conditions import gpus_of
@@ -125,6 +133,10 @@ class GpuSweepPlanner:
     ) -> PlannedSweep:
         async def carry_out(progress: SweepProgress) -> None:
             progress.note(RUNS_EACH.format("one run" if spec.runs == 1 else f"{spec.runs} runs"))
+            infos = (await self.parts.telemetry.reading()).infos
+            swept = [info.name for info in infos if info.index in previous]
+            for warned in warnings_of(setting, swept):
+                progress.note(warned)
             self.parts.gpu.guard.attend()  # the guard reverts the setting of a sweep that is killed
             target = Target(spec.run_id, spec.url)
             tuning = spec.settle_s, spec.pairs, spec.runs, password
@@ -235,6 +247,12 @@ def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
         for gpu, entry in ours.items()
         if entry.gpu_uuid in stored
     }
+
+
+def warnings_of(setting: str, names: Sequence[str]) -> Sequence[str]:
+    """Return what is known to speak against a sweep of `setting` on GPUs with these names."""
+    found = memory_locks.warning(names) if setting == MEMORY_CLOCKS.key else None
+    return () if found is None else (f"{found.text} ({found.source})",)
 
 
 def values_of(key: str, texts: Sequence[str]) -> tuple[GpuValue, ...]:

@@ -163,7 +163,9 @@ def _item_of(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
         # of a metric of the whole set, such as a corpus F1, a sample has a list and no score
         known.sort(key=lambda one: not isinstance(entry[one], (int, float)))
         return ":".join(filter(None, parts)), known[0] if known else None
-    if number := _name(entry.get("example_id")):
+    # verifiers before example_id; "id" alone says nothing
+    older = entry.get("id") if "reward" in entry else None
+    if number := _name(entry.get("example_id", older)):
         parts = [_word(entry.get("task")), number]
         return ":".join(filter(None, parts)), "reward" if "reward" in entry else None
     return "", None

@@ -93,6 +93,13 @@ def test_the_rollouts_of_an_example_are_averaged(tmp_path: Path) -> None:
     assert read_scores(tmp_path) == Scores("reward", {"math:3": 0.5})
 
 
+def test_results_of_older_verifiers_are_read(tmp_path: Path) -> None:
+    """Of 30 files in the history of the project itself, 24 have "id" and no "example_id"."""
+    older = {"id": 0, "prompt": [], "completion": [], "task": "default", "reward": 1.0}
+    written(tmp_path, "results.jsonl", older, {**older, "reward": 0.0}, {**older, "id": 1})
+    assert read_scores(tmp_path) == Scores("reward", {"default:0": 0.5, "default:1": 1.0})
+
+
 def test_own_lines_have_an_item_and_a_score(tmp_path: Path) -> None:
     lines = (
         {"item": "a", "score": True},

@@ -8,7 +8,8 @@ server is probed for vectors.
 
 The first answer may take minutes, because the first forward pass compiles kernels. All that follows
 has a time limit together. An answer that does not come in that time is not judged: a slow server,
-or one that is busy with the requests of other people, is not a broken one.
+or one that is busy with the requests of other people, is not a broken one. Neither is a server whose
+context is too short for the prompts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import asyncio
 import base64
 import binascii
 import math
+import re
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -49,6 +51,9 @@ PATHS = {
     EMBEDDINGS: "/v1/embeddings",
 }
 _BUSY = (429, 503)  # too many requests, overloaded
+# vLLM and SGLang, llama-server, TabbyAPI
+_CONTEXT = re.compile(r"context (length|size|window)|max_seq_len", re.IGNORECASE)
+_TOO_LONG = "the text is not judged: the server's context is too short for the prompts ({})"
 VECTOR = "text.vector"
 FAILED_TOGETHER = "text.failed-together"
 
@@ -77,6 +82,8 @@ async def probe(
         if first is not None:
             await asker.rest(first)
             return Probe(asker.judged(nonsense_expected))
+        if _is_too_long(reply):
+            return Probe(ServedText(endpoint, 0, unjudged=_TOO_LONG.format(_why(reply))))
         reasons.append(f"{PATHS[endpoint]} returned no answer ({_why(reply)})")
         if reply.status is None or reply.status in _BUSY:
             break  # another endpoint of the same server would not answer either
@@ -170,7 +177,7 @@ class _Asker:
         reply, answered = await self._send(ask, REST_S)
         if answered is not None:
             self._answers.append(answered)
-        elif reply.status is not None and reply.status not in _BUSY:
+        elif _is_failure(reply):
             self._failed.append(reply)
 
     async def _send(self, ask: Ask, timeout_s: float) -> tuple[Reply, Answered | None]:
@@ -292,6 +299,16 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def _is_failure(reply: Reply) -> bool:
+    """Return whether a reply without an answer is a fault of the server."""
+    return reply.status is not None and reply.status not in _BUSY and not _is_too_long(reply)
+
+
+def _is_too_long(reply: Reply) -> bool:
+    """Return whether the server refused a request because its context is too short for it."""
+    return reply.status not in (None, 200) and bool(_CONTEXT.search(_why(reply)))
 
 
 def _why(reply: Reply) -> str:

@@ -421,7 +421,7 @@ def test_an_outage_longer_than_an_apply_waits(far: Box) -> None:
         restoring = cut_at(far, session, "--lock-gpu", reached=True, outage_s=45)
         report = await asyncio.wait_for(session.gpu.apply(WANTED), 60)
         assert not report.ok and any(
-            "still holds the previous values" in o.message for o in report.outcomes
+            "still has the previous values" in o.message for o in report.outcomes
         )
         await asyncio.gather(*restoring)
         await eventually(lambda: len(session.state.alterations) == 2, SOON_S, "what is altered")

@@ -1,9 +1,10 @@
-"""CPU time of the whole command `workbench bench`, in turns with the C client (clients/sse_client.c).
+"""CPU time of the whole command `workbench bench`, in turns with the C client (clients/sse_client.c) and
+with the least that Python can do (clients/bare_client.py), which is called "bare Python".
 
     python tests/benchmarks/bench_client_cpu.py [--rows paced,drain] [--rounds 3] [--against DIR]
 
-Rows: "paced" has 64 streams of 100 tokens/s, "drain" 64 streams as fast as the server writes, "one"
-and "one long" one-token answers, "million" the end of a run of 1M tokens. CPU time is user and
+Rows: "paced" has 64 streams of 100 tokens/s, "drain" 64 streams as fast as the server writes, "one",
+"one long" and "one longest" one-token answers, "million" the end of a run of 1M tokens. CPU time is user and
 system time of the command and of all programs that it starts. `--against` names another checkout of
 Workbench that is measured in the same turns.
 
@@ -38,8 +39,12 @@ ROWS = {  # options of the server, streams, requests, warm-up, tokens of an answ
     "drain": (EACH, 64, 3008, 64, 256),
     "one": (EACH, 64, 5936, 64, 1),
     "one long": (EACH, 64, 29_936, 64, 1),
+    "one longest": (EACH, 64, 99_936, 64, 1),
     "million": (AT_ONCE, 64, 3904, 64, 256),
 }
+
+
+BARE = "bare Python"
 
 
 def to_core(core: int, priority: int) -> None:
@@ -57,6 +62,10 @@ def command(name: str, url: str, row: str, folder: str) -> tuple[list[str], dict
         )
         assert program, "there is no C compiler"
         return [str(program), url, str(streams), str(requests + warmup), str(tokens)], {}
+    if name == BARE:
+        program = ROOT / "tests/benchmarks/clients/bare_client.py"
+        argv = [sys.executable, "-I", "-S", str(program), url]
+        return [*argv, *map(str, (streams, requests + warmup, tokens))], {}
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     env |= {f"XDG_{what}_HOME": f"{folder}/{what}" for what in ("STATE", "DATA", "CONFIG", "CACHE")}
     argv = [sys.executable, "-P", "-m", "workbench", "bench", "--url", url, "--model", "m"]
@@ -102,9 +111,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", action="append", default=[], metavar="DIR")
     asked = parser.parse_args()
-    names = ["C", str(ROOT), *asked.against]
+    names = ["C", BARE, str(ROOT), *asked.against]
     found: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
-    for name in names[1:]:
+    for name in names[2:]:
         measured(name, "one")  # compiles the modules
     for number in range(asked.rounds):
         for row in asked.rows.split(","):

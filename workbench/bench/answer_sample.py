@@ -17,9 +17,17 @@ class AnswerSample:
         self._limit, self._step = max(2, limit), 1
         self._kept: list[tuple[RequestRecord, Reply, str]] = []
 
+    @property
+    def takes_next(self) -> bool:
+        """Whether the next answer is kept. If it is not, count it with `skip` in place of `add`."""
+        return self.seen % self._step == 0
+
+    def skip(self) -> None:
+        self.seen += 1
+
     def add(self, record: RequestRecord, reply: Reply, prompt: str) -> None:
         """Note the answer to a request. `prompt` identifies its prompt (`Answer.prompt`)."""
-        if self.seen % self._step == 0:
+        if self.takes_next:
             self._kept.append((record, reply, prompt))
             if len(self._kept) > self._limit:
                 del self._kept[1::2]

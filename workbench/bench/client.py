@@ -36,6 +36,7 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
 from workbench.bench.sse import SseError
 from workbench.bench.time_limits import ENDLESS_FROM, Limits
+from workbench.bench.whole_answer import WholeAnswer, WholeAnswers
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
 
@@ -128,6 +129,10 @@ class Client:
         self._merged = 0  # reads that returned a chunk whose time is not known
         # the times from the last content of the newest answers to their end, if that came alone
         self._ends_after_ns: deque[int] = deque(maxlen=_KEPT_ENDS)
+        # how long after its last content the end of an answer usually comes; 0 for servers that
+        # send both together
+        self._end_after_ns = 0
+        self._whole_answers = WholeAnswers()
         self._returned_ns = 0  # when the newest poll returned
         self._gave_up: str | None = None
         self._not_sent = 0
@@ -243,6 +248,7 @@ class Client:
         self.clock.rest_ns = self._pause.ns
         for exchange in running:
             exchange.reply.trim()
+        self._whole_answers.refresh()
         self.tick(now)
 
     def _do_a_chore(self) -> None:
@@ -262,9 +268,11 @@ class Client:
                 if record.output_tokens is None and self.workload.ask_for_usage():
                     self._remake_bodies()
             if record.ok and not record.warmup:
-                self.answers.add(
-                    record, exchange.reply, self.workload.prompt_identity(record.index)
-                )
+                if self.answers.takes_next:
+                    prompt = self.workload.prompt_identity(record.index)
+                    self.answers.add(record, exchange.parsed_reply(), prompt)
+                else:
+                    self.answers.skip()
             self._on_record(record)
             if record.warmup:
                 self._note_warmup(record)
@@ -492,6 +500,11 @@ class Client:
             self._reconnect(slot)
             return
         self._unheard = 0
+        first = not exchange.parsing
+        if first and (whole := self._known(exchange, data)) is not None:
+            exchange.take_whole(whole, data, stamp)
+            self._finish(slot, None, None)
+            return
         stamps = exchange.reply.stamps_ns
         had = len(stamps)
         try:
@@ -507,7 +520,7 @@ class Client:
         if clock.cut_read or exchange.held_ns or (fresh and not own_time):
             self._note_unsure(exchange, had, stamp)
         elif complete and stamps and not fresh:
-            self._ends_after_ns.append(stamp - stamps[-1])
+            self._note_end_after(stamp - stamps[-1])
         clock.unstamped_read = clock.cut_read = False
         if not complete:
             return
@@ -525,7 +538,22 @@ class Client:
                 self.workload.asked_tokens(exchange.index, warmup=exchange.warmup),
                 may_be_empty=self.spec.random_weights,
             )
+            if first and exchange.reply.error is None and not exchange.unsure:
+                self._whole_answers.learn(data, exchange)
             self._finish(slot, exchange.reply.error, exchange.reply.detail)
+
+    def _known(self, exchange: Exchange, data: bytes) -> WholeAnswer | None:
+        """Return an earlier answer if `data`, the first bytes of an answer, are a whole one with the
+        right length that differs from it only in its id and its text. None if they may be anything
+        else, or if the time of its token needs a closer look."""
+        clock = self.clock
+        if clock.unstamped_read or clock.cut_read or self._end_after_ns > _SLOW_SEND_NS:
+            return None
+        whole = self._whole_answers.find(data)
+        if whole is None:
+            return None
+        asked = self.workload.asked_tokens(exchange.index, warmup=exchange.warmup)
+        return whole if asked is None or whole.output_tokens in (None, asked) else None
 
     def _note_unsure(self, exchange: Exchange, had: int, stamp: int) -> None:
         """Note how much earlier the chunks of one read may have come than `stamp`, the time of the
@@ -575,12 +603,10 @@ class Client:
         exchange.unsure += noted
         self._merged += bool(noted)
 
-    @property
-    def _end_after_ns(self) -> int:
-        """How long after its last content the end of an answer usually comes; 0 for servers that
-        send both together."""
-        after_ns = sorted(self._ends_after_ns)
-        return after_ns[len(after_ns) // 2] if after_ns else 0
+    def _note_end_after(self, after_ns: int) -> None:
+        """Note how long after its last content the end of an answer came, if that came alone."""
+        self._ends_after_ns.append(after_ns)
+        self._end_after_ns = sorted(self._ends_after_ns)[len(self._ends_after_ns) // 2]
 
     def _remake_bodies(self) -> None:
         for waiting in self._ready:
@@ -664,8 +690,8 @@ class Client:
         if connection is None or exchange is None:
             return
         connection.used += 1
-        reusable = self._keeps_connections and exchange.response.keep_alive
-        if not reusable or exchange.response.rest or connection.wants_write:
+        reusable = self._keeps_connections and exchange.keeps_connection
+        if not reusable or connection.wants_write:
             self._drop_connection(slot)
 
     def _drop_connection(self, slot: Slot) -> None:

@@ -57,7 +57,7 @@ class WorkerOutput:
 
     def record(self, record: RequestRecord) -> None:
         """Write the record of a request that has ended, with the next line."""
-        text = _to_json(record.as_json())
+        text = record.json_text()
         self._records.append(text)
         self._records_bytes += len(text)
         if self._records_bytes > _RECORDS_BYTES:

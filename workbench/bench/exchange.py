@@ -3,7 +3,9 @@ the request gets its record."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from operator import sub
+from typing import TYPE_CHECKING
 
 from workbench.bench import records
 from workbench.bench.http1 import Decode, HttpError, ResponseReader, body_decoder
@@ -12,6 +14,9 @@ from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
 from workbench.bench.text_chunk import TextChunk
 from workbench.model.untrusted_text import NAME_CHARS, clean
+
+if TYPE_CHECKING:
+    from workbench.bench.whole_answer import WholeAnswer
 
 _MAX_ERROR_BODY = 64 * 1024
 _MAX_ANSWER = 64 * 1024 * 1024
@@ -44,9 +49,10 @@ class Exchange:
         self.held_since_ns = self.held_ns = 0
         self.silent_ns = 0  # between its last byte and the time limit that ended it
         self.reconnected = False
-        self.response = ResponseReader()
-        self.reply = Reply()
-        self._sse = SseDecoder()
+        # an earlier answer that this one differs from only in its id and its text, and its bytes
+        self.whole: WholeAnswer | None = None
+        self._unparsed = b""
+        self.parsing = False  # bytes of the answer have been parsed
         self._plain: bytearray | None = None  # body of an answer that is not an event stream
         # for a body that is compressed although that was not requested
         self._decode: Decode | None = None
@@ -55,9 +61,48 @@ class Exchange:
         self._around_text: tuple[bytes, bytes, bytearray] | None = None
         self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
 
+    # An answer that is like one before needs no parsers, so they are made when they are needed.
+
+    @cached_property
+    def response(self) -> ResponseReader:
+        return ResponseReader()
+
+    @cached_property
+    def reply(self) -> Reply:
+        return Reply()
+
+    @cached_property
+    def _sse(self) -> SseDecoder:
+        return SseDecoder()
+
     @property
     def status(self) -> int:
         return self.response.status
+
+    def take_whole(self, whole: WholeAnswer, data: bytes, stamp_ns: int) -> None:
+        """Take the complete answer `data`, which differs from `whole` only in its id and its text."""
+        self.whole, self._unparsed = whole, data
+        self.last_byte_ns = max(stamp_ns, self.last_byte_ns)
+
+    def parsed_reply(self) -> Reply:
+        """Return the reply of a complete answer, with its text."""
+        if self.whole is not None and self._unparsed:
+            self._parse(self._unparsed, self.last_byte_ns)
+            self._unparsed = b""
+        return self.reply
+
+    @property
+    def keeps_connection(self) -> bool:
+        """Whether the connection may be used again after the complete answer."""
+        if self.whole is not None:
+            return self.whole.keep_alive
+        return self.response.keep_alive and not self.response.rest
+
+    @property
+    def came_plain(self) -> bool:
+        """Whether the complete answer is not compressed and its bytes end where its head says."""
+        response = self.response
+        return self._decode is None and not response.rest and not response.until_close
 
     def receive(self, data: bytes, stamp_ns: int) -> bool:
         """Parse bytes of the answer that arrived at `stamp_ns` (monotonic nanoseconds). No bytes
@@ -91,6 +136,7 @@ class Exchange:
         self._text_chunk = None
 
     def _parse(self, data: bytes, stamp_ns: int) -> bool:
+        self.parsing = True
         response = self.response
         had_head = response.status
         if data:
@@ -201,6 +247,8 @@ class Exchange:
         self.silent_ns, self.last_byte_ns = now_ns - self.last_byte_ns, now_ns
 
     def record(self, run_began_ns: int, error: str | None, detail: str | None) -> RequestRecord:
+        if self.whole is not None:
+            return self.whole.record(self, run_began_ns)
         reply, sent = self.reply, self.sent_ns or self.began_ns
         stamps = reply.stamps_ns
         return RequestRecord(

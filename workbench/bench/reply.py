@@ -20,19 +20,19 @@ _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
 _EMBEDDED = "embedding"  # an embedding has no finish reason of its own
 _TOKENS_WITH_TEXT = 4  # fewer may be an end mark or half a character, and have no text
 _GIVEN_UP = ("abort", "error")  # the engine ended the request, not the model
-_JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
+JSON_TEXT = rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})+'
 PLAIN = bytes(c for c in range(0x20, 0x7F) if c not in b'"\\')  # needs no escape in a JSON text
 _NOTHING = b"\r"  # a prefix that no event has: the decoder removes each CR
-_TEXT = re.compile(_JSON_TEXT)
+_TEXT = re.compile(JSON_TEXT)
 _decode = json.JSONDecoder().raw_decode
 # What newest events without text say, by their bytes without the id: (usage, finish reason, model).
 # Two answers differ only in their text, unless their lengths do.
 _KNOWN: dict[bytes, tuple[dict[str, Any] | None, str | None, str | None]] = {}
 _MOST_KNOWN = 64
 _MOST_KNOWN_BYTES = 4096
-_ID = b'"id":"'
+ID = b'"id":"'
 _CONTENT_FIELD = re.compile(
-    rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + _JSON_TEXT + rb')"'
+    rb'"(?:content|reasoning_content|reasoning|text)"\s*:\s*"(' + JSON_TEXT + rb')"'
 )
 
 
@@ -199,8 +199,8 @@ class Reply:
         if len(data) > _MOST_KNOWN_BYTES:
             return b""
         if not self._id:
-            self._id = _id_of(data)
-        return data.replace(self._id, _ID, 1) if self._id else data
+            self._id = id_of(data)
+        return data.replace(self._id, ID, 1) if self._id else data
 
     def _note(
         self, usage: dict[str, Any] | None, finish_reason: str | None, model: str | None
@@ -252,12 +252,12 @@ class Reply:
             self.reasoning.add(reasoning)
 
 
-def _id_of(data: bytes) -> bytes:
+def id_of(data: bytes) -> bytes:
     """Return the field with the id of an event, from its name to the end of its value; b"" if it
     has none, or one with other than plain characters."""
-    at = data.find(_ID)
-    end = data.find(b'"', at + len(_ID))
-    if at < 0 or end < 0 or data[at + len(_ID) : end].translate(None, PLAIN):
+    at = data.find(ID)
+    end = data.find(b'"', at + len(ID))
+    if at < 0 or end < 0 or data[at + len(ID) : end].translate(None, PLAIN):
         return b""
     return data[at : end + 1]
 

@@ -47,7 +47,8 @@ CLIENT = PythonProgram(
             f"bench.{name}"
             for name in ("connection", "http1", "kept_text", "reply", "sse", "text_chunk")
         ),
-        *(f"bench.{name}" for name in ("answer_sample", "exchange", "poller", "read_pause")),
+        *(f"bench.{name}" for name in ("answer_sample", "whole_answer", "exchange", "poller")),
+        "bench.read_pause",
         *(f"bench.{name}" for name in ("load_share", "workload", "client", "client_process")),
         *("model.api_key", "bench.own_command_watcher", "bench.several_processes", "bench.tls"),
         *("bench.worker", "bench.host_client"),

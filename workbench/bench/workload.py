@@ -10,6 +10,12 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+try:
+    # hashlib would load OpenSSL
+    from _sha3 import shake_128  # type: ignore[import-not-found,unused-ignore]
+except ImportError:  # a Python without its own hash functions
+    from hashlib import shake_128
+
 from workbench.model.bench import BenchSpec
 
 # Common English words: each is one token, with the space before it, in the BPE vocabularies in use.
@@ -86,7 +92,7 @@ class Workload:
         # bodies without their prompt, by what else may differ between two of them
         self._bodies: dict[tuple[object, ...], list[str]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
-        self._shared = self._text(random.Random(spec.seed), most if spec.shared_prefix else 0)
+        self._shared = _words(random.Random(spec.seed), most if spec.shared_prefix else 0)
 
     def max_tokens(self, index: int, *, warmup: bool) -> int:
         """Return the token limit of request `index`. It varies within `spec.length_spread`, and
@@ -127,8 +133,8 @@ class Workload:
         mark = request_mark(spec.salt, own)
         if spec.shared_prefix:
             return f"{_TASK}{' '.join(self._shared[: self.words])} [{mark}]"
-        words = self._text(random.Random(f"{spec.seed}/{own}"), self.words)
-        return f"[{mark}] {_TASK}{' '.join(words)}"
+        chosen = shake_128(f"{spec.seed}/{own}".encode()).digest(self.words)
+        return f"[{mark}] {_TASK}{' '.join([_WORD_OF_BYTE[byte] for byte in chosen])}"
 
     def prompt_identity(self, index: int) -> str:
         """Return a text that is equal for two requests whose prompts differ only in their mark."""
@@ -250,10 +256,6 @@ class Workload:
         characters = (fixed + per_word * self.words) * wanted / max(1, prompt_tokens)
         self.words = max(1, min(4 * wanted + 16, round((characters - fixed) / per_word)))
         self.calibrated = True
-
-    @staticmethod
-    def _text(source: random.Random, count: int) -> list[str]:
-        return _words(source, count)
 
 
 def prompt_of(source: random.Random, words: int) -> str:

@@ -200,13 +200,15 @@ def test_one_late_end_does_not_make_other_answers_unsure() -> None:
     address = ("127.0.0.1", 1)
     endpoint = Endpoint("127.0.0.1", 1, "/v1/completions", None, socket.AF_INET, address)
     load = Client(SPEC, endpoint, None, lambda record: None)
-    load._ends_after_ns.extend([20_000, 9_000_000, 30_000])
+    for after_ns in (20_000, 9_000_000, 30_000):
+        load._note_end_after(after_ns)
     exchange = Exchange(0, False, b"")
     exchange.response.complete = True
     exchange.reply.stamps_ns.extend([1_000_000, 31_000_000])
     load._note_unsure(exchange, 1, 31_000_000)
     assert not exchange.unsure
-    load._ends_after_ns.extend([9_000_000] * 3)
+    for _ in range(3):
+        load._note_end_after(9_000_000)
     load._note_unsure(exchange, 1, 31_000_000)
     assert exchange.unsure == [(1, 1, 9_000)]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import sys
@@ -31,9 +30,9 @@ from workbench.bench.load_share import processes_for
 from workbench.bench.poller import IN
 from workbench.bench.records import ORPHANED, TERMINATED, UNHEARD
 from workbench.model.api_key import api_key
-from workbench.model.bench import ENDPOINTS, BenchSpec
-from workbench.model.errors import BenchError, WorkbenchError
+from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.json_records import with_tuples
+from workbench.model.load_spec import OPTIONS, BenchSpec
 
 _CLOSED_BEFORE_END_S = 1.0
 
@@ -186,45 +185,14 @@ def _asked(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
 
 def check(spec: BenchSpec) -> None:
     """Raise BenchError if a value in `spec` is invalid."""
-    for name, least in (
-        ("concurrency", 1),
-        ("requests", 1),
-        ("max_tokens", 1),
-        ("input_tokens", 1),
-        ("warmup", 0),
-    ):
-        if getattr(spec, name) < least:
-            raise BenchError(
-                f"invalid benchmark option: {name} is {getattr(spec, name)}, it must "
-                f"be at least {least}"
-            )
-    if spec.endpoint not in ENDPOINTS:
-        named = ", ".join(ENDPOINTS)
-        raise BenchError(
-            f"invalid benchmark option: endpoint is {spec.endpoint!r}, it must be one of {named}"
-        )
+    for option in OPTIONS:
+        try:
+            option.check(getattr(spec, option.field))
+        except InputError as error:
+            raise BenchError(f"invalid benchmark option: {error.message}") from None
     if spec.endpoint == "embeddings" and spec.stream:
         raise BenchError(
             "invalid benchmark option: embeddings are not streamed, so stream must be false"
-        )
-    if spec.arrival not in ("poisson", "constant"):
-        raise BenchError(
-            f"invalid benchmark option: arrival is {spec.arrival!r}, it must be poisson or constant"
-        )
-    times = {
-        "timeout_s": spec.timeout_s,
-        "stall_s": spec.stall_s,
-        "deadline_s": spec.deadline_s,
-        "seconds": spec.seconds,
-        "rate": spec.rate,
-    }
-    for name, value in times.items():
-        if value is not None and not 0 < value < math.inf:
-            raise BenchError(f"invalid benchmark option: {name} is {value:g}, it must be above 0")
-    if not 0 <= spec.length_spread < 1:
-        raise BenchError(
-            f"invalid benchmark option: length_spread is {spec.length_spread:g}, it must be at "
-            "least 0 and below 1"
         )
 
 

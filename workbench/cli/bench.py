@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli import result_output
-from workbench.cli.load_options import CLIENT, SHAPE, SIZE, fields_by_option, load_of
+from workbench.cli.load_options import CLIENT, SHAPE, SIZE, load_of
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, note, say_lines
 from workbench.cli.registry import command, option
@@ -23,6 +23,7 @@ from workbench.cli.stop_signals import benchmark_stopped_by_signals, raise_for
 from workbench.cli.sweeps import sweep_lines
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.load_spec import OPTIONS
 from workbench.model.untrusted_text import clean
 
 if TYPE_CHECKING:
@@ -164,8 +165,8 @@ def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
     benchmark command, because that command makes its own requests.
     """
     unused = {*load, *(["levels"] if levels else [])} - _FOR_OWN_COMMAND
-    options = fields_by_option(_CONCURRENCY, *SIZE, *SHAPE, *CLIENT)
-    names = sorted(options[field] for field in unused)
+    options = {"levels": "--concurrency", **{one.dest: one.name for one in OPTIONS}}
+    names = sorted(options[dest] for dest in unused)
     if names:
         raise InputError(
             f"{', '.join(names)}: your own command makes its own requests, so these options have "

@@ -36,5 +36,7 @@ student_t            Student's t distribution
 multiple_tests       several statistical tests at once
 distribution, fuzzy  statistics of values; search in lists
 json_records         dataclasses to JSON and back
+load_spec            the workload of a benchmark, with the declaration of each of its options
+load_options         what the declaration of a load option consists of
 bench_cli_options    a workload as command-line options
 """

@@ -12,13 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.model.answer_text import TextFinding, TextReport
+from workbench.model.load_spec import BenchSpec as BenchSpec
 from workbench.model.plan import ModelFacts
 from workbench.model.slo import LimitAttained
 
-# /v1/chat/completions, /v1/completions, /v1/embeddings
-ENDPOINTS = ("chat", "completions", "embeddings")
-
-# where the load client runs; "": on the server's host if that can run it
 # Above it the client's own pace may be what is measured. Below it, what went wrong shows by itself:
 # streams that were idle, requests that started late, and times that are not exact.
 BUSY_CLIENT_PCT = 95.0
@@ -28,61 +25,6 @@ FAILED_SHARE = 0.01
 P99_VALUES = 1_000  # ten of these are above the p99
 # a field of stored requests: of how many it is the one that was kept
 KEPT_ONE_OF = "kept_one_of"
-
-CLIENTS = ("", "here", "host")
-
-
-@dataclass(frozen=True, slots=True)
-class BenchSpec:
-    """The workload of one benchmark run. Without `rate`, each of `concurrency` streams sends its
-    next request when the previous one has ended; with `rate`, requests start at that rate. The
-    worker process, which sends the requests, reads the workload as JSON from stdin."""
-
-    url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
-    model: str
-    concurrency: int = 8
-    requests: int = 64
-    max_tokens: int = 128
-    input_tokens: int = 128  # approximate prompt length
-    warmup: int = 8  # requests of the same shape before the measured ones
-    profile: str = "quick"
-    endpoint: str = "chat"  # "chat", "completions" or "embeddings"
-    temperature: float = 0.0
-    ignore_eos: bool = True  # dropped with a note if the engine rejects it
-    seed: int = 0
-    # marks every prompt, so that the prefix cache cannot answer; "" = generated per run
-    salt: str = ""
-    shared_prefix: bool = False  # let prompts share a prefix, to measure with the prefix cache
-    # Limits; None: derived from the server's speed (bench/time_limits.py).
-    timeout_s: float | None = None  # for one request
-    stall_s: float | None = None  # without a byte after the first content
-    # for the whole run: requests in flight at that time count as failed
-    deadline_s: float | None = None
-    # name of the variable that holds the key; the key itself is never stored
-    api_key_env: str | None = None
-    ca_file: str = ""  # PEM file of the CAs to trust at an https URL; "" = the machine's
-    insecure: bool = False  # accept any certificate
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-    # requests per second on a schedule; `concurrency` then limits the requests in flight
-    rate: float | None = None
-    arrival: str = "poisson"  # of an open loop: "poisson" (from `seed`) or "constant"
-    stream: bool = True  # False: one JSON answer per request, so neither TTFT nor ITL
-    # no request starts after this time; `requests` is then the maximum
-    seconds: float | None = None
-    length_spread: float = 0.0  # output lengths are drawn from max_tokens * (1 ± this), from `seed`
-    # The user's own prompts from a file, used in turn; () = synthetic prompts. Each is JSON: a
-    # string, or messages.
-    prompts: tuple[str, ...] = ()
-    prompts_name: str = ""  # file name, count and digest of `prompts`, stored with the result
-    # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
-    prompt_words: int | None = None
-    # the user's own command as the workload, with the endpoint in its environment
-    command: tuple[str, ...] = ()
-    client: str = ""  # one of CLIENTS
-    random_weights: bool = False  # of the model, whose text then need not be language
-    # warm up by at least `warmup` requests, until two windows agree within 3 %
-    until_steady: bool = False
-    slo: str = ""  # limits on latencies (model/slo.py): "ttft<=500@p95, tpot<=40@p95"
 
 
 @dataclass(frozen=True, slots=True)

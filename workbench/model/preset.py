@@ -22,6 +22,8 @@ from pydantic import (
 )
 
 from workbench.model.errors import InputError
+from workbench.model.load_options import LoadOption
+from workbench.model.load_spec import OPTIONS as LOAD_OPTIONS
 from workbench.model.run_options import PROCESS
 from workbench.model.settings import (
     SETTINGS,
@@ -31,7 +33,6 @@ from workbench.model.settings import (
     Setting,
     SwitchSetting,
 )
-from workbench.model.slo import parse_slo
 
 Id = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{1,63}$")]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -244,41 +245,37 @@ class Variable(_Strict):
     example: str | None = None
 
 
-class Benchmark(_Strict):
+def _field_of_load(option: LoadOption) -> Any:
+    """Return (type, default) of a load option's field in `[benchmark]`, for pydantic's
+    `create_model`."""
+
+    def check(value: Any) -> Any:
+        try:
+            option.check(value)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        return value
+
+    unset = option.default if option.preset_default is None else option.preset_default
+    return Annotated[option.kind.preset_type, AfterValidator(check)], Field(
+        unset, description=option.help
+    )
+
+
+_LoadFields: Any = create_model(
+    "_LoadFields",
+    __base__=_Strict,
+    **{option.field: _field_of_load(option) for option in LOAD_OPTIONS if option.in_preset},
+)
+
+
+class Benchmark(_LoadFields):  # type: ignore[misc]
+    """The benchmark that a preset suggests. The first concurrency is that of the suggestion."""
+
     profile: str = "quick"
     concurrency: list[Annotated[int, Field(ge=1)]] = Field(
         default_factory=lambda: [1], min_length=1
     )
-    requests: int = Field(32, ge=1)
-    input_tokens: int = Field(128, ge=1)
-    max_tokens: int = Field(128, ge=1)
-    warmup: int = Field(4, ge=0)
-    endpoint: Literal["chat", "completions", "embeddings"] = "chat"
-    timeout_s: float | None = Field(
-        None,
-        gt=0,
-        description="time limit of one request; if absent, Workbench derives it from the speed of "
-        "the server",
-    )
-    stall_s: float | None = Field(
-        None, gt=0, description="longest time without data from the server after the first token"
-    )
-    deadline_s: float | None = Field(
-        None, gt=0, description="time limit of the whole benchmark run"
-    )
-    slo: str = Field(
-        "", description='limits on latencies, for example "ttft<=500@p95, tpot<=40@p95"'
-    )
-
-    @field_validator("slo")
-    @classmethod
-    def _limits(cls, slo: str) -> str:
-        if slo:
-            try:
-                parse_slo(slo)
-            except InputError as error:
-                raise ValueError(str(error)) from None
-        return slo
 
 
 class ReferenceResult(_Strict):

@@ -10,10 +10,10 @@ import pytest
 from workbench.bench import profiles
 from workbench.bench.energy import Idle, with_energy, without_energy
 from workbench.bench.repeated_runs import spread
-from workbench.cli.load_options import PROFILES
 from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
 from workbench.model.errors import InputError
 from workbench.model.json_records import from_json, to_json
+from workbench.model.load_spec import PROFILES
 
 BASE = BenchSummary(
     requests_ok=10,

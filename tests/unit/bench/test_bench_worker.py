@@ -230,11 +230,11 @@ def test_a_worker_that_started_ahead_gets_the_key_when_it_is_known_and_ends_with
         ({"url": "http://[::1"}, "invalid server URL"),
         ({"url": "http://localhost:99999"}, "invalid server URL"),
         ({"url": "http://a..b:1"}, "cannot resolve the host name"),
-        ({"concurrency": 0}, "concurrency is 0, it must be at least 1"),
-        ({"requests": 0}, "requests is 0"),
-        ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"endpoint": "images"}, "endpoint is 'images'"),
-        ({"timeout_s": 0}, "must be above 0"),
+        ({"concurrency": 0}, "0 is not a valid value of concurrency"),
+        ({"requests": 0}, "0 is not a valid value of requests"),
+        ({"max_tokens": 0}, "0 is not a valid value of max tokens"),
+        ({"endpoint": "images"}, "'images' is not a valid value of endpoint"),
+        ({"timeout_s": 0}, "0 is not a valid number of seconds"),
     ],
 )
 def test_specs_without_a_possible_run_are_rejected(fields: dict[str, Any], said: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from workbench.session.bench.spec import SHAPE, spec_from
+from workbench.model.load_spec import REPEATED
+from workbench.session.bench.spec import spec_from
 from workbench.session.session import Session
 from workbench.session.state import BenchState
 
@@ -28,8 +29,8 @@ def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
     session = Session.of_host()
     spec = session.bench.asked = spec_from(None, asked)
     again = session.load.spec_of(None, session.bench.shape())
-    assert {n: getattr(again, n) for n in SHAPE if n != "profile"} == {
-        n: getattr(spec, n) for n in SHAPE if n != "profile"
+    assert {n: getattr(again, n) for n in REPEATED if n != "profile"} == {
+        n: getattr(spec, n) for n in REPEATED if n != "profile"
     }
 
 

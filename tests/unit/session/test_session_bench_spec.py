@@ -77,7 +77,7 @@ def test_a_file_of_prompts(tmp_path: Path) -> None:
         ({"concurrency": 0}, "0 is not a valid value of concurrency"),
         ({"requests": -1}, "-1 is not a valid value of requests"),
         ({"max_tokens": True}, "not a valid value of max tokens"),
-        ({"warmup": -1}, "warm-up requests is below 0"),
+        ({"warmup": -1}, "-1 is not a valid value of warmup"),
         ({"rate": 0.0}, "not a valid number of requests per second"),
         ({"rate": float("nan")}, "not a valid number of requests per second"),
         ({"seconds": float("inf")}, "not a valid number of seconds"),

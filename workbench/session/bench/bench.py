@@ -22,13 +22,13 @@ from workbench.model.bench_cli_options import options
 from workbench.model.errors import BenchError, StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.json_records import to_json
+from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import mask_argv, mask_data
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server.model_fingerprint import ModelBytes, identify
 from workbench.session.bench.earlier_results import earlier_result, of_server
 from workbench.session.bench.measurement import Measurement
 from workbench.session.bench.result_rows import last_usable
-from workbench.session.bench.spec import SHAPE
 from workbench.session.conditions import conditions_of, load_digest
 from workbench.session.state import BenchState
 from workbench.store import left_benchmarks
@@ -97,7 +97,7 @@ class Bench:
         for a sweep or an experiment."""
         spec = self.defaults()
         # may be a preset's own word
-        fields = {name: getattr(spec, name) for name in SHAPE if name != "profile"}
+        fields = {name: getattr(spec, name) for name in REPEATED if name != "profile"}
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
 
     def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
@@ -470,7 +470,7 @@ class Bench:
         Results do not contain the user's prompts and command, so both come from the last benchmark
         of this session. Raises BenchError if that benchmark used other prompts or another command.
         """
-        shape = {name: getattr(spec, name) for name in SHAPE}
+        shape = {name: getattr(spec, name) for name in REPEATED}
         if spec.prompts_name or spec.command:
             last = self.asked or self._core.state.bench.spec
             if last is None or (last.prompts_name, last.command) != (

@@ -7,50 +7,19 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.workload import has_messages
-from workbench.model.bench import CLIENTS, ENDPOINTS
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.load_spec import OPTIONS, BenchSpec
 from workbench.model.slo import check_streamed, parse_slo
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchSpec
     from workbench.model.preset import Benchmark
 
 ROUNDS = 8  # requests per stream if only the concurrency is given
 OPEN_STREAMS = 256  # limit of requests in flight at a rate; reaching it distorts the rate
 OPEN_S = 30.0  # duration of a rate without a given end
 UNCOUNTED = 1_000_000  # requests of a run that ends by time
-LIMITS = ("timeout_s", "stall_s", "deadline_s")
-# The fields that a repeated benchmark has in common with the first: not its server, nor what is new
-# in each run.
-SHAPE = (
-    "profile",
-    "concurrency",
-    "requests",
-    "max_tokens",
-    "input_tokens",
-    "warmup",
-    "endpoint",
-    "temperature",
-    "ignore_eos",
-    "seed",
-    "shared_prefix",
-    "extra_body",
-    "rate",
-    "arrival",
-    "stream",
-    "seconds",
-    "client",
-    "length_spread",
-    "until_steady",
-    "slo",
-    "random_weights",
-    "prompts",
-    "prompts_name",
-    "command",
-    *LIMITS,
-)
-_OPTIONS = {  # fields of a request that only these options may set
+_OWN_OPTIONS = {  # fields of a request that only these options may set
     "model": "--model NAME",
     "messages": "--prompts FILE",
     "prompt": "--prompts FILE",
@@ -58,7 +27,6 @@ _OPTIONS = {  # fields of a request that only these options may set
     "stream": "--no-stream",
     "stream_options": "leave it out: Workbench always asks for usage",
 }
-_COUNTS = ("concurrency", "requests", "max_tokens", "input_tokens")
 
 
 def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
@@ -66,7 +34,6 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     `prompts_file`, a path. A profile among the overrides replaces the preset's suggestion
     `suggested`. Raises InputError for a spec that cannot be run."""
     from workbench.bench import profiles
-    from workbench.model.bench import BenchSpec
 
     given = {k: v for k, v in overrides.items() if v is not None}
     file = given.pop("prompts_file", None)
@@ -143,16 +110,11 @@ def _profile_of(suggested: Benchmark) -> dict[str, Any]:
 
 
 def _suggested(suggested: Benchmark) -> dict[str, Any]:
+    in_preset = [option.field for option in OPTIONS if option.in_preset]
     return {
         "profile": suggested.profile,
         "concurrency": suggested.concurrency[0],
-        "requests": suggested.requests,
-        "input_tokens": suggested.input_tokens,
-        "max_tokens": suggested.max_tokens,
-        "warmup": suggested.warmup,
-        "endpoint": suggested.endpoint,
-        "slo": suggested.slo,
-        **{name: getattr(suggested, name) for name in LIMITS},
+        **{name: getattr(suggested, name) for name in in_preset},
     }
 
 
@@ -163,60 +125,22 @@ def _prompts(file: str) -> dict[str, Any]:
     return {"prompts": found.prompts, "prompts_name": found.name}
 
 
-def _check_counts(fields: Mapping[str, Any]) -> None:
-    for name in _COUNTS:
-        value = fields.get(name, 1)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise InputError(
-                f"{value!r} is not a valid value of {name.replace('_', ' ')}",
-                next_step="give a whole number of 1 or more",
-            )
-
-
 def _check(fields: Mapping[str, Any]) -> None:
-    _check_counts(fields)
-    if fields.get("warmup", 0) < 0:
-        raise InputError(
-            "the number of warm-up requests is below 0", next_step="give 0 or more warm-up requests"
-        )
-    seconds = (("seconds", "seconds"), *((name, "seconds") for name in LIMITS))
-    for name, unit in (("rate", "requests per second"), *seconds):
-        value = fields.get(name)
-        if value is not None and not 0 < value < float("inf"):
-            raise InputError(
-                f"{name} {value:g} is not a valid number of {unit}",
-                next_step=f"give {name} a number above 0",
-            )
-    for name, words in (
-        ("arrival", ("poisson", "constant")),
-        ("endpoint", ENDPOINTS),
-        ("client", CLIENTS),
-    ):
-        if fields.get(name, words[0]) not in words:
-            raise InputError(
-                f"{fields[name]!r} is not a valid value of {name}",
-                next_step=f"give {name} as one of {', '.join(words)}",
-            )
+    """Raise InputError if a value of `fields`, fields of BenchSpec, is not valid, alone or beside
+    the others."""
+    for option in OPTIONS:
+        if option.field in fields:
+            option.check(fields[option.field])
     if fields.get("client") == "host" and fields.get("ca_file"):
         raise InputError(
             "a load client on the server's host cannot read the --cacert file of this machine",
             next_step="give --client here",
         )
-    if not 0 <= fields.get("length_spread", 0.0) < 1:
-        raise InputError(
-            "the length spread is not between 0 and 1",
-            next_step="give a length spread from 0 to below 1, such as 0.2 for ±20 %",
-        )
-    if not isinstance(fields.get("extra_body", {}), Mapping):
-        raise InputError(
-            "the extra body fields are not a JSON object",
-            next_step='give the extra body fields as a JSON object, such as {"top_k": 1}',
-        )
-    for name, option in _OPTIONS.items():
+    for name, own_option in _OWN_OPTIONS.items():
         if name in fields.get("extra_body", {}):
             raise InputError(
                 f"the extra body fields contain {name!r}, which has an option of its own",
-                next_step=f"use {option}",
+                next_step=f"use {own_option}",
             )
     if (
         any(map(has_messages, fields.get("prompts", ())))

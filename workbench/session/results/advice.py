@@ -19,9 +19,9 @@ from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import AdvisedChange, Arm
+from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import MASK
 from workbench.model.settings import GpuSettings, parse_word
-from workbench.session.bench.spec import SHAPE
 from workbench.session.conditions import gpus_of
 from workbench.store.quality_db import QualityDb
 
@@ -154,7 +154,7 @@ def _alike(a: BenchResult, b: BenchResult) -> bool:
         y.gpu_settings,
     )
     return same and all(
-        getattr(a.spec, name) == getattr(b.spec, name) for name in SHAPE if name != "profile"
+        getattr(a.spec, name) == getattr(b.spec, name) for name in REPEATED if name != "profile"
     )
 
 
@@ -242,7 +242,7 @@ def options_of(finding: Finding, result: BenchResult) -> dict[str, Any]:
     """Return the fields of ExperimentSpec for the experiment that tests `finding`: "metric", which
     decides the verdict, and "bench", the load of `result` as fields of BenchSpec."""
     shape = {
-        n: getattr(result.spec, n) for n in SHAPE if n not in ("profile", "prompts", "command")
+        n: getattr(result.spec, n) for n in REPEATED if n not in ("profile", "prompts", "command")
     }
     thrifty = bool(finding.settings) or (finding.expected_gain or "").endswith(THRIFT)
     return {

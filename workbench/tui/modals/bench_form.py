@@ -9,6 +9,8 @@ from typing import Any
 from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.load_options import Choice, LoadOption, Number, Switch, Whole, number_text
+from workbench.model.load_spec import OPTIONS
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.modals.form import Field, Form, Values, positive, whole_number
 
@@ -18,22 +20,9 @@ STANDING = {  # source of the first values -> its description
     "preset's own": "as the preset suggests",
     "standard": "Workbench's standard",
 }
-NUMBERS = (
-    ("concurrency", "streams at once", "1: a single reader"),
-    ("requests", "requests", "without the warm-up"),
-    ("max_tokens", "output tokens each", "forced where possible"),
-    ("input_tokens", "prompt tokens each", "approximately"),
-    ("warmup", "warm-up requests", "same shape, not counted"),
-)
-OPTIONAL = (  # empty: no limit
-    ("rate", "requests a second", "empty: each stream sends without pause"),
-    ("seconds", "seconds", "no request starts after this time"),
-)
-SWITCHES = (
-    ("until_steady", "warm up until steady", "two windows agree within 3 %"),
-    ("shared_prefix", "prefix cache", "off: every prompt is new"),
-)
-FIELDS = frozenset(name for group in (NUMBERS, OPTIONAL, SWITCHES) for name, *_ in group)
+IN_FORM = tuple(option for option in OPTIONS if option.label)
+_BY_PROFILE = tuple(option.field for option in IN_FORM if not option.argument)
+_ALWAYS_SHOWN = ("concurrency", "requests")  # the other fields are details
 
 
 def text_of(value: object) -> str:
@@ -41,7 +30,7 @@ def text_of(value: object) -> str:
         return "on" if value else "off"
     if value is None:
         return ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return number_text(value) if isinstance(value, float) else str(value)
 
 
 def overrides(values: Values) -> dict[str, Any]:
@@ -50,17 +39,39 @@ def overrides(values: Values) -> dict[str, Any]:
     made: dict[str, Any] = {}
     if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
-    for name, label, _ in NUMBERS:
-        made[name] = whole_number(values, name, label, 0 if name == "warmup" else 1)
-    for name, label, _ in OPTIONAL:
-        made[name] = positive(values, name, label)
-    for name, *_ in SWITCHES:
-        made[name] = values[name] == "on"
-    if made["rate"] is not None:
-        made["arrival"] = values["arrival"]
-    if values["prompts_file"]:
-        made["prompts_file"] = values["prompts_file"]
+    for option in IN_FORM:
+        made[option.dest] = _value_of(option, values)
+    if made["rate"] is None:
+        del made["arrival"]
+    if not made["prompts_file"]:
+        del made["prompts_file"]
     return made
+
+
+def _value_of(option: LoadOption, values: Values) -> Any:
+    """Return the value of the option's field in the form. Raise InputError if it is invalid."""
+    name, label = option.dest, option.label
+    match option.kind:
+        case Whole(least=least):
+            return whole_number(values, name, label, least or 0)
+        case Number():
+            return positive(values, name, label)
+        case Switch():
+            return values[name] == "on"
+        case kind:
+            return kind.parse(values[name])
+
+
+def _field_of(option: LoadOption, spec: BenchSpec) -> Field:
+    name = option.dest
+    choices: tuple[str, ...] = ()
+    match option.kind:
+        case Switch():
+            choices = ("off", "on")
+        case Choice():
+            choices = option.kind.choices
+    text = "" if option.argument else text_of(getattr(spec, option.field))
+    return Field(name, option.label, text, option.hint, choices, detail=name not in _ALWAYS_SHOWN)
 
 
 class BenchForm(Form):
@@ -73,7 +84,7 @@ class BenchForm(Form):
         Workbench's standard."""
         self.profiles, self.first = (
             profiles,
-            {name: text_of(getattr(spec, name)) for name in FIELDS},
+            {name: text_of(getattr(spec, name)) for name in _BY_PROFILE},
         )
         super().__init__(
             "Benchmark",
@@ -100,40 +111,15 @@ class BenchForm(Form):
                 if chosen in self.profiles
                 else {}
             )
-            for field in FIELDS:
+            for field in _BY_PROFILE:
                 self.put(field, given.get(field, self.first[field]))
         super().changed(name)
 
 
 def _fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, ...]:
-    def detail(name: str) -> bool:
-        return name not in ("concurrency", "requests")
-
     named = Field("profile", "profile", standing, "left and right change it", (standing, *profiles))
-    return (
-        *([named] if profiles else []),
-        *(
-            Field(n, label, text_of(getattr(spec, n)), hint, detail=detail(n))
-            for n, label, hint in NUMBERS
-        ),
-        *(
-            Field(n, label, text_of(getattr(spec, n)), hint, ("off", "on"), detail=True)
-            for n, label, hint in SWITCHES
-        ),
-        *(
-            Field(n, label, text_of(getattr(spec, n)), hint, detail=True)
-            for n, label, hint in OPTIONAL
-        ),
-        Field(
-            "arrival",
-            "schedule",
-            spec.arrival,
-            "of requests a second",
-            ("poisson", "constant"),
-            detail=True,
-        ),
-        Field("prompts_file", "prompts file", "", "JSON lines of your own", detail=True),
-    )
+    of_options = (_field_of(option, spec) for option in IN_FORM)
+    return (*([named] if profiles else []), *of_options)
 
 
 def _check(values: Values) -> None:

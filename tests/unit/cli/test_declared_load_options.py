@@ -1,0 +1,137 @@
+"""Each declared option of a load keeps its value on every way: command line, form, preset, stored
+result and the command that repeats it."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.cli.bench import levels_of
+from workbench.cli.load_options import load_of
+from workbench.cli.parser import parse
+from workbench.model.bench_cli_options import options
+from workbench.model.errors import InputError
+from workbench.model.json_records import from_json, to_json
+from workbench.model.load_options import (
+    CheckedText,
+    Choice,
+    Command,
+    Constant,
+    Fraction,
+    JsonObject,
+    LoadOption,
+    Number,
+    Switch,
+    Whole,
+)
+from workbench.model.load_spec import OPTIONS, BenchSpec
+from workbench.model.preset import Benchmark
+from workbench.tui.modals.bench_form import IN_FORM, overrides, text_of
+
+SLOS = ("ttft<=500@p95", "e2e<=8000@p99, tpot<=0.5@p50")
+LINE = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12)
+# no word that is an option itself
+WORD = LINE.filter(lambda text: text.strip() == text and not text.startswith("-"))
+JSON = st.dictionaries(LINE, st.integers() | LINE | st.booleans() | st.lists(LINE), max_size=3)
+
+
+def values_of(option: LoadOption) -> st.SearchStrategy[Any]:
+    """Return a strategy for the valid values of an option."""
+    match option.kind:
+        case Whole(least=None):
+            return st.integers(0, 2**62)
+        case Whole(least=least):
+            return st.integers(least, 10**9)
+        case Number():
+            return st.floats(0, 1e12, exclude_min=True, allow_subnormal=False)
+        case Fraction():
+            return st.floats(0, 1, exclude_max=True, allow_subnormal=False)
+        case Choice(choices=choices):
+            return st.sampled_from(choices)
+        case Switch():
+            return st.booleans()
+        case Constant(value=value):
+            return st.just(value)
+        case CheckedText():
+            return st.sampled_from(SLOS)
+        case JsonObject():
+            return JSON
+        case Command():
+            return st.lists(WORD, min_size=1, max_size=4).map(tuple)
+    return WORD
+
+
+OPTION_AND_VALUE = st.sampled_from(OPTIONS).flatmap(
+    lambda option: st.tuples(st.just(option), values_of(option))
+)
+# the server is named beside the options, a profile is its values, and a command stands after --
+REPLAYED = [o for o in OPTIONS if o.field not in ("model", "profile", "command", "prompts_name")]
+
+
+def given_by(words: tuple[str, ...]) -> dict[str, Any]:
+    arguments = parse(["bench", "RUN", *words])
+    levels = levels_of(arguments.levels)
+    return load_of(arguments) | ({"concurrency": levels[0]} if levels else {})
+
+
+@given(OPTION_AND_VALUE)
+def test_the_words_of_an_option_set_its_value(pair: tuple[LoadOption, Any]) -> None:
+    option, value = pair
+    option.check(value)
+    named = option.dest if option.field != "command" else "command"
+    assert given_by(option.kind.words(option.name, value)) == {named: value}
+
+
+@given(st.fixed_dictionaries({}, optional={o.field: values_of(o) for o in REPLAYED}))
+@settings(max_examples=60)
+def test_the_command_that_repeats_a_load_sets_every_option(load: dict[str, Any]) -> None:
+    if load.get("ca_file"):
+        load.pop("insecure", None)
+    spec = replace(BenchSpec("http://x", "m"), **load)
+    again = replace(BenchSpec("http://x", "m"), **given_by(options(spec)))
+    assert again == spec
+    assert from_json(BenchSpec, to_json(spec)) == spec
+
+
+@given(st.fixed_dictionaries({o.dest: values_of(o) for o in IN_FORM}))
+def test_the_form_reads_what_it_shows(load: dict[str, Any]) -> None:
+    texts = {name: text_of(value) for name, value in load.items()}
+    assert overrides(texts) == load
+
+
+@given(
+    st.fixed_dictionaries({}, optional={o.field: values_of(o) for o in OPTIONS if o.in_preset}),
+)
+def test_a_preset_keeps_every_option_that_it_may_have(load: dict[str, Any]) -> None:
+    made = Benchmark.model_validate(load)
+    assert {name: getattr(made, name) for name in load} == load
+    assert Benchmark.model_validate(made.model_dump()) == made
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)
+def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: LoadOption) -> None:
+    assert option.field in {one.name for one in fields(BenchSpec)}
+    option.check(option.default)
+    with pytest.raises(ValueError, match=option.field):
+        Benchmark.model_validate({option.field: object()})
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        (option, value)
+        for option in OPTIONS
+        for value in {Whole: (0.5, True), Number: (0, -1), Fraction: (1, -0.1)}.get(
+            type(option.kind), ("no such word",) if isinstance(option.kind, Choice) else ()
+        )
+    ],
+)
+def test_an_impossible_value_is_refused_by_the_name_of_its_option(
+    option: LoadOption, value: Any
+) -> None:
+    with pytest.raises(InputError, match=option.field.replace("_", ".")):
+        option.check(value)

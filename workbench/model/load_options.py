@@ -1,0 +1,271 @@
+"""The declaration of a load option, which is an option that describes the load of a benchmark.
+
+A load option is declared once, at its field of `BenchSpec` (model/load_spec.py). The command line
+(cli/load_options.py), the form of a benchmark, the keys of presets, the checks and the command that
+repeats a stored benchmark are made from the declaration.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from workbench.model.errors import InputError
+
+_KEY = "load option"  # in the metadata of a field of BenchSpec
+# groups of options, which commands have together
+STREAMS, SIZE, SHAPE, CLIENT = "streams", "size", "shape", "client"
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    next_step = "give a JSON object, for example '{\"top_k\": 1}'"
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"--extra-body is not JSON: {error}", next_step=next_step) from None
+    if not isinstance(found, dict):
+        raise InputError("--extra-body is not a JSON object", next_step=next_step)
+    return found
+
+
+def _shell_words(text: str) -> tuple[str, ...]:
+    import shlex  # the load client, which imports this module, reads no such text
+
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise InputError(
+            f"--command: {error}", next_step="quote the command as in a shell"
+        ) from None
+    if not words:
+        raise InputError(
+            "--command is empty",
+            next_step="give a command, for example --command 'vf-eval … -n 100'",
+        )
+    return words
+
+
+def number_text(number: float) -> str:
+    """Return a number in its shortest text that can be read as the same number again."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(number)
+
+
+# The kinds are no dataclasses: generating ten of them would make each start of the load client 5 ms
+# longer.
+class Kind:
+    """The type of a load option's values. This class is for texts."""
+
+    # returns the value of a text of the command line
+    parse: Callable[[str], Any] = str
+    preset_type: ClassVar[Any] = str  # of the values in the file of a preset
+
+    def text(self, value: Any) -> str:
+        """Return a value as a text of the command line. `parse` returns the same value for it."""
+        return str(value)
+
+    def words(self, name: str, value: Any) -> tuple[str, ...]:
+        """Return the words of a command line that set the option called `name` to the value."""
+        return name, self.text(value)
+
+    def check(self, field: str, value: Any) -> None:
+        """Raise InputError if the value is not valid for the field of BenchSpec."""
+
+
+class Whole(Kind):
+    """Whole numbers of at least `least`."""
+
+    preset_type = int
+    parse = int
+
+    def __init__(self, least: int | None = 1) -> None:
+        self.least = least
+
+    def check(self, field: str, value: Any) -> None:
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not is_whole or (self.least is not None and value < self.least):
+            at_least = "" if self.least is None else f" of {self.least} or more"
+            raise InputError(
+                f"{value!r} is not a valid value of {field.replace('_', ' ')}",
+                next_step=f"give a whole number{at_least}",
+            )
+
+
+class Number(Kind):
+    """Numbers above 0 in a unit such as seconds. None means no limit."""
+
+    preset_type = float | None
+    parse = float
+
+    def __init__(self, unit: str = "seconds") -> None:
+        self.unit = unit
+
+    def text(self, value: Any) -> str:
+        return number_text(value)
+
+    def check(self, field: str, value: Any) -> None:
+        if value is not None and not 0 < value < math.inf:
+            raise InputError(
+                f"{field} {value:g} is not a valid number of {self.unit}",
+                next_step=f"give {field} a number above 0",
+            )
+
+
+class Fraction(Kind):
+    """Numbers from 0 to below 1."""
+
+    preset_type = float
+    parse = float
+
+    def __init__(self, example: str) -> None:
+        self.example = example
+
+    def text(self, value: Any) -> str:
+        return number_text(value)
+
+    def check(self, field: str, value: Any) -> None:
+        if not 0 <= value < 1:
+            name = field.replace("_", " ")
+            raise InputError(
+                f"the {name} is not between 0 and 1",
+                next_step=f"give a {name} from 0 to below 1, such as {self.example}",
+            )
+
+
+class Choice(Kind):
+    """One of several words. With `may_be_empty`, "" leaves the choice to Workbench."""
+
+    def __init__(self, choices: tuple[str, ...], may_be_empty: bool = False) -> None:
+        self.choices, self.may_be_empty = choices, may_be_empty
+
+    def check(self, field: str, value: Any) -> None:
+        left_open = self.may_be_empty and value == ""
+        if value not in self.choices and not left_open:
+            raise InputError(
+                f"{value!r} is not a valid value of {field}",
+                next_step=f"give {field} as one of {', '.join(self.choices)}",
+            )
+
+
+class Switch(Kind):
+    """True or False, by an option --name or --no-name."""
+
+    preset_type = bool
+
+    def words(self, name: str, value: Any) -> tuple[str, ...]:
+        return (name if value else f"--no-{name.removeprefix('--')}",)
+
+
+class Constant(Kind):
+    """The one value that an option without an argument sets. The default is its opposite."""
+
+    preset_type = bool
+
+    def __init__(self, value: bool = True) -> None:
+        self.value = value
+
+    def words(self, name: str, value: Any) -> tuple[str, ...]:
+        return (name,)
+
+
+class CheckedText(Kind):
+    """Texts that `check_text` checks; it raises InputError for an invalid one."""
+
+    def __init__(self, check_text: Callable[[str], object]) -> None:
+        self.check_text = check_text
+
+    def check(self, field: str, value: Any) -> None:
+        if value:
+            self.check_text(value)
+
+
+class JsonObject(Kind):
+    """JSON objects."""
+
+    parse = staticmethod(_json_object)
+
+    def text(self, value: Any) -> str:
+        return json.dumps(dict(value), ensure_ascii=False)
+
+    def check(self, field: str, value: Any) -> None:
+        if not isinstance(value, Mapping):
+            raise InputError(
+                f"the {field.replace('_', ' ')} fields are not a JSON object",
+                next_step=f"give the {field.replace('_', ' ')} fields as a JSON object, such as "
+                '{"top_k": 1}',
+            )
+
+
+class Command(Kind):
+    """Commands as one text, quoted as in a shell. The value is the tuple of their words."""
+
+    parse = staticmethod(_shell_words)
+
+    def text(self, value: Any) -> str:
+        import shlex
+
+        return shlex.join(value)
+
+
+TEXT = Kind()
+
+
+class LoadOption(NamedTuple):
+    """One option that describes the load of a benchmark. `field` is its field of BenchSpec.
+
+    `words` are the option's name and its metavar on the command line, and `help` explains it there.
+    `group` is one of STREAMS, SIZE, SHAPE and CLIENT. At most one of the options with the same
+    `exclusive` text may be given.
+    """
+
+    words: str
+    help: str
+    group: str
+    kind: Kind
+    field: str = ""
+    default: Any = None
+    exclusive: str = ""
+    # The argument of the command line, if it is not the value of the field: the path of a file
+    # whose content is.
+    argument: str = ""
+    label: str = ""  # in the form of a benchmark; "": the form does not have the option
+    hint: str = ""  # beside the field of the form
+    in_preset: bool = False
+    preset_default: Any = None  # None: as in a benchmark without a preset
+    always_written: bool = False  # in the command that repeats a benchmark, also the default
+
+    @property
+    def name(self) -> str:
+        """The option's name on the command line, such as "--max-tokens"."""
+        return self.words.split()[0]
+
+    @property
+    def dest(self) -> str:
+        """The name under which the command line and the form keep the option's value."""
+        return self.argument or self.field
+
+    def written(self, value: Any) -> tuple[str, ...]:
+        """Return the words of a command line that set the option to `value`. The tuple is empty if
+        the command line does not need the option for it."""
+        if value == self.default and not self.always_written:
+            return ()
+        return self.kind.words(self.name, value)
+
+    def check(self, value: Any) -> None:
+        """Raise InputError if `value` is not a valid value of the option."""
+        self.kind.check(self.field, value)
+
+
+def declared(
+    words: str, help: str, group: str, kind: Kind = TEXT, **details: Any
+) -> dict[str, Any]:
+    """Return the metadata that make a field of BenchSpec a load option. The parameters are the
+    fields of LoadOption."""
+    return {_KEY: LoadOption(words=words, help=help, group=group, kind=kind, **details)}
+
+
+def declaration_in(metadata: Mapping[str, Any]) -> LoadOption | None:
+    """Return the load option in the metadata of a field. None if the field is not an option."""
+    return metadata.get(_KEY)

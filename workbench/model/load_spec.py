@@ -1,0 +1,373 @@
+"""The workload of a benchmark, with the declaration of each option that the user can set
+(model/load_options.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from workbench.model.load_options import (
+    CLIENT,
+    SHAPE,
+    SIZE,
+    STREAMS,
+    CheckedText,
+    Choice,
+    Command,
+    Constant,
+    Fraction,
+    JsonObject,
+    LoadOption,
+    Number,
+    Switch,
+    Whole,
+    declaration_in,
+    declared,
+)
+
+PROFILES = ("quick", "single-stream", "batch", "long-prompt", "document")  # bench/profiles.py
+_SECONDS = Number("seconds")
+
+
+def _check_slo(text: str) -> None:
+    from workbench.model.slo import parse_slo  # most commands that list the options parse no SLO
+
+    parse_slo(text)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSpec:
+    """The workload of one benchmark run. Without `rate`, each of `concurrency` streams sends its
+    next request when the previous one has ended; with `rate`, requests start at that rate. The
+    worker process, which sends the requests, reads the workload as JSON from stdin.
+
+    The options of the command line and the fields of the form have the order of the fields here."""
+
+    url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
+    model: str = field(
+        metadata=declared(
+            "--model NAME",
+            "model name to request (default: the first that the server lists)",
+            CLIENT,
+        )
+    )
+    concurrency: int = field(
+        default=8,
+        metadata=declared(
+            "--concurrency N",
+            "number of requests in flight at the same time",
+            STREAMS,
+            Whole(),
+            label="streams at once",
+            hint="1: a single reader",
+            always_written=True,
+        ),
+    )
+    requests: int = field(
+        default=64,
+        metadata=declared(
+            "--requests N",
+            "requests to measure (default: 8 per stream; 30 s of a --rate)",
+            SIZE,
+            Whole(),
+            label="requests",
+            hint="without the warm-up",
+            in_preset=True,
+            preset_default=32,
+            always_written=True,
+        ),
+    )
+    max_tokens: int = field(
+        default=128,
+        metadata=declared(
+            "--max-tokens N",
+            "output tokens of each request",
+            SIZE,
+            Whole(),
+            label="output tokens each",
+            hint="forced where possible",
+            in_preset=True,
+            always_written=True,
+        ),
+    )
+    input_tokens: int = field(  # approximate prompt length
+        default=128,
+        metadata=declared(
+            "--input-tokens N",
+            "prompt tokens of each request",
+            SIZE,
+            Whole(),
+            label="prompt tokens each",
+            hint="approximately",
+            in_preset=True,
+            always_written=True,
+        ),
+    )
+    warmup: int = field(  # requests of the same shape before the measured ones
+        default=8,
+        metadata=declared(
+            "--warmup N",
+            "requests to send before the measured ones",
+            SIZE,
+            Whole(0),
+            label="warm-up requests",
+            hint="same shape, not counted",
+            in_preset=True,
+            preset_default=4,
+            always_written=True,
+        ),
+    )
+    profile: str = field(
+        default="quick",
+        metadata=declared("--profile NAME", f"shape of the load: {', '.join(PROFILES)}", SHAPE),
+    )
+    # warm up by at least `warmup` requests, until two windows agree within 3 %
+    until_steady: bool = field(
+        default=False,
+        metadata=declared(
+            "--until-steady",
+            "warm up until two windows of time show the same throughput",
+            SHAPE,
+            Switch(),
+            label="warm up until steady",
+            hint="two windows agree within 3 %",
+        ),
+    )
+    # let prompts share a prefix, to measure with the prefix cache
+    shared_prefix: bool = field(
+        default=False,
+        metadata=declared(
+            "--shared-prefix",
+            "send prompts with a common beginning, so that the server's prefix cache takes effect",
+            SHAPE,
+            Switch(),
+            label="prefix cache",
+            hint="off: every prompt is new",
+        ),
+    )
+    # requests per second on a schedule; `concurrency` then limits the requests in flight
+    rate: float | None = field(
+        default=None,
+        metadata=declared(
+            "--rate R",
+            "start R requests per second on a schedule, with at most --concurrency (256) in flight",
+            SHAPE,
+            Number("requests per second"),
+            label="requests a second",
+            hint="empty: each stream sends without pause",
+        ),
+    )
+    # no request starts after this time; `requests` is then the maximum
+    seconds: float | None = field(
+        default=None,
+        metadata=declared(
+            "--seconds S",
+            "start requests for S seconds, in place of --requests",
+            SIZE,
+            _SECONDS,
+            label="seconds",
+            hint="no request starts after this time",
+        ),
+    )
+    arrival: str = field(  # of an open loop; "poisson" draws the times from `seed`
+        default="poisson",
+        metadata=declared(
+            "--arrival",
+            "spacing of the requests of a --rate",
+            SHAPE,
+            Choice(("poisson", "constant")),
+            label="schedule",
+            hint="of requests a second",
+        ),
+    )
+    # output lengths are drawn from max_tokens * (1 ± this), from `seed`
+    length_spread: float = field(
+        default=0.0,
+        metadata=declared(
+            "--length-spread SHARE",
+            "vary the output length: 0.2 requests 80 to 120 % of --max-tokens",
+            SHAPE,
+            Fraction("0.2 for ±20 %"),
+        ),
+    )
+    slo: str = field(  # limits on latencies (model/slo.py): "ttft<=500@p95, tpot<=40@p95"
+        default="",
+        metadata=declared(
+            "--slo LIMITS",
+            "limits on latencies in ms, each for a share of the requests: "
+            "'ttft<=500@p95, tpot<=40@p95, e2e<=8000@99%'",
+            SHAPE,
+            CheckedText(_check_slo),
+            in_preset=True,
+        ),
+    )
+    endpoint: str = field(
+        default="chat",
+        metadata=declared(
+            "--endpoint",
+            "/v1/chat/completions, /v1/completions or /v1/embeddings",
+            SHAPE,
+            Choice(("chat", "completions", "embeddings")),
+            in_preset=True,
+        ),
+    )
+    stream: bool = field(  # False: one JSON answer per request, so neither TTFT nor ITL
+        default=True,
+        metadata=declared(
+            "--stream",
+            "stream the answers (default); whole answers have neither TTFT nor ITL",
+            SHAPE,
+            Switch(),
+        ),
+    )
+    # The user's own prompts from a file, used in turn; () = synthetic prompts. Each is JSON: a
+    # string, or messages.
+    prompts: tuple[str, ...] = ()
+    # file name, count and digest of `prompts`, stored with the result
+    prompts_name: str = field(
+        default="",
+        metadata=declared(
+            "--prompts FILE",
+            "your own prompts: JSON lines with prompt, text or messages and optionally max_tokens, "
+            "or ShareGPT JSON",
+            SHAPE,
+            argument="prompts_file",
+            label="prompts file",
+            hint="JSON lines of your own",
+        ),
+    )
+    extra_body: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata=declared(
+            "--extra-body JSON", "fields to add to the body of every request", SHAPE, JsonObject()
+        ),
+    )
+    # the user's own command as the workload, with the endpoint in its environment
+    command: tuple[str, ...] = field(
+        default=(),
+        metadata=declared(
+            "--command TEXT",
+            "your own benchmark command as one quoted string; {base_url} and {model} are replaced, "
+            "and variables such as OPENAI_BASE_URL are set",
+            SHAPE,
+            Command(),
+            argument="own_command",
+        ),
+    )
+    temperature: float = 0.0
+    seed: int = field(
+        default=0,
+        metadata=declared("--seed N", "seed of lengths and arrival times", CLIENT, Whole(None)),
+    )
+    # marks every prompt, so that the prefix cache cannot answer; "" = generated per run
+    salt: str = ""
+    # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
+    prompt_words: int | None = None
+    # Limits; None: derived from the server's speed (bench/time_limits.py).
+    timeout_s: float | None = field(
+        default=None,
+        metadata=declared(
+            "--timeout S",
+            "time limit of one request (default: at least 120 s to the first token, then no limit)",
+            CLIENT,
+            _SECONDS,
+            in_preset=True,
+        ),
+    )
+    stall_s: float | None = field(  # without a byte after the first content
+        default=None,
+        metadata=declared(
+            "--stall-timeout S",
+            "longest pause after the first token of a request (default: 60, more on a slow server)",
+            CLIENT,
+            _SECONDS,
+            in_preset=True,
+        ),
+    )
+    # for the whole run: requests in flight at that time count as failed
+    deadline_s: float | None = field(
+        default=None,
+        metadata=declared(
+            "--deadline S",
+            "time limit of the whole run (default: 1800, or more on a slow server)",
+            CLIENT,
+            _SECONDS,
+            in_preset=True,
+        ),
+    )
+    ignore_eos: bool = field(  # dropped with a note if the engine rejects it
+        default=True,
+        metadata=declared(
+            "--natural-lengths",
+            "let answers end where the model ends them, instead of sending ignore_eos",
+            CLIENT,
+            Constant(False),
+        ),
+    )
+    random_weights: bool = field(  # of the model, whose text then need not be language
+        default=False,
+        metadata=declared(
+            "--random-weights",
+            "the model has random weights, so its text need not make sense",
+            CLIENT,
+            Constant(),
+        ),
+    )
+    # where the load client runs; "": on the server's host if that can run it
+    client: str = field(
+        default="",
+        metadata=declared(
+            "--client",
+            "where the load client runs for a server on another host: on that host (default, if "
+            "its python3 can), or here, through the ssh tunnel",
+            CLIENT,
+            Choice(("here", "host"), may_be_empty=True),
+        ),
+    )
+    # name of the variable that holds the key; the key itself is never stored
+    api_key_env: str | None = field(
+        default=None,
+        metadata=declared(
+            "--api-key-env NAME", "environment variable that contains the API key", CLIENT
+        ),
+    )
+    # PEM file of the CAs to trust at an https URL; "" = the machine's
+    ca_file: str = field(
+        default="",
+        metadata=declared(
+            "--cacert FILE",
+            "PEM file of the CA to trust for an https URL",
+            CLIENT,
+            exclusive="certificate",
+        ),
+    )
+    insecure: bool = field(
+        default=False,
+        metadata=declared(
+            "--insecure",
+            "accept any certificate of an https URL",
+            CLIENT,
+            Constant(),
+            exclusive="certificate",
+        ),
+    )
+
+
+def _load_options() -> tuple[LoadOption, ...]:
+    found: list[LoadOption] = []
+    for one in fields(BenchSpec):
+        option = declaration_in(one.metadata)
+        if option is None:
+            continue
+        default = one.default
+        if default is MISSING:
+            default = None if one.default_factory is MISSING else one.default_factory()
+        found.append(option._replace(field=one.name, default=default))
+    return tuple(found)
+
+
+OPTIONS = _load_options()
+# Fields of one server or one run. A repeated benchmark has the others in common with the first.
+_OF_ONE_RUN = ("url", "model", "salt", "prompt_words", "api_key_env", "ca_file", "insecure")
+REPEATED = tuple(one.name for one in fields(BenchSpec) if one.name not in _OF_ONE_RUN)

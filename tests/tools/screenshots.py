@@ -324,6 +324,25 @@ async def _experiment(scene: Scene) -> None:
     await scene.press("escape")
 
 
+async def _answers(scene: Scene) -> None:
+    """Take pictures of the page about the answers before and after a change of the KV cache type."""
+    await scene.load("vllmany")
+    scene.session.plans.set_flag("port", "8007")  # other scenes run at the same time
+    await scene.start()
+    await scene.bench("8", "tab", "1", "6")
+    before = scene.session.state.bench.last_id
+    scene.session.plans.set_flag("kv-cache-dtype", "fp8")
+    await scene.press("full_stop", "enter")
+    await scene.until(
+        lambda: scene.session.state.bench.last_id != before and not scene.session.state.busy
+    )
+    await scene.press("Q")
+    await scene.until(lambda: scene.page == "Answers of A and B")
+    await scene.shot("answers-120x40")
+    await scene.shot("answers-80x24", (80, 24))
+    await scene.press("escape")
+
+
 _SPARKS = """[clusters.sparks]
 nodes = ["sim:gb10@spark-01", "sim:gb10@spark-02"]
 reserve_gib = 8
@@ -371,6 +390,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "cluster": ("cluster:sparks", _cluster),
     "job": ("sim:four-pcie@login", _job),
     "doctor": ("sim:rtx-5060ti-old-stack", _doctor),
+    "answers": ("sim:rtx-pro-6000", _answers),
 }
 
 

@@ -35,6 +35,7 @@ from workbench.model.answer_text import (
 from workbench.model.answer_usage import Counted, said_per_token, usage_agrees
 from workbench.model.answer_words import (
     begin_alike,
+    doubled_words,
     has_words,
     nearly_equal,
     out_of_order,
@@ -312,7 +313,7 @@ def _defect_of(text: str) -> str:
     """Return what is wrong with the text of an answer; "" if nothing is."""
     if defect := features(text).defect or without_spaces(text) or spelled_out(text):
         return defect
-    if defect := features(text[len(text) // 2 :]).defect_of_end:
+    if defect := doubled_words(text) or features(text[len(text) // 2 :]).defect_of_end:
         return defect
     return "" if has_words(text) else "has no words"
 

@@ -29,6 +29,7 @@ _MOST = 0.5
 _MANY = 0.25
 _SOME = 0.1
 _LEAST_ANSWERS = 4
+_LEAST_BROKEN = 2  # answers of a probe
 _EQUAL_CHARACTERS = 200  # models begin answers to similar prompts with equal words
 _SURELY_EQUAL_CHARACTERS, _SURELY_EQUAL = 300, 8  # of a model that follows: it read no prompt
 # Characters of a token, mean over a run. Four tokens of one byte can be a character.
@@ -122,13 +123,15 @@ def _kind_of_garbage(
     if load.looked_at >= _LEAST_ANSWERS and load.share(load.repeated_answers) >= _NEARLY_ALL:
         unit = f'"{load.repeated}"'
         return f"degenerate output: {load.repeated_answers} {of} are only {unit}", Level.ERROR
-    symbols = not any(map(str.isalnum, load.repeated))
-    if symbols and load.repeated_answers >= max(_LEAST_ANSWERS, _SOME * load.looked_at):
-        # an answer of the probe that is broken too proves that `ignore_eos` is not the cause
-        seen = probe is not None and any(place.broken for place in probe.places.values())
-        sure = seen or load.share(load.repeated_answers) >= _MOST
+    if load.repeated_answers >= max(_LEAST_ANSWERS, _SOME * load.looked_at):
         text = f'degenerate output: {load.repeated_answers} {of} are only "{load.repeated}"'
-        return text, Level.ERROR if sure else Level.WARN
+        broken = 0 if probe is None else sum(place.broken for place in probe.places.values())
+        if not any(map(str.isalnum, load.repeated)):
+            # an answer of the probe that is broken too proves that `ignore_eos` is not the cause
+            sure = bool(broken) or load.share(load.repeated_answers) >= _MOST
+            return text, Level.ERROR if sure else Level.WARN
+        if broken >= _LEAST_BROKEN:  # of a word, one broken answer of the probe may be chance
+            return text, Level.ERROR
     if load.share(load.salad) >= _MANY:
         sure = load.share(load.salad) >= _MOST and asked.prompt_characters is None
         level = Level.ERROR if sure else Level.WARN

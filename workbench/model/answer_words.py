@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 from workbench.model.answer_text import Answer, is_jumbled
 
@@ -43,6 +44,8 @@ _SPACED = re.compile(  # Latin, Greek, Cyrillic, Hebrew, Arabic, Hangul
 )
 _LEAST_SPACED, _LEAST_SPACES = 80, 0.03
 _LEAST_SPELLED, _SPELLED_SHARE = 20, 0.8
+# Each word once more; no language does this with more than a word here and there.
+_LEAST_DOUBLED, _DOUBLED_SHARE, _DOUBLED_WORDS = 12, 0.3, 4
 _LEAST_LETTERS_SHARE = 0.2
 _DIGITS = re.compile(r"\d+")
 _LEAST_EQUAL_WORDS, _LEAST_EQUAL_CHARACTERS = 8, 40  # shorter answers are often alike
@@ -199,6 +202,16 @@ def spelled_out(text: str) -> str:
     if len(words) < _LEAST_SPELLED or single < _SPELLED_SHARE * len(words):
         return ""
     return "has a space after each letter"
+
+
+def doubled_words(text: str) -> str:
+    """Return that a text says its words twice in a row, as the end of a sentence that begins with
+    "the answer"; "" if it does not. Speculation that emits an accepted token again does this."""
+    words = [word.lower() for word in text.split() if _letters(word)]
+    doubled = [word for before, word in pairwise(words) if before == word]
+    if len(words) < _LEAST_DOUBLED or len(doubled) < _DOUBLED_SHARE * len(words):
+        return ""
+    return "says its words twice" if len(set(doubled)) >= _DOUBLED_WORDS else ""
 
 
 def _spaces(text: str) -> float:

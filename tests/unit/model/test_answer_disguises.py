@@ -84,6 +84,12 @@ GARBAGE: dict[str, tuple[str, Callable[[random.Random, Ask], str]]] = {
         "has a space after each letter",
         lambda draw, ask: " ".join(f"{ask.word} {PROSE[draw.randrange(9) :]}".replace(" ", "")),
     ),
+    "each word twice": (
+        "says its words twice",
+        lambda draw, ask: " ".join(
+            f"{word} {word}" for word in f"{ask.word} {PROSE[draw.randrange(9) :]}".split()
+        ),
+    ),
     "random tokens after a good beginning": (
         "ends in scripts or symbols at random",
         lambda draw, ask: (
@@ -208,6 +214,17 @@ def test_marks_in_a_part_of_the_load_are_invalid_if_the_probe_has_some_too() -> 
         probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 16)})
         (one,) = load_findings(load, Asked("m"), probe)
         assert (one.code, one.level) == (DEGENERATE, level), broken
+
+
+def test_a_word_in_a_part_of_the_load_is_invalid_if_two_answers_of_the_probe_are_broken() -> None:
+    load = SetFeatures(16, 16, repeated=" of", repeated_answers=4, collapsed=4)
+    for broken, levels in ((1, []), (2, [Level.ERROR])):
+        # one before and one after the load: neither group of four blames its place
+        probe = ProbeOutcome(
+            {"together": PlaceOutcome(8, broken, 6), "long": PlaceOutcome(4, 0, 4)}
+        )
+        found = load_findings(load, Asked("m"), probe)
+        assert [one.level for one in found] == levels, broken
 
 
 @pytest.mark.parametrize(("salad", "level"), [(7, None), (8, Level.WARN), (16, Level.ERROR)])

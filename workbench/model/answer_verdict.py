@@ -28,6 +28,7 @@ _NEARLY_ALL = 0.9
 _MOST = 0.5
 _MANY = 0.25
 _SOME = 0.1
+_PART = 0.05  # of the load, if answers of the probe are broken too
 _LEAST_ANSWERS = 4
 _LEAST_BROKEN = 2  # answers of a probe
 _EQUAL_CHARACTERS = 200  # models begin answers to similar prompts with equal words
@@ -123,9 +124,10 @@ def _kind_of_garbage(
     if load.looked_at >= _LEAST_ANSWERS and load.share(load.repeated_answers) >= _NEARLY_ALL:
         unit = f'"{load.repeated}"'
         return f"degenerate output: {load.repeated_answers} {of} are only {unit}", Level.ERROR
-    if load.repeated_answers >= max(_LEAST_ANSWERS, _SOME * load.looked_at):
+    broken = 0 if probe is None else sum(place.broken for place in probe.places.values())
+    part = _PART if broken else _SOME
+    if load.repeated_answers >= max(_LEAST_ANSWERS, part * load.looked_at):
         text = f'degenerate output: {load.repeated_answers} {of} are only "{load.repeated}"'
-        broken = 0 if probe is None else sum(place.broken for place in probe.places.values())
         if not any(map(str.isalnum, load.repeated)):
             # an answer of the probe that is broken too proves that `ignore_eos` is not the cause
             sure = bool(broken) or load.share(load.repeated_answers) >= _MOST

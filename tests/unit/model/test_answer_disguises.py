@@ -216,6 +216,14 @@ def test_marks_in_a_part_of_the_load_are_invalid_if_the_probe_has_some_too() -> 
         assert (one.code, one.level) == (DEGENERATE, level), broken
 
 
+def test_marks_in_a_twelfth_of_the_load_are_invalid_if_the_probe_has_some_too() -> None:
+    load = SetFeatures(answers=64, looked_at=64, repeated="!", repeated_answers=6)
+    for broken, levels in ((0, []), (1, [Level.ERROR])):
+        probe = ProbeOutcome({"together": PlaceOutcome(16, broken, 15)})
+        found = load_findings(load, Asked("m"), probe)
+        assert [one.level for one in found] == levels, broken
+
+
 def test_a_word_in_a_part_of_the_load_is_invalid_if_two_answers_of_the_probe_are_broken() -> None:
     load = SetFeatures(16, 16, repeated=" of", repeated_answers=4, collapsed=4)
     for broken, levels in ((1, []), (2, [Level.ERROR])):

@@ -7,19 +7,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean, mean, stdev
 
 from workbench.model.bench import BenchSummary
-from workbench.model.metrics import METRICS, value_of
-
-_SHOWN = (
-    "output_tok_s",
-    "request_s",
-    "ttft_ms.p50",
-    "itl_ms.mean",
-    "tpot_ms.mean",
-    "e2e_ms.p50",
-    "power_w",
-    "tok_per_joule",
-    "duration_s",
-)
+from workbench.model.metrics import METRICS, repeated_metrics, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +15,12 @@ class Spread:
     """The values of one metric over several runs. `cv_pct` is the sample standard deviation in
     percent of the mean, or None for a single run."""
 
-    metric: str
+    metric: str  # in JSON, such as "ttft_p50_ms"
     unit: str
     values: tuple[float, ...]
     geometric_mean: float
     cv_pct: float | None
+    name: str = ""  # in the table of metrics, such as "ttft_ms.p50"
 
 
 def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
@@ -39,17 +28,22 @@ def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
     without any value are left out."""
     usable = [s for s in summaries if not s.refused]
     found = []
-    for metric in _SHOWN:
+    for metric in repeated_metrics():
         name, _, part = metric.partition(".")
         known = (value_of(summary, metric) for summary in usable)
         values = tuple(value for value in known if value is not None and value > 0)
         if values:
             cv = 100 * stdev(values) / mean(values) if len(values) > 1 else None
             middle = round(geometric_mean(values), 4)
-            title = f"{name.removesuffix('_ms')}_{part}_ms" if part else name
+            json_name = f"{name.removesuffix('_ms')}_{part}_ms" if part else name
             found.append(
                 Spread(
-                    title, METRICS[name].unit, values, middle, None if cv is None else round(cv, 3)
+                    metric=json_name,
+                    unit=METRICS[name].unit,
+                    values=values,
+                    geometric_mean=middle,
+                    cv_pct=None if cv is None else round(cv, 3),
+                    name=metric,
                 )
             )
     return tuple(found)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.cluster import use_cluster
 from workbench.cli.open_session import connected
-from workbench.cli.output import emit, finding_line, note, say
+from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     ),
 )
 async def check(arguments: argparse.Namespace) -> int:
+    from workbench.report.finding_blocks import doctor_blocks
+    from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts import cluster_check
     from workbench.session.servers.cluster_servers import cluster_of
 
@@ -45,21 +47,14 @@ async def check(arguments: argparse.Namespace) -> int:
                 note(f"{arguments.preset} is not checked: its addresses are not known")
         report = await cluster_check.examine(cluster_of(session), session.plans.current)
     found = cluster_check.findings(report)
-    if arguments.json:
-        emit(
-            {
-                "cluster": arguments.name,
-                **_report_json(report),
-                "findings": [f.as_json() for f in found],
-            }
-        )
-    else:
-        for node in report.nodes:
-            say(f"{node.name}  {cluster_check.node_text(node)}")
-        for finding in found:
-            say(finding_line(finding))
-        if not found:
-            note("the nodes fit together")
+    lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
+    document = {
+        "cluster": arguments.name,
+        **_report_json(report),
+        "findings": [f.as_json() for f in found],
+    }
+    blocks = doctor_blocks(found, lines, "The nodes fit together.")
+    emit_or_say(arguments.json, document, block_lines(blocks))
     return 1 if worst(found) is Level.ERROR else 0
 
 

@@ -83,8 +83,18 @@ def _load_line(result: BenchResult) -> str:
 
 
 def spread_lines(spreads: Sequence[Spread], runs: int, invalid: int) -> Iterator[str]:
+    """Yield the lines that `bench --repeat` prints about the scatter of each metric."""
+    from workbench.model.metrics import metric_title
+    from workbench.report.blocks import Table
+    from workbench.report.format_values import metric_number
+    from workbench.report.formats.terminal import block_lines
+
     left_out = f", {invalid} of them invalid and left out" if invalid else ""
     yield f"{runs} runs{left_out}: geometric mean, and standard deviation between the runs"
+    rows = []
     for one in spreads:
-        cv = "" if one.cv_pct is None else f"  ± {one.cv_pct:.2f} %"
-        yield f"  {one.metric:<14} {one.geometric_mean:>12,.2f} {one.unit:<6}{cv}"
+        scatter = "" if one.cv_pct is None else f"± {one.cv_pct:.2f} %"
+        mean = metric_number(one.name, one.geometric_mean)
+        rows.append((metric_title(one.name), one.unit, mean, scatter))
+    head = ("metric", "unit", "mean", "scatter")
+    yield from block_lines([Table(head, tuple(rows), frozenset({2, 3}))])

@@ -152,7 +152,7 @@ def decimals_of(name: str) -> int | None:
     return entry.decimals if entry else None
 
 
-def key_metrics() -> list[str]:
+def table_metrics() -> list[str]:
     """Return the names of the values that narrow tables show, the most important first, such as
     "output_tok_s" and "ttft_ms.p50"."""
     important = sorted((e for e in _ENTRIES if e.importance), key=lambda e: e.importance)
@@ -163,11 +163,23 @@ def key_metrics() -> list[str]:
     ]
 
 
+def repeated_metrics() -> list[str]:
+    """Return the names of the values that several runs of one benchmark show with their scatter: of
+    each latency its first key part, or p50."""
+    names = []
+    for entry in _ENTRIES:
+        if entry.higher_is_better is None or entry.optional:
+            continue
+        part = (*entry.key_parts, "p50")[0]
+        names.append(f"{entry.name}.{part}" if entry.group == LATENCY else entry.name)
+    return names
+
+
 def deciding_metrics() -> list[str]:
     """Return the names of the metrics that the screen offers to decide an experiment: of each
     latency the first of its key parts, which few requests are enough to measure."""
     names: dict[str, str] = {}
-    for name in key_metrics():
+    for name in table_metrics():
         names.setdefault(name.partition(".")[0], name)
     return [*names.values()]
 

@@ -11,16 +11,21 @@ NO_ADVICE = "No finding: nothing in the facts asks for a change."
 
 
 def doctor_blocks(
-    findings: Sequence[Finding], lines: Sequence[tuple[str, str]]
+    findings: Sequence[Finding],
+    lines: Sequence[tuple[str, str]],
+    nothing: str = "Nothing is missing.",
 ) -> list[ShownBlock]:
-    """Return what is missing or does not fit on a host, with the next steps, and then `lines`, pairs
-    (label, text) with what was read from the host."""
+    """Return what is missing or does not fit on a host or a cluster, with the next steps, and then
+    `lines`, pairs (label, text) with what was read. `nothing` is the text if all fits."""
     found: list[ShownBlock] = []
     for finding in findings:
-        facts = (("next", finding.fix),) if finding.fix else ()
-        found.append(FindingBlock(finding.level, finding.text, facts))
+        changes = " ".join(change.text for change in finding.changes)
+        facts = (("next", finding.fix), ("change", changes))
+        known = tuple((label, text) for label, text in facts if text)
+        place = f"{finding.place}: " if finding.place else ""
+        found.append(FindingBlock(finding.level, f"{place}{finding.text}", known))
     if not found:
-        found.append(TextBlock("Nothing is missing.", mark="good"))
+        found.append(TextBlock(nothing, mark="good"))
     if lines:
         found += [Heading("Facts"), Facts(tuple(lines))]
     return found

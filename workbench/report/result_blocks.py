@@ -31,6 +31,7 @@ from workbench.model.metrics import (
     SummaryMetric,
     metrics_of,
     short_title,
+    table_metrics,
     value_of,
 )
 from workbench.model.secrets import SERVER_KEY_VARIABLE
@@ -85,14 +86,6 @@ _SPEC_FIELDS_NOT_LISTED = {
     "extra_body",
     "api_key_env",
 }
-_OVERVIEW = (
-    "output_tok_s",
-    "ttft_ms.p50",
-    "ttft_ms.p90",
-    "itl_ms.mean",
-    "power_w",
-    "tok_per_joule",
-)
 
 
 def title_of(result: BenchResult) -> str:
@@ -414,7 +407,7 @@ def _notes(result: BenchResult) -> list[Block]:
 
 def overview(results: Sequence[BenchResult]) -> Table:
     """Return a table with one row for each result."""
-    rows = []
+    metrics, rows = table_metrics(), []
     for result in results:
         summary, imported = result.summary, result.conditions.imported
         has_streams = _is_known(result, "concurrency") and not result.spec.command
@@ -428,9 +421,14 @@ def overview(results: Sequence[BenchResult]) -> Table:
                 f"#{result.id}" + (f" ({imported})" if imported else ""),
                 result.conditions.model,
                 str(result.spec.concurrency) if has_streams else NA,
-                *(metric_number(name, value_of(summary, name)) for name in _OVERVIEW),
+                *(metric_number(name, value_of(summary, name)) for name in metrics),
                 state,
             )
         )
-    head = ("result", "model", "streams", *map(short_title, _OVERVIEW), "state")
-    return Table(head, tuple(rows), frozenset(range(2, len(head) - 1)))
+    head = ("result", "model", "streams", *map(short_title, metrics), "state")
+    return Table(
+        head=head,
+        rows=tuple(rows),
+        numeric=frozenset(range(2, len(head) - 1)),
+        importance=(0, 0, 0, *range(len(metrics)), 0),
+    )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from workbench.model.findings import Level
 from workbench.report.blocks import (
     Alert,
-    Block,
     CodeBlock,
     Facts,
     FindingBlock,
@@ -37,27 +36,14 @@ _FACT_LABEL = 10
 _LABELS = {"rejected": " REJECTED ", "simulated": " SIMULATED "}
 
 
-def block_rows(blocks: Iterable[ShownBlock], width: int) -> list[Row]:
-    """Return the blocks as rows of at most `width` cells. Plots and folded details are left out."""
-    return [row for block in blocks for row in _rows(block, width)]
+def block_rows(blocks: Iterable[ShownBlock], width: int, *, complete: bool = False) -> list[Row]:
+    """Return the blocks as rows of at most `width` cells. Plots are left out. With `complete`, as on
+    a page of their own, folded details are shown, and a table that is wider than `width` becomes
+    labels with texts, of which nothing is cut."""
+    return [row for block in blocks for row in _rows(block, width, complete)]
 
 
-def fitted(blocks: Iterable[Block], width: int) -> list[Block]:
-    """Return the blocks for a page of their own. A table that is wider than `width` becomes labels
-    with texts, which are never cut, and folded details are shown."""
-    found: list[Block] = []
-    for block in blocks:
-        match block:
-            case Table() if sum(_widths(block)) + _GAP * len(block.head) > width:
-                found.append(_stacked(block))
-            case Fold():
-                found += [Heading(block.title, 3), *fitted(block.blocks, width)]
-            case _:
-                found.append(block)
-    return found
-
-
-def _stacked(table: Table) -> Facts:
+def _stacked(table: Table, width: int) -> list[Row]:
     """Return a table as one label with a text per row. The text has the other cells with their
     heads. Cells without a value are left out."""
 
@@ -65,16 +51,10 @@ def _stacked(table: Table) -> Facts:
         pairs = zip(table.head[1:], cells, strict=True)
         return ", ".join(f"{head} {cell}" for head, cell in pairs if cell != NA)
 
-    return Facts(tuple((row[0], text(row[1:])) for row in table.rows))
+    return fact_rows([(row[0], text(row[1:])) for row in table.rows], width)
 
 
-def _widths(table: Table) -> list[int]:
-    """Return the width of the longest cell of each column."""
-    full = [table.head, *(row for row in table.rows if any(row[1:]))]
-    return [max(map(width_of, column)) for column in zip(*full, strict=True)]
-
-
-def _rows(block: ShownBlock, width: int) -> list[Row]:
+def _rows(block: ShownBlock, width: int, complete: bool) -> list[Row]:
     match block:
         case Heading():
             return [(), ((cut(block.text, width), "title"),)]
@@ -87,7 +67,7 @@ def _rows(block: ShownBlock, width: int) -> list[Row]:
             texts = [(title, f"{value}  ({detail})") for title, value, detail in block.items]
             return fact_rows(texts, width)
         case Table():
-            return _table(block, width)
+            return _table(block, width, complete)
         case Facts():
             return fact_rows(block.rows, width)
         case CodeBlock():
@@ -98,6 +78,9 @@ def _rows(block: ShownBlock, width: int) -> list[Row]:
             ]
         case FindingBlock():
             return _finding(block, width)
+        case Fold() if complete:
+            inner = (Heading(block.title, 3), *block.blocks)
+            return block_rows(inner, width, complete=True)
         case Fold() | PlotBlock():
             return []
 
@@ -146,10 +129,14 @@ def _alert(alert: Alert, width: int) -> list[Row]:
     return [title, *reasons, ()]
 
 
-def _table(table: Table, width: int) -> list[Row]:
+def _table(table: Table, width: int, complete: bool) -> list[Row]:
     """Return a table whose columns are as wide as their cells. In too little room it has the short
     wordings, then no columns of little importance, and then cut texts. A long text in the last
-    column is wrapped. A row with text in its first cell only has the whole width."""
+    column is wrapped. A row with text in its first cell only has the whole width. With `complete`,
+    a table in too little room is one text per row."""
+    lines, columns = [table.head, *table.rows], range(len(table.head))
+    if complete and _least_width(table, lines, columns, whole=True, gap=_GAP) > width:
+        return _stacked(table, width)
     layout = _layout_of(table, width)
     marks = table.marks or ("",) * len(table.rows)
     rows = _table_row(layout, layout.head, width, "head", "head")

@@ -14,12 +14,23 @@ from typing import Any
 import pytest
 from support import made_results
 
-from workbench.cli.result_output import result_json, result_lines
+from workbench.bench.repeated_runs import spread
+from workbench.cli.result_output import result_json, result_lines, spread_lines
 from workbench.model.bench import BenchResult, Distribution
-from workbench.model.metrics import LATENCY, METRICS, PARTS, SummaryMetric
+from workbench.model.metrics import (
+    LATENCY,
+    METRICS,
+    PARTS,
+    SummaryMetric,
+    metric_title,
+    short_title,
+    table_metrics,
+    value_of,
+)
 from workbench.report.content import Report
-from workbench.report.format_values import number
+from workbench.report.format_values import metric_number, number
 from workbench.report.registry import output_format
+from workbench.report.result_blocks import overview
 from workbench.tui.pages.result import result_rows
 
 
@@ -155,3 +166,33 @@ def test_the_page_keeps_every_percentile_at_every_width(width: int) -> None:
     for metric in METRICS.values():
         if metric.group == LATENCY:
             assert any(row.split()[-len(PARTS) :] == numbers_of(metric, result) for row in rows)
+
+
+def test_the_scatter_of_several_runs_has_each_compared_metric_by_its_title() -> None:
+    """`bench --repeat` had a list of its own, and named metrics by their fields."""
+    result = with_every_metric()
+    other = replace(result, summary=replace(result.summary, output_tok_s=2000.0))
+    shown = "\n".join(spread_lines(spread([result.summary, other.summary]), 2, 0))
+    compared = [m for m in METRICS.values() if m.higher_is_better is not None and not m.optional]
+    assert len(shown.splitlines()) == 2 + len(compared)
+    for metric in compared:
+        title = metric_title(metric.name)
+        assert title in shown, title
+        assert any(row[0] == metric.unit for row in rows_titled(title, shown)) or (
+            metric.group == LATENCY
+        )
+    (output,) = rows_titled("output", shown)
+    assert output == ["tok/s", "1,414", "± 47.14 %"]
+
+
+@pytest.mark.parametrize("render", ["txt", "md", "html"])
+def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: str) -> None:
+    """Reports had a list of their own."""
+    result = with_every_metric()
+    table = overview([result])
+    assert table.head[3:-1] == tuple(map(short_title, table_metrics()))
+    cells = [metric_number(name, value_of(result.summary, name)) for name in table_metrics()]
+    assert list(table.rows[0][3:-1]) == cells
+    report = replace(Report.of_result(result), results=(result, result))
+    text = output_format(render).render(report)
+    assert all(cell in text for cell in cells)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -57,6 +58,16 @@ def test_what_is_missing_on_a_host_comes_before_what_was_read() -> None:
     assert screen(blocks, 78).startswith("x the driver is missing next install it")
 
 
+def test_a_check_of_a_cluster_names_the_place_and_the_change() -> None:
+    found = replace(MISSING, file="node-2", changes=(PlanChange("port", 8001),))
+    lines = block_lines(doctor_blocks([found], [("node-1", "127.0.0.2")]))
+    assert lines[0] == "error: node-2: the driver is missing"
+    assert lines[2].split() == ["change", "--set", "port=8001"]
+
+
 def test_nothing_found_is_said() -> None:
     assert block_lines(doctor_blocks([], [])) == ["  Nothing is missing."]
+    assert block_lines(doctor_blocks([], [], "The nodes fit together.")) == [
+        "  The nodes fit together."
+    ]
     assert block_lines(advice_blocks([], {})) == [f"  {NO_ADVICE}"]

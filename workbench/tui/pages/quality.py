@@ -128,7 +128,7 @@ def quality_rows(result: QualityResult, width: int) -> list[Row]:
     A table that is wider than the page is shown as one paragraph a row."""
     from workbench.report.blocks import SIMULATED
     from workbench.report.quality_blocks import detail_blocks, problem_blocks, side_facts
-    from workbench.tui.block_rows import block_rows, fact_rows, fitted
+    from workbench.tui.block_rows import block_rows, fact_rows
 
     role = _ROLES.get(result.verdict, "warnb")
     rows: list[Row] = [*paragraph(result.summary, width, role), ()]
@@ -137,4 +137,4 @@ def quality_rows(result: QualityResult, width: int) -> list[Row]:
     rows += _sides(result.a, result.b, width)
     rows += fact_rows([one for one in side_facts(result) if one[0] not in ("A", "B")], width)
     blocks: Sequence[Block] = detail_blocks(result)
-    return [*rows, *block_rows(fitted(blocks, width), width)]
+    return [*rows, *block_rows(blocks, width, complete=True)]

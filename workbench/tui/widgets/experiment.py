@@ -12,7 +12,7 @@ from workbench.bench.experiment import order
 from workbench.model.bench import half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
-from workbench.model.metrics import key_metrics, short_title
+from workbench.model.metrics import short_title, table_metrics
 from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
 from workbench.tui.formats import day_and_time, elapsed, figure, left_text, whole
 from workbench.tui.glyphs import G
@@ -214,7 +214,7 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
 def _metrics(e: Experiment) -> list[MetricChange]:
     found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
     changes = {m.metric: m for m in found}
-    shown = dict.fromkeys((e.spec.metric, *key_metrics()))
+    shown = dict.fromkeys((e.spec.metric, *table_metrics()))
     return [changes[name] for name in shown if name in changes]
 
 

@@ -446,6 +446,30 @@ def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     )
 
 
+_FEW_ACCEPTED_PCT = 25.0  # of draft tokens: vendors publish 50 and more, a broken drafter had 15
+
+
+def few_accepted(facts: Facts) -> Iterator[Advice]:
+    """Report that the engine refuses most of the draft tokens."""
+    engine = facts.summary.engine if facts.summary else None
+    accepted = engine.spec_accepted_pct if engine else None
+    if accepted is None or accepted >= _FEW_ACCEPTED_PCT:
+        return
+    text = f"only {accepted:.0f} % of the draft tokens were accepted: the others cost time"
+    fix = (
+        "draft fewer tokens, or none, and compare; if the drafter is a part of the checkpoint, "
+        "check whether its quantization left it out"
+    )
+    yield advice(
+        Level.WARN,
+        "spec.few-accepted",
+        text,
+        fix=fix,
+        source="Blackwellboy/model-serving-minefield, traps 11 and 109",
+        evidence=f"{accepted:.1f} % accepted",
+    )
+
+
 RULES: tuple[Rule, ...] = (
     near_ceiling,
     between,
@@ -460,4 +484,5 @@ RULES: tuple[Rule, ...] = (
     pipeline,
     communication,
     without_effect_on_one_stream,
+    few_accepted,
 )

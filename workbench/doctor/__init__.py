@@ -11,5 +11,6 @@ gpu_checks.py        checks of the driver and of the GPUs
 stack_checks.py      checks of CUDA, torch, FlashInfer and NCCL against the GPUs
 cluster_facts.py     reads the properties of a cluster's nodes, by cluster_node.py, a program that runs on each node
 cluster_checks.py    checks of the nodes against each other and against a plan
+known_traps.py       published traps of serving, and what of Workbench sees each (known_traps.json)
 facts_text.py        the properties of a host as lines of text
 """

@@ -12,7 +12,8 @@ cluster.py          spread a plan over the nodes of a cluster; ray.py has the co
 plans.py            make plans from presets, change plans; the rows of a flag editor
 run_as.py           the rows of a flag editor for the launcher (process, systemd, docker, ...) and its options
 containers.py       a server in a container: image, command line, mounted paths and GPUs
-validate.py         check a plan flag by flag; rules.py has the checks of several flags, plan_context.py their input
+validate.py         check a plan flag by flag; rules.py has the checks of several flags, plan_context.py their input;
+                    trap_rules.py has those of published traps
 memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
 fit_table.py        the quantizations, numbers of GPUs and context lengths with which a model fits in GPU memory
 model_facts.py      the sizes of a plan's model: model_config.py (config.json), gguf.py and weight_files.py (headers of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from workbench.engines import tuning_rules
+from workbench.engines import trap_rules, tuning_rules
 from workbench.engines.catalog import satisfies
 from workbench.engines.memory_estimate import MemoryFit, fit
 from workbench.engines.plan_context import Situation
@@ -289,4 +289,5 @@ _RULES: tuple[Rule, ...] = (
     custom_all_reduce,
     eager,
     *tuning_rules.RULES,
+    *trap_rules.RULES,
 )

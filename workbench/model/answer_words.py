@@ -53,6 +53,7 @@ _DIFFERENT_WORDS = 2
 _LEAST_BEGINNING = 20  # words: the sentences with which a model begins are shorter
 _TEMPLATE_MARK = re.compile(
     r"<\|[a-z_]{2,24}\|>|<\uff5c[^<>]{2,40}\uff5c>|<(?:start|end)_of_turn>|\[/?INST\]|</?s>"
+    r"|\A\s*</think>"  # the end of reasoning whose beginning the server took away
 )
 
 
@@ -175,7 +176,7 @@ def template_mark(answer: Answer) -> str:
     """Return a mark of a chat template in the text of an answer, such as "<|im_end|>"; "" if there
     is none. A server whose template fits the model consumes these marks."""
     found = _TEMPLATE_MARK.search(answer.text)
-    return found[0] if found else ""
+    return found[0].strip() if found else ""
 
 
 def has_words(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from workbench.model.findings import Finding
-from workbench.report.blocks import Facts, FindingBlock, Heading, ShownBlock, TextBlock
+from workbench.report.blocks import Facts, FindingBlock, Heading, ShownBlock, Table, TextBlock
 
 NO_ADVICE = "No finding: nothing in the facts asks for a change."
 
@@ -29,6 +29,13 @@ def doctor_blocks(
     if lines:
         found += [Heading("Facts"), Facts(tuple(lines))]
     return found
+
+
+def trap_blocks(summary: str, rows: Sequence[tuple[str, str, str, str, str]]) -> list[ShownBlock]:
+    """Return the table of published traps. A row has the number, the title, what sees the trap or
+    why nothing does, versions and status."""
+    head = ("trap", "what", "seen by", "versions", "status")
+    return [TextBlock(summary), Table(head, tuple(rows), importance=(0, 0, 0, 1, 2))]
 
 
 def advice_blocks(

@@ -54,6 +54,10 @@ CARD = {"limit_w": 400.0, "power_w": 399.0, "power_max_w": 600.0}
 # code -> (facts on which the rule fires, facts on which it does not)
 CASES: dict[str, tuple[Facts, Facts]] = {
     "result.refused": (facts(refused=("the client was busy",)), facts(summary=summary(10.0))),
+    "spec.few-accepted": (
+        facts(summary=engine_side(spec_accepted_pct=14.7)),
+        facts(summary=engine_side(spec_accepted_pct=50.8)),
+    ),
     "queue.limit": (
         facts(
             16,

@@ -128,6 +128,22 @@ def test_marks_of_a_template_and_a_filter_are_found() -> None:
     assert (one.code, one.level) == (FINISH, Level.ERROR)
 
 
+def test_the_end_of_reasoning_without_its_beginning_is_a_mark() -> None:
+    """A parser took the opening tag away and left the closing one; a server without a parser leaves
+    the reasoning between both."""
+
+    def answers(before: str) -> list[Probed]:
+        return [
+            said(ask, f"{before}The code word is {ask.word}. {PROSE[n:]}")
+            for n, ask in enumerate(ASKS)
+        ]
+
+    (one,) = found(answers("\n</think>\n\n")).values()
+    assert (one.code, one.level) == (TEMPLATE, Level.WARN) and "such as </think>:" in one.text
+    assert TEMPLATE not in found(answers("<think>\nA word.\n</think>\n\n"))
+    assert TEMPLATE not in found(answers("It asks for a word.\n</think>\n\n"))
+
+
 @pytest.mark.parametrize(
     ("broken", "why"),
     [

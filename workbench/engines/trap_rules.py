@@ -1,0 +1,329 @@
+"""Rules about published traps of serving: plans that start, and then write wrong text, die under
+load, or take a slow path without a word. doctor/known_traps.json lists all traps with their rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from workbench.engines.catalog import version_key
+from workbench.engines.plan_context import Situation
+from workbench.engines.speculation import drafted_tokens
+from workbench.model.findings import Finding, Level, PlanChange
+
+_MINEFIELD = "Blackwellboy/model-serving-minefield, trap {}"
+_DEEP = 8  # draft tokens; there, acceptance fell to zero behind the third token
+# tokens that all sequences together verify in one step; 32 x 16 died, and 4 x 16 ran for weeks
+_VERIFIED = 512
+_SEQUENCES = 256  # of vLLM, if max-num-seqs is not set
+_SPECULATION = "speculative-config"
+_QWEN_WITH_MTP = re.compile(r"(?i)qwen-?3\.?8")
+_INDEXED = re.compile(r"(?i)deepseek-?v3\.2|glm-?5")
+_PLAIN_CACHE = ("f32", "f16", "bf16")
+_EXPERTS = re.compile(r"num_experts_per_tok|expert_used_count|num_experts_per_token")
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _drafts(here: Situation) -> int:
+    return drafted_tokens({setting.name: setting.value for setting in here.plan.flags})
+
+
+def draft_depth(here: Situation) -> Iterator[Finding]:
+    """Report a plan that drafts so many tokens that most of them are probably refused."""
+    depth = _drafts(here)
+    if depth >= _DEEP:
+        yield Finding(
+            Level.HINT,
+            "spec.depth",
+            f"{depth} draft tokens a step: throughput has a sharp peak over the depth, and more "
+            "tokens than that are refused and cost time",
+            fix="compare smaller depths (`workbench sweep`), and read the share of accepted tokens",
+            source=_MINEFIELD.format(11),
+            evidence=f"{depth} draft tokens",
+        )
+
+
+def full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
+    """Report Qwen3.8 with MTP on vLLM 0.27, whose full CUDA graphs spoil the text without an
+    error."""
+    config = _table(here.plan.flag(_SPECULATION))
+    version = version_key(here.installed or here.catalog.version)
+    compiled = _table(here.plan.flag("compilation-config"))
+    mode = str(compiled.get("cudagraph_mode", "")).upper()
+    spared = (
+        mode in ("PIECEWISE", "NONE")
+        or here.on("enforce-eager")
+        or "num_speculative_tokens_per_batch_size" in config
+    )
+    if (
+        here.engine.name != "vllm"
+        or version[:2] != (0, 27)
+        or "mtp" not in str(config.get("method", "")).lower()
+        or not _QWEN_WITH_MTP.search(here.plan.model)
+        or spared
+    ):
+        return
+    yield Finding(
+        Level.WARN,
+        "spec.full-graphs",
+        "vLLM 0.27.1 spoils the text of Qwen3.8 with MTP under full CUDA graphs: empty or endless "
+        "answers with status 200",
+        _SPECULATION,
+        "set compilation-config to PIECEWISE CUDA graphs, and compare the text with a run without "
+        "speculation",
+        _MINEFIELD.format(122),
+        evidence=f"vLLM {here.installed or here.catalog.version}, method {config.get('method')}",
+        changes=(PlanChange("compilation-config", {**compiled, "cudagraph_mode": "PIECEWISE"}),),
+    )
+
+
+def drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
+    """Report many sequences with speculation on a GPU that shares the memory of the host."""
+    depth = _drafts(here)
+    if here.engine.name != "vllm" or not depth or not any(g.unified_memory for g in here.gpus):
+        return
+    sequences = int(here.number("max-num-seqs") or _SEQUENCES)
+    if sequences * (depth + 1) < _VERIFIED:
+        return
+    yield Finding(
+        Level.HINT,
+        "spec.unified-memory",
+        f"{sequences} sequences verify {depth + 1} tokens each in a step: on unified memory such "
+        "plans ran out of memory at the start, or minutes after the first load",
+        "max-num-seqs",
+        "start with max-num-seqs 4, and raise it under load",
+        _MINEFIELD.format(98),
+        evidence=f"{sequences} x {depth + 1} tokens, unified memory",
+        changes=(PlanChange("max-num-seqs", 4),),
+    )
+
+
+def indexer_with_drafts(here: Situation) -> Iterator[Finding]:
+    """Report speculation with a model whose sparse attention keeps an index that is one block too
+    short for the drafted tokens."""
+    if here.engine.name == "vllm" and _drafts(here) and _INDEXED.search(here.plan.model):
+        yield Finding(
+            Level.WARN,
+            "spec.indexer",
+            "the index of this model's sparse attention may have no block for the drafted tokens: "
+            "the engine died as soon as three long requests ran at once",
+            _SPECULATION,
+            "load the server with three and more long requests at once before you rely on it; "
+            "without speculation the fault is absent",
+            _MINEFIELD.format(120),
+            evidence=f"{here.plan.model}, {_drafts(here)} draft tokens",
+        )
+
+
+def mixed_cache_types(here: Situation) -> Iterator[Finding]:
+    """Report a pair of cache types for which llama.cpp has no fast attention kernel unless it was
+    built with all of them."""
+    keys, values = str(here.value("cache-type-k")), str(here.value("cache-type-v"))
+    if here.engine.name != "llamacpp" or keys == values:
+        return
+    if keys in _PLAIN_CACHE and values in _PLAIN_CACHE:
+        return
+    yield Finding(
+        Level.WARN,
+        "kv.quant-pair",
+        f"a usual build of llama.cpp has no fast attention for a cache of {keys} and {values}: it "
+        "takes a slow path without a word (prefill 20 times slower in a report)",
+        "cache-type-k",
+        "give both the same type, or build llama.cpp with GGML_CUDA_FA_ALL_QUANTS=ON",
+        _MINEFIELD.format(45),
+        evidence=f"cache-type-k {keys}, cache-type-v {values}",
+        changes=(PlanChange("cache-type-v", keys),),
+    )
+
+
+def flash_attention_off(here: Situation) -> Iterator[Finding]:
+    """Report that flash attention is off, which slows decoding the more the longer the context."""
+    if here.engine.name == "llamacpp" and here.plan.flag("flash-attn") == "off":
+        yield Finding(
+            Level.HINT,
+            "kv.flash-attn",
+            "flash-attn off slows decoding, and the more the longer the context is",
+            "flash-attn",
+            "unset it, and compare at the context that you use",
+            _MINEFIELD.format(18),
+            evidence="flash-attn off",
+            changes=(PlanChange("flash-attn", None),),
+        )
+
+
+def partly_offloaded(here: Situation) -> Iterator[Finding]:
+    """Report that some layers of the model are computed by the CPU."""
+    wanted, facts = here.plan.flag("n-gpu-layers"), here.plan.model_facts
+    layers = facts.layers if facts else None
+    if here.engine.name != "llamacpp" or not here.gpus or not layers:
+        return
+    if isinstance(wanted, int) and not isinstance(wanted, bool) and 0 <= wanted < layers:
+        yield Finding(
+            Level.HINT,
+            "gpus.partly",
+            f"{layers - wanted} of {layers} layers stay on the CPU: decoding was 22 to 31 times "
+            "slower in a report, and neither the log nor /props says so",
+            "n-gpu-layers",
+            "unset n-gpu-layers if the model fits, or choose a smaller quantization",
+            _MINEFIELD.format(97),
+            evidence=f"n-gpu-layers {wanted}, model {layers} layers",
+            changes=(PlanChange("n-gpu-layers", None),),
+        )
+
+
+def slot_context(here: Situation) -> Iterator[Finding]:
+    """Report that the slots share the context, so that a request gets only a part of it."""
+    slots, context = here.plan.flag("parallel"), here.number("ctx-size")
+    if here.engine.name != "llamacpp" or here.on("kv-unified") or not context:
+        return
+    if isinstance(slots, int) and slots > 1:
+        yield Finding(
+            Level.INFO,
+            "context.slots",
+            f"each of the {slots} slots has {int(context) // slots} tokens of context: ctx-size is "
+            "that of all slots together",
+            "ctx-size",
+            f"for {int(context)} tokens in each slot set ctx-size to {int(context) * slots}",
+            _MINEFIELD.format(87),
+            evidence=f"ctx-size {int(context)}, parallel {slots}",
+        )
+
+
+def tool_calls(here: Situation) -> Iterator[Finding]:
+    """Report a server that answers with the text of a tool call instead of a tool call."""
+    if here.engine.name == "llamacpp" and here.value("jinja") is False:
+        yield Finding(
+            Level.HINT,
+            "tools.template",
+            "without jinja the model's own template and its tool parser do not run: tool calls "
+            "come as prose",
+            "jinja",
+            "unset it if clients use tools",
+            _MINEFIELD.format(19),
+            evidence="jinja off",
+            changes=(PlanChange("jinja", None),),
+        )
+    if here.engine.name != "vllm" or not here.plan.flag("tool-call-parser"):
+        return
+    if not here.on("enable-auto-tool-choice"):
+        yield Finding(
+            Level.HINT,
+            "tools.parser",
+            "tool-call-parser has no effect without enable-auto-tool-choice: tool calls are refused",
+            "tool-call-parser",
+            "set enable-auto-tool-choice",
+            f"vLLM documentation, Tool Calling; {_MINEFIELD.format(19)}",
+            evidence="tool-call-parser without enable-auto-tool-choice",
+            changes=(PlanChange("enable-auto-tool-choice", True),),
+        )
+
+
+def expert_count(here: Situation) -> Iterator[Finding]:
+    """Report that the plan changes how many experts a token uses, which makes answers worse."""
+    for name in ("hf-overrides", "json-model-override-args", "override-kv"):
+        value = here.plan.flag(name)
+        if value is not None and _EXPERTS.search(str(value)):
+            yield Finding(
+                Level.WARN,
+                "quality.experts",
+                f"{name} changes the number of experts of a token: another number than the trained "
+                "one costs accuracy, without an error",
+                name,
+                "leave the number that the model was trained with, or compare the answers "
+                "(`workbench quality`)",
+                _MINEFIELD.format(33),
+                evidence=f"{name} {value}",
+            )
+
+
+def longer_than_trained(here: Situation) -> Iterator[Finding]:
+    """Report a context that was stretched beyond the length that the model was trained with."""
+    overrides = _table(here.plan.flag("hf-overrides"))
+    stretched = here.plan.flag("rope-scaling") not in (None, "none")
+    if stretched or any(name in overrides for name in ("rope_scaling", "rope_parameters")):
+        flag = "rope-scaling" if stretched else "hf-overrides"
+        yield Finding(
+            Level.HINT,
+            "context.stretched",
+            "a context that is stretched runs without an error, and answers from far back may be "
+            "wrong: the model was not trained with it",
+            flag,
+            "test with questions about the beginning of a prompt of full length",
+            _MINEFIELD.format(55),
+            evidence=f"{flag} is set",
+        )
+
+
+def gid_index(here: Situation) -> Iterator[Finding]:
+    """Report that all nodes get the same index of an RDMA address."""
+    name = "NCCL_IB_GID_INDEX"
+    if here.nodes > 1 and here.env(name) is not None:
+        yield Finding(
+            Level.HINT,
+            "nccl.gid-index",
+            f"{name} is the same on all nodes: the index of an RDMA address differs between hosts, "
+            "and a wrong one ends the start with a queue pair error",
+            name,
+            "unset it, so that NCCL chooses; or give each node its own index under [nodes]",
+            _MINEFIELD.format(114),
+            evidence=f"{name}={here.env(name)}, {here.nodes} nodes",
+            changes=(PlanChange(name, None, env=True),),
+        )
+
+
+def fused_collectives(here: Situation) -> Iterator[Finding]:
+    """Report a fusion that vLLM echoes as on and then switches off."""
+    passes = _table(_table(here.plan.flag("compilation-config")).get("pass_config"))
+    newest = any((g.compute_capability or "").startswith("12.") for g in here.gpus)
+    if passes.get("fuse_gemm_comms") is True and (newest or here.nodes > 1):
+        yield Finding(
+            Level.WARN,
+            "flag.fuse-gemm-comms",
+            "vLLM switches fuse_gemm_comms off again on these GPUs or between hosts, although its "
+            "first line says True: a comparison with and without it compares equal servers",
+            "compilation-config",
+            "leave it out; the line “Initializing a V1 LLM engine” has the value in force",
+            _MINEFIELD.format(117),
+            evidence="pass_config.fuse_gemm_comms true",
+        )
+
+
+def reasoning_off(here: Situation) -> Iterator[Finding]:
+    """Report that a server with reasoning off still reasons when a client asks for it."""
+    off = here.plan.flag("reasoning") == "off" or here.plan.flag("reasoning-budget") == 0
+    if here.engine.name == "llamacpp" and off:
+        flag = "reasoning" if here.plan.flag("reasoning") == "off" else "reasoning-budget"
+        yield Finding(
+            Level.HINT,
+            "reasoning.client",
+            f"{flag} is only a default: a client that sends enable_thinking gets reasoning, and with "
+            "few max_tokens an empty answer",
+            flag,
+            "allow for reasoning in the max_tokens of each client, or remove the field in front "
+            "of the server",
+            _MINEFIELD.format(29),
+            evidence=f"{flag} {here.plan.flag(flag)}",
+        )
+
+
+RULES = (
+    draft_depth,
+    full_graphs_with_mtp,
+    drafts_on_unified_memory,
+    indexer_with_drafts,
+    mixed_cache_types,
+    flash_attention_off,
+    partly_offloaded,
+    slot_context,
+    tool_calls,
+    expert_count,
+    longer_than_trained,
+    gid_index,
+    fused_collectives,
+    reasoning_off,
+)

@@ -3,9 +3,9 @@ the request gets its record."""
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable
 from operator import sub
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from workbench.bench import records
 from workbench.bench.http1 import Decode, HttpError, ResponseReader, body_decoder
@@ -18,8 +18,25 @@ from workbench.model.untrusted_text import NAME_CHARS, clean
 if TYPE_CHECKING:
     from workbench.bench.whole_answer import WholeAnswer
 
+Made = TypeVar("Made")
 _MAX_ERROR_BODY = 64 * 1024
 _MAX_ANSWER = 64 * 1024 * 1024
+
+
+class _MadeWhenRead(Generic[Made]):
+    """An attribute that is made when it is first read. `cached_property` would do it too, but the
+    other attributes of its objects are slower then."""
+
+    def __init__(self, make: Callable[[], Made]) -> None:
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: object, kind: type) -> Made:
+        made = self._make()
+        setattr(owner, self._name, made)
+        return made
 
 
 class Exchange:
@@ -30,6 +47,11 @@ class Exchange:
     or 0 before that. `stream` says whether the answer should be an event stream instead of one JSON
     object.
     """
+
+    # An answer that is like one before needs no parsers.
+    response = _MadeWhenRead(ResponseReader)
+    reply = _MadeWhenRead(Reply)
+    _sse = _MadeWhenRead(SseDecoder)
 
     def __init__(
         self, index: int, warmup: bool, body: bytes, *, due_ns: int = 0, stream: bool = True
@@ -60,20 +82,7 @@ class Exchange:
         # in the chunks that `_text_chunk` matches
         self._around_text: tuple[bytes, bytes, bytearray] | None = None
         self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
-
-    # An answer that is like one before needs no parsers, so they are made when they are needed.
-
-    @cached_property
-    def response(self) -> ResponseReader:
-        return ResponseReader()
-
-    @cached_property
-    def reply(self) -> Reply:
-        return Reply()
-
-    @cached_property
-    def _sse(self) -> SseDecoder:
-        return SseDecoder()
+        self._stamp_text: Callable[[int], None]  # adds the time of a chunk, if there is a TextChunk
 
     @property
     def status(self) -> int:
@@ -124,7 +133,7 @@ class Exchange:
         if text_chunk is None or stamp_ns < self.last_byte_ns or not text_chunk.is_one(data):
             return False
         self.last_byte_ns = stamp_ns
-        self.reply.stamps_ns.append(stamp_ns)
+        self._stamp_text(stamp_ns)
         return True
 
     def hold(self, since_ns: int, read_ns: int) -> None:
@@ -176,6 +185,7 @@ class Exchange:
             self._text_chunk = None
         elif self._text_chunk is None or around != self._around_text:
             self._around_text, self._text_chunk = around, TextChunk(*around)
+            self._stamp_text = self.reply.stamps_ns.append
 
     def _is_event_stream(self) -> bool:
         kind = self.response.headers.get("content-type", "").lower()

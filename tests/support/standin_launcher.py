@@ -52,6 +52,9 @@ wait "$child"
 code=$?
 [ "$(cat "$dir/$name.pid")" != "$child" ] || echo "$code" >"$dir/$name.code"
 """
+# $1 a script, then its arguments: it has ended its parent's wait at once, and outlives the test's
+# process.
+_DETACHED = 'server=$1; shift; setsid sh -c "$server" sh "$@" </dev/null >/dev/null 2>&1 &'
 _KEEPER = r"""
 what=$1 run=$2 dir=$3 name=$4 server=$5
 shift 5
@@ -157,9 +160,8 @@ class Standin:
         os.kill(pid, signal.SIGTERM)
         while alive(pid):
             await asyncio.sleep(0.05)
-        subprocess.Popen(
-            sh(_SERVER, str(self.directory), name, *words), env=env, start_new_session=True
-        )
+        again = sh(_DETACHED, _SERVER, str(self.directory), name, *words)
+        subprocess.run(again, env=env, check=True)
 
     def installed(self, launch: Launch) -> str | None:
         return "standin.service" if self.unit is not None else None

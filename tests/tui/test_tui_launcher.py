@@ -29,6 +29,7 @@ def test_a_server_is_queued_ready_restarted_and_stopped(
     async def scenario() -> None:
         async with real_screen() as screen:
             await screen.load()
+            screen.session.plans.set_flag("port", str(free_port()))
             await screen.press("2", "L")
             await screen.until("What runs the server on its host", "systemd", "standin")
             await screen.press("end", "enter")

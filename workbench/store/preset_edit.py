@@ -127,7 +127,8 @@ def from_plan(
     variables = document.pop("variables", {})
     used = set(re.findall(r"\$\{(\w+)\}", repr(document)))
     document["variables"] = {name: variable for name, variable in variables.items() if name in used}
-    return {name: value for name, value in document.items() if value}
+    required = ("hardware",)  # also without a field
+    return {name: value for name, value in document.items() if value or name in required}
 
 
 def _settings(

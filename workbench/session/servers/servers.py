@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SHOWN = 50  # newest runs in the state
 POWER = "the server would have power over its host"
 _STARTING = "starting"
+_ON_THE_HOST = (None, PROCESS, "systemd")  # launchers whose server uses the host's own files
 
 
 class Servers:
@@ -489,10 +490,11 @@ class Servers:
 
     async def host_findings(self, *, packages: bool = False) -> tuple[Finding, ...]:
         """Return warnings about the start of the plan under edit on this host as it is now: another
-        process uses its port, too little GPU memory is free, or the driver does not support the
-        GPUs. With `packages`, ask the engine's Python too, which takes a tenth of a second, whether
+        process uses its port, too little GPU memory or disk space is free, or the driver does not
+        support the GPUs. With `packages`, ask the engine's Python too, which takes a tenth of a second, whether
         its packages support them."""
         from workbench.server import preflight
+        from workbench.server.model_disk import disk_problem
 
         editor, host = self._plans.editor, self._core.host
         if self._on_cluster or editor.node_commands():
@@ -508,6 +510,9 @@ class Servers:
         memory = await self._too_little_memory(editor, None)
         if memory is not None:
             found.append(memory.finding)
+        if editor.plan.run_as in _ON_THE_HOST and not self._core.state.host.simulated:
+            disk = await disk_problem(host, editor.effective, command)
+            found += [disk] if disk is not None else []
         return (*found, *await self._unsupported_gpus(editor, packages=packages))
 
     async def _unsupported_gpus(self, editor: PlanEditor, *, packages: bool) -> Sequence[Finding]:
@@ -519,7 +524,7 @@ class Servers:
         from workbench.doctor.checks import start_findings
         from workbench.doctor.examination import examine_for_start
 
-        own = editor.plan.run_as in (None, PROCESS, "systemd")
+        own = editor.plan.run_as in _ON_THE_HOST
         engine = editor.around.found if packages and own else None
         seen = await examine_for_start(self._core.host, engine, telemetry.driver, telemetry.infos)
         return start_findings(seen)

@@ -1,0 +1,67 @@
+"""Whether a start has enough disk space: for a model that it downloads, else for its log and its
+compiled kernels."""
+
+from __future__ import annotations
+
+from workbench.engines.model_facts import is_path
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import sh
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Finding, Level
+from workbench.model.plan import Command, LaunchPlan
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import clean
+
+# $1 folder of the model in the hub's cache ("" if it needs none), $2 HF_HUB_CACHE, $3 HF_HOME (each
+# may be ""). Prints key=value lines. The directory that exists above the cache tells the file system.
+# `timeout` guards a file system over the network.
+_LOOK = r"""
+limit=$(command -v timeout) && limit="$limit -s KILL 1"
+hub=${2:-${3:+$3/hub}}
+hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
+echo "hub=$hub"
+if [ -n "$1" ] && [ -d "$hub/$1/snapshots" ]; then
+    set -- "$1" "$hub/$1/blobs"/*.incomplete
+    [ -e "$2" ] || echo cached=yes
+fi
+while [ ! -d "$hub" ] && [ "${hub#/*/}" != "$hub" ]; do hub=${hub%/*}; done
+echo "free=$($limit df -Pk "$hub" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
+"""
+_HUB_ENGINES = ("vllm", "sglang")  # the others start from files
+_LEAST_KIB = 1 << 20  # log, compiled kernels
+_LEAST_FOR_MODEL_KIB = 20 << 20  # a model of 8 billion parameters in 16 bits takes 15 GiB
+_TIMEOUT_S = 5.0
+
+
+async def disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Finding | None:
+    """Return a warning if the disk with the hub's cache has too little space for the start of
+    `plan`. None if it has enough, or if that cannot be read."""
+    named = plan.engine in _HUB_ENGINES and bool(plan.model) and not is_path(plan.model)
+    folder = f"models--{plan.model.replace('/', '--')}" if named else ""
+    env = command.env
+    words = (folder, env.get("HF_HUB_CACHE", ""), env.get("HF_HOME", ""))
+    try:
+        done = await host.run(sh(_LOOK, *words), timeout_s=_TIMEOUT_S)
+    except WorkbenchError:
+        return None
+    facts: dict[str, str] = {}
+    for line in done.out.splitlines():
+        key, _, value = clean(line).partition("=")
+        facts.setdefault(key, value)
+    free = whole_number(facts.get("free", ""))
+    if free is None:
+        return None
+    downloads = bool(folder) and "cached" not in facts
+    needed, what = _LEAST_KIB, "a start writes its log and compiled kernels"
+    if downloads:
+        sizes = plan.model_facts
+        known = int(sizes.weight_bytes) >> 10 if sizes and sizes.weight_bytes else None
+        needed = known or _LEAST_FOR_MODEL_KIB
+        what = f"{plan.model} is not there yet, and its weights take about {needed / 2**20:.0f} GiB"
+        if known is None:
+            what = f"{plan.model} is not there yet, and its size is unknown"
+    if free >= needed:
+        return None
+    text = f"{free / 2**20:.1f} GiB are left on the disk of {facts.get('hub')}: {what}"
+    fix = "delete models (`hf cache ls` lists them), or set HF_HOME to a directory on another disk"
+    return Finding(Level.WARN, "host.disk", text, fix=fix, evidence=f"{free} KiB free")

@@ -644,3 +644,51 @@ def test_the_number_in_the_line_becomes_the_change() -> None:
     line = "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (969)."
     (finding,) = match([line], "vllm")
     assert [change.text for change in finding.changes] == ["--set max-num-seqs=969"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "line", "code"),
+    [
+        ("vllm", "    assert param_data.shape == loaded_weight.shape", "log.checkpoint-weights"),
+        ("vllm", "KeyError: 'layers.0.mlp.experts.w2_weight'", "log.checkpoint-weights"),
+        # the name of a layer, and not of a weight: vllm-project/vllm#36640
+        ("vllm", "KeyError: 'language_model.model.layers.20.linear_attn'", None),
+        (
+            "sglang",
+            "ImportError: cannot import name '_set_default_torch_dtype' from 'vllm.model_executor'",
+            "log.transformers-api",
+        ),
+        (
+            "vllm",
+            "AttributeError: type object 'TokenizerInfo' has no attribute 'from_huggingface'",
+            "log.transformers-api",
+        ),
+        ("vllm", "ImportError: cannot import name 'thing' from 'my_plugin'", None),
+        (
+            "sglang",
+            "Ignore import error when loading x: cannot import name 'y' from 'vllm.z'",
+            None,
+        ),
+        (
+            "vllm",
+            "AttributeError: 'Gemma3Config' object has no attribute 'vocab_size'",
+            "log.config-attribute",
+        ),
+        ("vllm", "AttributeError: 'list' object has no attribute 'max_model_len'", None),
+        ("vllm", "ValueError: Unsupported config format: ConfigFormat.AUTO", "log.config-format"),
+        ("sglang", "AssertionError: res=<Response [502]>, res.text=''", "log.warm-up-refused"),
+        ("sglang", "AssertionError: res=<Response [400]>, res.text='bad'", None),
+        ("vllm", "AttributeError: 'ReplicatedLinear' object has no attribute 'bias'", None),
+        (
+            "sglang",
+            "The following error message 'operation scheduled before its operands' can be ignored.",
+            None,
+        ),
+    ],
+)
+def test_lines_of_public_threads_are_explained_or_left_alone(
+    engine: str, line: str, code: str | None
+) -> None:
+    """The lines stand in the threads that the patterns name; their neighbours are something else."""
+    found = [f.code for f in match([line], engine) if f.level in (Level.ERROR, Level.WARN)]
+    assert found == ([code] if code else [])

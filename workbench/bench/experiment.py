@@ -55,6 +55,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.experiment import (
     INTERRUPTED,
+    OPTIONS,
     WARM_UP,
     Arm,
     Experiment,
@@ -139,14 +140,10 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
                 next_step=f"set the highest number of pairs to {UNTIL_PAIRS} or more; {UNTIL_MOST} "
                 "is the default",
             )
-    for value, name, unit in (
-        (spec.max_minutes, "the longest duration", "minutes"),
-        (spec.match_temperature_c, "the temperature at which runs begin", "°C"),
-    ):
-        if value is not None and not 0 < value < math.inf:
-            raise InputError(
-                f"{value:g} {unit} is not a valid value of {name}", next_step="use a number above 0"
-            )
+    for option in OPTIONS:
+        value = getattr(spec, option.field)
+        if value is not None:
+            option.check(value)
     return spec
 
 

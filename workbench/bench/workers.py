@@ -38,7 +38,7 @@ CLIENT = PythonProgram(
         *(f"model.{name}" for name in ("flags", "model_shape", "open_files", "plan")),
         *(f"model.{name}" for name in ("untrusted_text", "answer_text")),
         *(f"model.{name}" for name in ("findings", "errors", "slo")),
-        *(f"model.{name}" for name in ("load_options", "load_spec", "bench")),
+        *(f"model.{name}" for name in ("declared_options", "load_spec", "bench")),
         *(f"bench.{name}" for name in ("records", "client_cpu", "time_limits", "schedule")),
         *(f"bench.{name}" for name in ("steady_window", "steadiness", "result_validity")),
         *("bench.request_latency", "bench.slo_attainment"),

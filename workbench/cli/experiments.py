@@ -8,6 +8,7 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from workbench.cli.declared_arguments import arguments_of
 from workbench.cli.experiment_arms import ARM_OPTIONS, arm_of
 from workbench.cli.experiment_text import (
     experiment_lines,
@@ -20,7 +21,7 @@ from workbench.cli.open_session import connected, local_session, use_host_of_rec
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.plan import load_plan, variables_of
 from workbench.cli.questions import confirm
-from workbench.cli.registry import command, one_of, option, switch
+from workbench.cli.registry import command, option
 from workbench.cli.shared_options import (
     CHANGES,
     IF_MEASURED,
@@ -32,6 +33,7 @@ from workbench.cli.shared_options import (
 )
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
+from workbench.model.experiment import OPTIONS
 from workbench.model.server_run import ServerState
 
 if TYPE_CHECKING:
@@ -56,14 +58,7 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     *ARM_OPTIONS,
     *CHANGES,
     *RUN_AS,
-    one_of(
-        option(
-            "--pairs N",
-            "number of pairs: 3 detect a difference of 5 %%, 5 of 2 %%, 8 of 1.3 %% (3)",
-            int,
-        ),
-        option("--until PERCENT", "add pairs until the interval is ± PERCENT or narrower", float),
-    ),
+    *arguments_of(OPTIONS),
     option(
         "--twins HOST1,HOST2",
         "run A and B on these two hosts with the same GPUs, driver and engine, swapped in half of "
@@ -71,35 +66,6 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
         "how much of the difference was the machine (6 pairs)",
     ),
     option("--at-most N", "largest number of pairs with --until, 5 or more (16)", int),
-    option("--max-minutes M", "time limit; no pair is started that would exceed it", float),
-    option(
-        "--metric METRIC",
-        "the metric that the verdict is about (output_tok_s); the others are shown beside it",
-        default="output_tok_s",
-    ),
-    option(
-        "--match-temperature C",
-        "start each run only when the GPUs are within C °C of the first run's start",
-        float,
-    ),
-    switch(
-        "--throw-away",
-        "discard the first run of each arm (default: the first run of all, and the first run of "
-        "each arm that "
-        "compiles at its first start)",
-    ),
-    option(
-        "--seed SEED",
-        "seed of lengths and arrival times; pair n uses seed + n (0)",
-        int,
-        default=0,
-        dest="first_seed",
-    ),
-    option(
-        "--order-seed N",
-        "seed of the order of A and B in the pairs (default: random, and stored)",
-        int,
-    ),
     CONCURRENCY,
     *SIZE,
     *SHAPE,
@@ -165,18 +131,10 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
         raise InputError(
             "--at-most needs --until", next_step="use --pairs N for a fixed number of pairs"
         )
-    given = {
-        "pairs": arguments.pairs if arguments.until is None else arguments.at_most,
-        "until_pct": arguments.until,
-        "metric": arguments.metric,
-        "max_minutes": arguments.max_minutes,
-        "match_temperature_c": arguments.match_temperature,
-        "throw_away": arguments.throw_away,
-        "seed": arguments.first_seed,
-        "order_seed": arguments.order_seed,
-        "bench": load_of(arguments),
-        **quality_of(arguments),
-    }
+    given = {one.field: getattr(arguments, one.dest) for one in OPTIONS}
+    given |= {"bench": load_of(arguments), **quality_of(arguments)}
+    if arguments.until is not None:
+        given["pairs"] = arguments.at_most
     return {name: value for name, value in given.items() if value is not None}
 
 

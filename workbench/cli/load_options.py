@@ -7,48 +7,21 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.registry import OneOf, Option, one_of, option, switch
-from workbench.model import load_options
+from workbench.cli.declared_arguments import arguments_of
+from workbench.cli.registry import OneOf, Option
+from workbench.model import declared_options
 from workbench.model.errors import InputError
-from workbench.model.load_options import Choice, Constant, LoadOption, Switch
 from workbench.model.load_spec import OPTIONS
 
 
-def _option_of(declared: LoadOption) -> Option:
-    """Return the command-line argument that a declaration describes."""
-    words, help = declared.words, declared.help.replace("%", "%%")  # argparse formats the help
-    kind = declared.kind
-    keywords: dict[str, Any] = {}
-    if isinstance(kind, Switch):
-        return switch(words, help)
-    if declared.name.removeprefix("--").replace("-", "_") != declared.dest:
-        keywords["dest"] = declared.dest
-    if isinstance(kind, Choice):
-        return option(words, help, choices=kind.choices, **keywords)
-    if isinstance(kind, Constant):
-        return option(words, help, action="store_const", const=kind.value, **keywords)
-    return option(words, help, kind.parse, **keywords)
-
-
 def _options_of(group: str) -> tuple[Option | OneOf, ...]:
-    """Return the command-line arguments of a group of load options. Options that exclude each other
-    are one argument."""
-    found: list[Option | OneOf] = []
-    of_group = [declared for declared in OPTIONS if declared.group == group]
-    for declared in of_group:
-        if not declared.exclusive:
-            found.append(_option_of(declared))
-            continue
-        rivals = [other for other in of_group if other.exclusive == declared.exclusive]
-        if rivals[0] is declared:
-            found.append(one_of(*map(_option_of, rivals)))
-    return tuple(found)
+    return arguments_of(one for one in OPTIONS if one.group == group)
 
 
-(CONCURRENCY,) = _options_of(load_options.STREAMS)
-SIZE = _options_of(load_options.SIZE)
-SHAPE = _options_of(load_options.SHAPE)
-CLIENT = _options_of(load_options.CLIENT)
+(CONCURRENCY,) = _options_of(declared_options.STREAMS)
+SIZE = _options_of(declared_options.SIZE)
+SHAPE = _options_of(declared_options.SHAPE)
+CLIENT = _options_of(declared_options.CLIENT)
 
 
 def load_of(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -37,6 +37,6 @@ multiple_tests       several statistical tests at once
 distribution, fuzzy  statistics of values; search in lists
 json_records         dataclasses to JSON and back
 load_spec            the workload of a benchmark, with the declaration of each of its options
-load_options         what the declaration of a load option consists of
+declared_options     what the declaration of an option consists of, and the kinds of values
 bench_cli_options    a workload as command-line options
 """

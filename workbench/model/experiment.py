@@ -9,6 +9,14 @@ from enum import StrEnum
 from typing import Any
 
 from workbench.model.bench import Comparison
+from workbench.model.declared_options import (
+    DESIGN,
+    Number,
+    Switch,
+    Whole,
+    declared,
+    options_of,
+)
 from workbench.model.series_state import SeriesState
 from workbench.model.settings import GpuSettings
 
@@ -103,18 +111,87 @@ class ExperimentSpec:
     plan: Mapping[str, Any]
     preset_id: str | None = None
     bench: Mapping[str, Any] = field(default_factory=dict)
-    pairs: int = 3
-    until_pct: float | None = None
-    metric: str = "output_tok_s"
-    max_minutes: float | None = None
+    pairs: int = field(
+        default=3,
+        metadata=declared(
+            "--pairs N",
+            "number of pairs: 3 detect a difference of 5 %, 5 of 2 %, 8 of 1.3 % (3)",
+            DESIGN,
+            Whole(),
+            exclusive="length",
+        ),
+    )
+    until_pct: float | None = field(
+        default=None,
+        metadata=declared(
+            "--until PERCENT",
+            "add pairs until the interval is ± PERCENT or narrower",
+            DESIGN,
+            Number("percent"),
+            argument="until",
+            exclusive="length",
+        ),
+    )
+    max_minutes: float | None = field(
+        default=None,
+        metadata=declared(
+            "--max-minutes M",
+            "time limit; no pair is started that would exceed it",
+            DESIGN,
+            Number("minutes"),
+        ),
+    )
+    metric: str = field(
+        default="output_tok_s",
+        metadata=declared(
+            "--metric METRIC",
+            "the metric that the verdict is about (output_tok_s); the others are shown beside it",
+            DESIGN,
+        ),
+    )
     # start each run within this of the first run's start temperature
-    match_temperature_c: float | None = None
-    seed: int = 0
+    match_temperature_c: float | None = field(
+        default=None,
+        metadata=declared(
+            "--match-temperature C",
+            "start each run only when the GPUs are within C °C of the first run's start",
+            DESIGN,
+            Number("°C"),
+            argument="match_temperature",
+        ),
+    )
     # Runs made first and discarded. None: one, and one of each arm whose first start compiles;
     # True: one of each arm; False: none.
-    throw_away: bool | None = None
+    throw_away: bool | None = field(
+        default=None,
+        metadata=declared(
+            "--throw-away",
+            "discard the first run of each arm (default: the first run of all, and the first run "
+            "of each arm that compiles at its first start)",
+            DESIGN,
+            Switch(),
+        ),
+    )
+    seed: int = field(
+        default=0,
+        metadata=declared(
+            "--seed SEED",
+            "seed of lengths and arrival times; pair n uses seed + n (0)",
+            DESIGN,
+            Whole(None),
+            argument="first_seed",
+        ),
+    )
     # seed of the order inside the pairs; None: A B B A, as in older experiments
-    order_seed: int | None = None
+    order_seed: int | None = field(
+        default=None,
+        metadata=declared(
+            "--order-seed N",
+            "seed of the order of A and B in the pairs (default: random, and stored)",
+            DESIGN,
+            Whole(None),
+        ),
+    )
     # two hosts between which A and B are swapped in half of the pairs; (): no twins
     twins: tuple[str, ...] = ()
     # whether the answers are compared too, if A and B differ in what changes them
@@ -122,6 +199,7 @@ class ExperimentSpec:
     quality_texts: str = ""  # the user's file of texts for it; "": the texts of the package
 
 
+OPTIONS = options_of(ExperimentSpec)
 WARM_UP = -1
 
 

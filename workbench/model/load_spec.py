@@ -1,13 +1,13 @@
 """The workload of a benchmark, with the declaration of each option that the user can set
-(model/load_options.py)."""
+(model/declared_options.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from workbench.model.load_options import (
+from workbench.model.declared_options import (
     CLIENT,
     SHAPE,
     SIZE,
@@ -18,12 +18,11 @@ from workbench.model.load_options import (
     Constant,
     Fraction,
     JsonObject,
-    LoadOption,
     Number,
     Switch,
     Whole,
-    declaration_in,
     declared,
+    options_of,
 )
 
 PROFILES = ("quick", "single-stream", "batch", "long-prompt", "document")  # bench/profiles.py
@@ -354,20 +353,7 @@ class BenchSpec:
     )
 
 
-def _load_options() -> tuple[LoadOption, ...]:
-    found: list[LoadOption] = []
-    for one in fields(BenchSpec):
-        option = declaration_in(one.metadata)
-        if option is None:
-            continue
-        default = one.default
-        if default is MISSING:
-            default = None if one.default_factory is MISSING else one.default_factory()
-        found.append(option._replace(field=one.name, default=default))
-    return tuple(found)
-
-
-OPTIONS = _load_options()
+OPTIONS = options_of(BenchSpec)
 # Fields of one server or one run. A repeated benchmark has the others in common with the first.
 _OF_ONE_RUN = ("url", "model", "salt", "prompt_words", "api_key_env", "ca_file", "insecure")
 REPEATED = tuple(one.name for one in fields(BenchSpec) if one.name not in _OF_ONE_RUN)

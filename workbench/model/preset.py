@@ -21,8 +21,8 @@ from pydantic import (
     field_validator,
 )
 
+from workbench.model.declared_options import DeclaredOption
 from workbench.model.errors import InputError
-from workbench.model.load_options import LoadOption
 from workbench.model.load_spec import OPTIONS as LOAD_OPTIONS
 from workbench.model.run_options import PROCESS
 from workbench.model.settings import (
@@ -245,7 +245,7 @@ class Variable(_Strict):
     example: str | None = None
 
 
-def _field_of_load(option: LoadOption) -> Any:
+def _field_of_load(option: DeclaredOption) -> Any:
     """Return (type, default) of a load option's field in `[benchmark]`, for pydantic's
     `create_model`."""
 

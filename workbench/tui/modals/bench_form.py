@@ -8,8 +8,15 @@ from typing import Any
 
 from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
+from workbench.model.declared_options import (
+    Choice,
+    DeclaredOption,
+    Number,
+    Switch,
+    Whole,
+    number_text,
+)
 from workbench.model.errors import InputError
-from workbench.model.load_options import Choice, LoadOption, Number, Switch, Whole, number_text
 from workbench.model.load_spec import OPTIONS
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.modals.form import Field, Form, Values, positive, whole_number
@@ -48,7 +55,7 @@ def overrides(values: Values) -> dict[str, Any]:
     return made
 
 
-def _value_of(option: LoadOption, values: Values) -> Any:
+def _value_of(option: DeclaredOption, values: Values) -> Any:
     """Return the value of the option's field in the form. Raise InputError if it is invalid."""
     name, label = option.dest, option.label
     match option.kind:
@@ -62,7 +69,7 @@ def _value_of(option: LoadOption, values: Values) -> Any:
             return kind.parse(values[name])
 
 
-def _field_of(option: LoadOption, spec: BenchSpec) -> Field:
+def _field_of(option: DeclaredOption, spec: BenchSpec) -> Field:
     name = option.dest
     choices: tuple[str, ...] = ()
     match option.kind:

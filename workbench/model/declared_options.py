@@ -1,8 +1,9 @@
-"""The declaration of a load option, which is an option that describes the load of a benchmark.
+"""The declaration of an option that describes the load of a benchmark or an experiment.
 
-A load option is declared once, at its field of `BenchSpec` (model/load_spec.py). The command line
-(cli/load_options.py), the form of a benchmark, the keys of presets, the checks and the command that
-repeats a stored benchmark are made from the declaration.
+Such an option is declared once, at its field of `BenchSpec` (model/load_spec.py) or of
+`ExperimentSpec` (model/experiment.py). The command line (cli/declared_arguments.py) and the checks
+are made from the declaration; for a load, also the form, the keys of presets, and the command that
+repeats a stored benchmark.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
 from typing import Any, ClassVar, NamedTuple
 
 from workbench.model.errors import InputError
 
-_KEY = "load option"  # in the metadata of a field of BenchSpec
+_KEY = "option"  # in the metadata of a field
 # groups of options, which commands have together
 STREAMS, SIZE, SHAPE, CLIENT = "streams", "size", "shape", "client"
+DESIGN = "design"  # of an experiment
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -56,7 +59,7 @@ def number_text(number: float) -> str:
 # The kinds are no dataclasses: generating ten of them would make each start of the load client 5 ms
 # longer.
 class Kind:
-    """The type of a load option's values. This class is for texts."""
+    """The type of an option's values. This class is for texts."""
 
     # returns the value of a text of the command line
     parse: Callable[[str], Any] = str
@@ -71,7 +74,7 @@ class Kind:
         return name, self.text(value)
 
     def check(self, field: str, value: Any) -> None:
-        """Raise InputError if the value is not valid for the field of BenchSpec."""
+        """Raise InputError if the value is not valid for the field."""
 
 
 class Whole(Kind):
@@ -212,11 +215,11 @@ class Command(Kind):
 TEXT = Kind()
 
 
-class LoadOption(NamedTuple):
-    """One option that describes the load of a benchmark. `field` is its field of BenchSpec.
+class DeclaredOption(NamedTuple):
+    """One option of a load or an experiment. `field` is its field of BenchSpec or ExperimentSpec.
 
     `words` are the option's name and its metavar on the command line, and `help` explains it there.
-    `group` is one of STREAMS, SIZE, SHAPE and CLIENT. At most one of the options with the same
+    `group` is one of STREAMS, SIZE, SHAPE, CLIENT and DESIGN. At most one of the options with the same
     `exclusive` text may be given.
     """
 
@@ -261,11 +264,20 @@ class LoadOption(NamedTuple):
 def declared(
     words: str, help: str, group: str, kind: Kind = TEXT, **details: Any
 ) -> dict[str, Any]:
-    """Return the metadata that make a field of BenchSpec a load option. The parameters are the
-    fields of LoadOption."""
-    return {_KEY: LoadOption(words=words, help=help, group=group, kind=kind, **details)}
+    """Return the metadata that make a field an option. The parameters are the fields of
+    DeclaredOption."""
+    return {_KEY: DeclaredOption(words=words, help=help, group=group, kind=kind, **details)}
 
 
-def declaration_in(metadata: Mapping[str, Any]) -> LoadOption | None:
-    """Return the load option in the metadata of a field. None if the field is not an option."""
-    return metadata.get(_KEY)
+def options_of(record: type) -> tuple[DeclaredOption, ...]:
+    """Return the options that the fields of a dataclass declare, in the order of the fields."""
+    found: list[DeclaredOption] = []
+    for one in fields(record):
+        option: DeclaredOption | None = one.metadata.get(_KEY)
+        if option is None:
+            continue
+        default = one.default
+        if default is MISSING:
+            default = None if one.default_factory is MISSING else one.default_factory()
+        found.append(option._replace(field=one.name, default=default))
+    return tuple(found)

@@ -1,5 +1,5 @@
-"""Each declared option of a load keeps its value on every way: command line, form, preset, stored
-result and the command that repeats it."""
+"""Each declared option of a load or an experiment keeps its value on every way: command line, form,
+preset, stored result and the command that repeats it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from workbench.cli.bench import levels_of
 from workbench.cli.load_options import load_of
 from workbench.cli.parser import parse
 from workbench.model.bench_cli_options import options
-from workbench.model.errors import InputError
-from workbench.model.json_records import from_json, to_json
-from workbench.model.load_options import (
+from workbench.model.declared_options import (
     CheckedText,
     Choice,
     Command,
     Constant,
+    DeclaredOption,
     Fraction,
     JsonObject,
-    LoadOption,
     Number,
     Switch,
     Whole,
 )
+from workbench.model.errors import InputError
+from workbench.model.experiment import OPTIONS as DESIGN
+from workbench.model.experiment import Arm, ExperimentSpec
+from workbench.model.json_records import from_json, to_json
 from workbench.model.load_spec import OPTIONS, BenchSpec
 from workbench.model.preset import Benchmark
 from workbench.tui.modals.bench_form import IN_FORM, overrides, text_of
@@ -39,7 +41,7 @@ WORD = LINE.filter(lambda text: text.strip() == text and not text.startswith("-"
 JSON = st.dictionaries(LINE, st.integers() | LINE | st.booleans() | st.lists(LINE), max_size=3)
 
 
-def values_of(option: LoadOption) -> st.SearchStrategy[Any]:
+def values_of(option: DeclaredOption) -> st.SearchStrategy[Any]:
     """Return a strategy for the valid values of an option."""
     match option.kind:
         case Whole(least=None):
@@ -79,7 +81,7 @@ def given_by(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 @given(OPTION_AND_VALUE)
-def test_the_words_of_an_option_set_its_value(pair: tuple[LoadOption, Any]) -> None:
+def test_the_words_of_an_option_set_its_value(pair: tuple[DeclaredOption, Any]) -> None:
     option, value = pair
     option.check(value)
     named = option.dest if option.field != "command" else "command"
@@ -113,7 +115,7 @@ def test_a_preset_keeps_every_option_that_it_may_have(load: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)
-def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: LoadOption) -> None:
+def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: DeclaredOption) -> None:
     assert option.field in {one.name for one in fields(BenchSpec)}
     option.check(option.default)
     with pytest.raises(ValueError, match=option.field):
@@ -131,7 +133,24 @@ def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: LoadO
     ],
 )
 def test_an_impossible_value_is_refused_by_the_name_of_its_option(
-    option: LoadOption, value: Any
+    option: DeclaredOption, value: Any
 ) -> None:
     with pytest.raises(InputError, match=option.field.replace("_", ".")):
         option.check(value)
+
+
+@given(st.fixed_dictionaries({}, optional={o.field: values_of(o) for o in DESIGN}))
+@settings(max_examples=60)
+def test_the_words_of_an_experiment_set_its_design(design: dict[str, Any]) -> None:
+    if "until_pct" in design:
+        design.pop("pairs", None)  # the two exclude each other
+    by_field = {option.field: option for option in DESIGN}
+    words: list[str] = []
+    for name, value in design.items():
+        by_field[name].check(value)
+        words += by_field[name].kind.words(by_field[name].name, value)
+    arguments = parse(["experiment", "RUN", *words])
+    given_by_words = {o.field: getattr(arguments, o.dest) for o in DESIGN}
+    assert {name: value for name, value in given_by_words.items() if value is not None} == design
+    spec = replace(ExperimentSpec(Arm(), Arm(), {}), **design)
+    assert from_json(ExperimentSpec, to_json(spec)) == spec

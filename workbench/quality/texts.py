@@ -84,6 +84,9 @@ def read(path: str | Path) -> TextSet:
     is the beginning of the file's hash. Raises InputError if the file has no usable texts."""
     path = Path(path)
     try:
+        # a pipe would be waited for without end, and a device has no end
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is not a regular file", next_step=_EXPECTED)
         if path.stat().st_size > _MOST_FILE_BYTES:
             raise InputError(
                 f"{path} is larger than {_MOST_FILE_BYTES >> 20} MiB",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -102,3 +103,11 @@ def test_a_file_without_usable_texts_says_which_line(
 def test_a_file_that_does_not_exist_is_an_input_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         texts.read(tmp_path / "none.jsonl")
+
+
+def test_a_pipe_and_a_directory_are_no_files_of_texts(tmp_path: Path) -> None:
+    """A pipe was waited for without end."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for path in (tmp_path / "pipe.jsonl", tmp_path):
+        with pytest.raises(InputError, match="is not a regular file"):
+            texts.read(path)

@@ -35,15 +35,15 @@ from workbench.gpu.guard import client  # noqa: E402
 from workbench.gpu.guard.client import GuardTerms  # noqa: E402
 from workbench.gpu.settings import alterations, apply, current_values, plan, revert, rights  # noqa: E402
 from workbench.gpu.telemetry.source_of_host import read_once  # noqa: E402
-from workbench.hosts.base import Completed  # noqa: E402
-from workbench.hosts.local import LocalHost, LocalStream  # noqa: E402
+from workbench.hosts.base import Completed, Stream  # noqa: E402
+from workbench.hosts.local import LocalHost  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.settings import ClockRange, GpuSettings  # noqa: E402
 from workbench.session.gpu.alterations import OFFER, offers  # noqa: E402
 
 SCRIPTS = {client.LOOK: "look at guard"}
 REQUESTS = {
-    b'{"do": "lock"': "lock",
+    b'{"do": "lock"': "lock and read journal",
     b'{"do": "read"': "read journal",
     b'{"do": "save"': "write journal",
     b'{"do": "unlock"': "unlock",
@@ -92,28 +92,16 @@ class Telling(LocalHost):
             step = "set"
         elif "guard of GPU settings" in " ".join(argv[:-1]):
             step = "start guard"
+        for request, name in REQUESTS.items():
+            if request in (rest.get("input") or b""):
+                step = name
         if step:
             self.tell(step)
         return await super().run(argv, **rest)
 
-    async def stream(self, argv: Sequence[str], **rest: Any) -> LocalStream:
-        stream = await super().stream(argv, **rest)
-        if "journal of GPU settings" in " ".join(argv[:-1]):
-            self.tell_requests(stream)
-        else:
-            self.tell("read GPUs")
-        return stream
-
-    def tell_requests(self, stream: LocalStream) -> None:
-        write = stream.write
-
-        async def told(data: bytes) -> None:
-            for request, step in REQUESTS.items():
-                if data.startswith(request):
-                    self.tell(step)
-            await write(data)
-
-        stream.write = told  # type: ignore[method-assign]
+    async def stream(self, argv: Sequence[str], **rest: Any) -> Stream:
+        self.tell("read GPUs")
+        return await super().stream(argv, **rest)
 
 
 class Trial:

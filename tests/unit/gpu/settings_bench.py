@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from smi_stub import Smi
 
 from workbench.gpu.settings import apply, plan, rights
 from workbench.gpu.telemetry.source_of_host import read_once
-from workbench.hosts.base import HostFacts
-from workbench.hosts.local import LocalHost, LocalStream
+from workbench.hosts.base import Completed, HostFacts
+from workbench.hosts.local import LocalHost
 from workbench.model.gpu import Telemetry
 from workbench.model.setting_records import SettingCommand, SettingsReport
 from workbench.model.settings import GpuSettings
@@ -37,37 +37,13 @@ class FullDisk(Box):
         super().__init__()
         self.saves = saves
 
-    async def stream(self, argv: Sequence[str], **rest: Any) -> Any:
-        stream = await super().stream(argv, **rest)
-        if "# workbench journal of GPU settings" not in argv[-2]:
-            return stream
-        return FullDiskStream(stream, self)
-
-
-class FullDiskStream:
-    """The program of the journal, which answers that its disk is full."""
-
-    def __init__(self, stream: LocalStream, disk: FullDisk) -> None:
-        self.stream, self.disk, self.refused = stream, disk, False
-
-    async def write(self, data: bytes) -> None:
-        if b'{"do": "save"' in data:
-            self.disk.saves -= 1
-            self.refused = self.disk.saves < 0
-        if not self.refused:
-            await self.stream.write(data)
-
-    async def lines(self) -> AsyncIterator[bytes]:
-        lines = self.stream.lines()
-        while True:
-            if self.refused:
-                self.refused = False
-                yield b'{"error": "No space left on device", "errno": 28}'
-            else:
-                yield await anext(lines)
-
-    async def close(self) -> None:
-        await self.stream.close()
+    async def run(self, argv: Sequence[str], **rest: Any) -> Completed:
+        if b'{"do": "save"' in (rest.get("input") or b""):
+            self.saves -= 1
+            if self.saves < 0:
+                answer = b'{"error": "No space left on device", "errno": 28}'
+                return Completed(tuple(argv), 0, answer, b"")
+        return await super().run(argv, **rest)
 
 
 class Bench:

@@ -16,7 +16,7 @@ from support.guarded import Bare
 
 from tests.support.fake_host import FakeHost
 from workbench.gpu.settings import journal, journal_client
-from workbench.gpu.settings.journal_client import JournalClient, ShellJournal, ask_once
+from workbench.gpu.settings.journal_client import ShellJournal
 from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
@@ -83,8 +83,8 @@ def test_a_host_without_python3_gives_the_answers_of_the_program(
         prepare(root)
 
     async def main() -> None:
-        by_program = await ask_once(LocalHost(), str(roots[0]), do, **more)
-        by_shell = await ShellJournal(LocalHost(), str(roots[1])).ask(do, **more)
+        by_program = await journal_client.ask(LocalHost(), str(roots[0]), do, **more)
+        by_shell = await ShellJournal(LocalHost(), str(roots[1])).ask(do, more)
         assert {**by_program, "register": ""} == {**by_shell, "register": ""}
 
     asyncio.run(main())
@@ -134,19 +134,24 @@ def test_an_old_python3_counts_as_none() -> None:
     assert "no python3" in (found.register.problem or "")
 
 
-def test_a_program_that_hangs_is_not_waited_for(
+def test_an_unlock_with_the_last_save_takes_one_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal_client, "ANSWER_S", 0.1)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    started: list[bytes] = []
 
-    class Hanging(LocalHost):
-        async def stream(self, argv: Any, **rest: Any) -> Any:
-            return await super().stream(["sleep", "60"], **rest)
+    class Counting(LocalHost):
+        async def run(self, argv: Any, **rest: Any) -> Any:
+            started.append(rest["input"].rpartition(b'{"do": ')[2].split(b",")[0])
+            return await super().run(argv, **rest)
 
     async def main() -> None:
-        client = JournalClient(Hanging(), str(tmp_path))
-        with pytest.raises(HostError, match=r"did not answer within 0\.1 s"):
-            await client.ask("unlock")
-        await client.close()
+        async with journal.locked(Counting()) as held:
+            await held.save(held.journal.note("first"))
+            await held.save(held.journal.note("second"), is_last=True)
+            assert not (tmp_path / "workbench" / "gpu" / "journal.json.lock").is_symlink()
+        async with journal.locked(Counting()) as held:
+            assert [line["what"] for line in held.journal.log] == ["first", "second"]
 
     asyncio.run(main())
+    assert started == [b'"lock"', b'"save"', b'"save"', b'"lock"', b'"unlock"']

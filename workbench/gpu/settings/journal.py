@@ -24,7 +24,7 @@ from typing import Any
 
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.journal_client import Answer, JournalClient, ask_once, opened
+from workbench.gpu.settings.journal_client import Answer, ask
 from workbench.gpu.settings.owners import (
     described,
     lock_is_dead,
@@ -286,12 +286,13 @@ class LockedJournal:
 
     host: Host
     path: str
-    client: JournalClient
     journal: Journal = field(default_factory=Journal)
+    is_locked: bool = True
 
-    async def save(self, journal: Journal) -> None:
+    async def save(self, journal: Journal, *, is_last: bool = False) -> None:
         """Write the journal's file atomically, with fsync, and publish its entries in the host's
-        register. If the file cannot be written, the old one stays and FileError is raised."""
+        register. If the file cannot be written, the old one stays and FileError is raised. With
+        `is_last`, unlock the journal after that."""
         data = {
             **journal.more,
             "version": JOURNAL_VERSION,
@@ -299,16 +300,19 @@ class LockedJournal:
             "log": list(journal.log),
         }
         aside = self.journal.recovered is not None  # the file may be missing
-        answer = await self.client.ask("save", journal=data, aside=aside)
+        unlocks = owner_token() if is_last else ""
+        answer = await ask(
+            self.host, root_of(self.path), "save", journal=data, aside=aside, unlocks=unlocks
+        )
         if "error" in answer:
             raise _not_written(self.host, self.path, answer)
+        self.is_locked = not is_last
         register = parse_register(answer.get("register"))
         self.journal = replace(journal, register=register, others=register.others, recovered=None)
 
     async def read(self) -> None:
         """Read the journal again, and with it the claims of other Workbenches."""
-        answer = await self.client.ask("read", log=True)
-        self.journal = _journal_from(answer, self.path, self.host.name)
+        self.journal = await read(self.host)
 
     def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
         """Return the claim of another Workbench that is changing one of the settings `keys` at this
@@ -333,7 +337,7 @@ async def read(host: Host, *, with_log: bool = True) -> Journal:
     wrote the file.
     """
     path = await path_on(host)
-    answer = await ask_once(host, root_of(path), "read", log=with_log)
+    answer = await ask(host, root_of(path), "read", log=with_log)
     return _journal_from(answer, path, host.name)
 
 
@@ -467,49 +471,49 @@ async def locked(host: Host) -> AsyncIterator[LockedJournal]:
     """Lock the journal, read it, and unlock it at the end of the block. Raises SettingsError if
     another Workbench owns the lock or if the file is damaged."""
     path = await path_on(host)
-    link = f"{path}.lock"
-    _ours[link] += 1
+    _ours[path] += 1
     try:
-        async with opened(host, root_of(path)) as client:
-            await _acquire(host, client, link)
-            try:
-                held = LockedJournal(host, path, client)
-                await held.read()
-                if held.journal.recovered:
-                    with suppress(HostError):
-                        await held.save(held.journal)
-                yield held
-            finally:
-                # the link is lost: the lock stays, and its owner recognizes it
+        answer = await _acquire(host, path)
+        held = LockedJournal(host, path)
+        try:
+            held.journal = _journal_from(answer, path, host.name)
+            if held.journal.recovered:
                 with suppress(HostError):
-                    await client.ask("unlock")
+                    await held.save(held.journal)
+            yield held
+        finally:
+            # the link is lost: the lock stays, and its owner recognizes it
+            with suppress(HostError):
+                if held.is_locked:
+                    await ask(host, root_of(path), "unlock", owner=owner_token())
     finally:
-        _ours[link] -= 1
+        _ours[path] -= 1
 
 
 async def is_being_changed(host: Host) -> bool:
     """Return whether a guard or a Workbench has locked the journal. Until the lock ends, the host's
     values can differ from the entries."""
-    found = await ask_once(host, root_of(await path_on(host)), "holder")
+    found = await ask(host, root_of(await path_on(host)), "holder")
     return bool(found.get("by")) and not found.get("void")
 
 
-async def _acquire(host: Host, client: JournalClient, link: str) -> None:
+async def _acquire(host: Host, path: str) -> Answer:
+    """Lock the journal, and return what the host says about it then."""
     until = time.monotonic() + WAIT_S
     owner, dead = owner_token(), list[str]()
     while True:
-        answer = await client.ask("lock", owner=owner, dead=dead)
+        answer = await ask(host, root_of(path), "lock", owner=owner, dead=dead)
+        if answer.get("held"):
+            return answer
         if "error" in answer:
             why = clean(str(answer["error"]))
             raise SettingsError(
                 f"the journal of GPU settings cannot be locked: {why}; nothing was changed",
                 host=host.name,
             )
-        if answer.get("held"):
-            return
         held = clean(str(answer.get("by") or ""))
         # left by an interrupted change of this process, or by a process of this machine
-        void = (held == owner and _ours[link] == 1) or lock_is_dead(held)
+        void = (held == owner and _ours[path] == 1) or lock_is_dead(held)
         if void and not dead:
             dead = [held.rpartition(":")[0]]
         elif time.monotonic() > until:
@@ -518,7 +522,7 @@ async def _acquire(host: Host, client: JournalClient, link: str) -> None:
                 "nothing was changed",
                 host=host.name,
                 next_step="wait until that Workbench ends; if it has ended already, remove its "
-                f"lock {link}",
+                f"lock {path}.lock",
             )
         else:
             dead = []

@@ -1,15 +1,15 @@
 """The program that reads, locks and writes the journal of GPU settings on its host.
 
-It reads requests from stdin, one JSON object a line, and answers each with one on stdout:
+It reads a request from stdin, a JSON object whose "do" is one of these, and prints its answer:
 
-    {"do": "read", "log": …}      boot id, load of the driver, text of the journal, the host's register
-    {"do": "lock", "owner": …, "dead": […]}  {"held": true}, or {"held": false, "by": the owner, "void": …}
-    {"do": "holder"}              who has locked the journal: {"by": the owner or null, "void": …}
-    {"do": "save", "journal": …}  writes the journal with fsync, publishes its entries; the register
-    {"do": "unlock"}              {}
+    read    boot id, load of the driver, text of the journal ("log": with its log?), the register
+    lock    {"held": true} and what `read` answers, or {"held": false} and what `holder` answers
+    holder  who has locked the journal: {"by": owner or null, "void": whether the lock counts no longer}
+    save    writes the journal with fsync and publishes its entries; answers with the register
+    unlock  {}
 
-An answer with "error" says why a request failed. The lock stays at the end of stdin: only the
-Workbench that has lost its link knows whether its commands still run.
+An answer with "error" says why a request failed. The lock lasts longer than this program: it names
+the Workbench, and only that Workbench knows whether its commands still run.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -73,8 +73,8 @@ class JournalProgram:
             if do == "holder":
                 return self.holder()
             if do == "save":
-                return self.save(request["journal"], request["aside"])
-            self.file.release()
+                return self.save(request["journal"], request["aside"], request["unlocks"])
+            self.file.release(request["owner"])
         except OSError as error:
             return {"error": error.strerror or str(error), "errno": error.errno}
         return {}
@@ -117,14 +117,18 @@ class JournalProgram:
         os.makedirs(self.root, 0o700, exist_ok=True)
         file = self.file
         file.owner = owner
-        if file.take(tuple(dead)) or file.take(tuple(dead)):
-            return {"held": True}
+        held = file.take(tuple(dead)) or file.take(tuple(dead))
         found = self.holder()
-        if found["void"]:
+        if not held and found["void"]:
             file.release(found["by"])
-            if file.take(()):
-                return {"held": True}
-        return {"held": False, **found}
+            held = file.take(())
+        if not held:
+            return {"held": False, **found}
+        try:
+            return {"held": True, **self.read(True)}
+        except OSError:
+            file.release()
+            raise
 
     def holder(self) -> dict[str, Any]:
         """Return the owner of the lock, and whether the lock no longer counts."""
@@ -137,16 +141,19 @@ class JournalProgram:
         void = _is_old(link.st_mtime) or file.has_ended(owner, link.st_uid)
         return {"by": owner, "void": void}
 
-    def save(self, journal: Mapping[str, Any], aside: bool) -> dict[str, Any]:
+    def save(self, journal: Mapping[str, Any], aside: bool, unlocks: str) -> dict[str, Any]:
         """Write the journal and publish its entries. With `aside`, keep the old file, which is
-        damaged, under another name."""
+        damaged, under another name. `unlocks` names the owner whose lock ends then, "" for none."""
         file = self.file
         if aside:
             damaged = f"{file.journal}.damaged"
             with contextlib.suppress(FileNotFoundError):
                 os.replace(file.journal, damaged, src_dir_fd=file.at, dst_dir_fd=file.at)
         file.write(journal)
-        return {"register": json.dumps(register.exchange(self.root, journal["entries"]))}
+        found = register.exchange(self.root, journal["entries"])
+        if unlocks:
+            file.release(unlocks)
+        return {"register": json.dumps(found)}
 
 
 def _without_log(text: str) -> str:
@@ -168,9 +175,8 @@ def _is_old(made_unix_s: float) -> bool:
 
 
 def main() -> None:
-    """Answer requests until stdin ends. argv[1] is JSON: {"root": the journal's directory}."""
+    """Answer the request on stdin. argv[1] is JSON: {"root": the journal's directory}."""
     program = JournalProgram(json.loads(sys.argv[1])["root"])
     os.umask(0o077)
     with open(0, "rb", closefd=False) as requests:
-        for line in requests:
-            print(json.dumps(program.answer(json.loads(line))), flush=True)  # noqa: T201
+        print(json.dumps(program.answer(json.loads(requests.readline()))))  # noqa: T201

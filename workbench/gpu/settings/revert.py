@@ -274,7 +274,7 @@ async def save_last(
     """Save the journal after a change, and return the outcomes. If it cannot be saved, the outcomes
     say so. No error is raised, because the old journal still has every previous value."""
     try:
-        await held.save(state)
+        await held.save(state, is_last=True)
     except HostError as error:
         note = (
             f"the journal could not be updated ({error.message}); it still has the previous values"

@@ -12,6 +12,7 @@ from settings_bench import UUID, Bench, run
 
 from workbench.gpu.settings import alterations, apply, journal, revert
 from workbench.gpu.settings import command_runner as running
+from workbench.hosts.base import HostUnreachable
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.setting_records import GuardView, InForce
 from workbench.model.settings import DEFAULT, ClockRange, GpuSettings, stored
@@ -432,5 +433,22 @@ def test_revert_of_one_gpu(bench: Bench) -> None:
         with pytest.raises(InputError, match="no GPU 9"):
             await revert.revert(bench.host, 9)
         assert (await revert.revert(bench.host, UUID)).ok and bench.entries() == []
+
+    run(work)
+
+
+def test_a_link_that_is_lost_when_the_guard_starts_ends_the_change(bench: Bench) -> None:
+    """No command could be sent either. The entry stays: what became of it is read when the link is
+    back."""
+
+    async def lost(_: journal.Journal) -> GuardView:
+        raise HostUnreachable("no connection")
+
+    async def work() -> None:
+        commands = await bench.commands(GpuSettings(power_limit_w=450.0))
+        with pytest.raises(HostUnreachable):
+            await apply.apply(bench.host, commands, guard=lost)
+        assert bench.smi.setters == []
+        assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
 
     run(work)

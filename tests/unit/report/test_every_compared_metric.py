@@ -21,6 +21,7 @@ from workbench.report.formats.terminal import block_lines
 from workbench.report.registry import output_format
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks
 from workbench.tui.widgets.comparison import comparison_rows
+from workbench.tui.widgets.experiment import experiment_rows
 
 
 def every_change() -> list[MetricChange]:
@@ -138,3 +139,17 @@ def test_a_narrow_screen_has_short_titles_and_every_number(width: int) -> None:
         title = short_title(change.metric, change.unit)[:8].split()[0]
         found = [row for row in rows if row.startswith(title) and numbers[0] in row.split()]
         assert any(numbers[1] in row.split() for row in found), (change.metric, found)
+
+
+@pytest.mark.parametrize("width", [58, 118])
+def test_the_page_of_an_experiment_has_the_digits_of_the_reports(width: int) -> None:
+    """The page had two digits where the reports have three: 0.41 and 0.412 tok/J."""
+    made = made_results.experiment()
+    spec = replace(made.spec, metric="tok_per_joule")
+    runs = tuple(replace(run, value=0.4123 + run.place / 1000) for run in made.runs)
+    page = experiment_rows(replace(made, spec=spec, runs=runs), width)
+    cells = {cell for row in page for text, _ in row for cell in text.split()}
+    done = [run for run in runs if run.state == "done"]
+    expected = {metric_number("tok_per_joule", run.value) for run in done}
+    assert done and expected <= cells
+    assert all(re.fullmatch(r"0\.\d{3}", text) for text in expected)

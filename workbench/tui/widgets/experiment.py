@@ -4,6 +4,7 @@ interval on a common axis, and the runs."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workbench.advisor.verdicts import sentence
@@ -13,8 +14,9 @@ from workbench.model.bench import half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
 from workbench.model.metrics import short_title, table_metrics
+from workbench.report.format_values import metric_number
 from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
-from workbench.tui.formats import day_and_time, elapsed, figure, left_text, whole
+from workbench.tui.formats import day_and_time, elapsed, left_text, whole
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
 from workbench.tui.widgets.interval import Axis, axis_for, bar
@@ -267,7 +269,10 @@ class _PairTable:
             word = "= none"
         verdict = (pad(f"  {word}", self.verdict + 2), role)
         drawn = role if role != "dim" else "text"
-        name, values = short_title(m.metric, m.unit), (figure(m.a), figure(m.b))
+        name, values = (
+            short_title(m.metric, m.unit),
+            (metric_number(m.metric, m.a), metric_number(m.metric, m.b)),
+        )
         return self.row(
             name,
             values,
@@ -292,12 +297,13 @@ def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
     axis = axis_for(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
     table = _PairTable(name, value, verdict, axis)
     rows = [table.head(short_title(e.spec.metric))]
+    shown = partial(metric_number, e.spec.metric)
     for pair, a, b in pairs:
         change = (b / a - 1) * 100 if a else 0.0
         name_of = f"pair {pair + 1}" + (
             " swap" if e.spec.twins and twins.swapped(e.spec, pair) else ""
         )
-        rows.append(table.row(name_of, (figure(a), figure(b)), change, None, "dim"))
+        rows.append(table.row(name_of, (shown(a), shown(b)), change, None, "dim"))
     for count, (change, half) in sorted(trail.items()):
         if count < e.pairs_done:
             rows.append(table.row(f"after {count}", ("", ""), change, half, "faint"))
@@ -314,7 +320,7 @@ def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
     machine = e.comparison.machine if e.comparison is not None else None
     if machine is None or machine.change_pct is None:
         return []
-    values = (figure(machine.a), figure(machine.b))
+    values = (metric_number(machine.metric, machine.a), metric_number(machine.metric, machine.b))
     head = pad("host", table.name) + pad("1", table.value, True) + pad("2", table.value, True)
     return [
         ((head, "head"),),
@@ -385,7 +391,7 @@ def _runs(e: Experiment, width: int) -> list[Row]:
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []
-    runs = all_runs(e)
+    runs, shown = all_runs(e), partial(metric_number, e.spec.metric)
     for start in range(0, len(runs), columns):
         part = runs[start : start + columns]
         lines: list[tuple[str, list[Run]]] = [
@@ -393,7 +399,7 @@ def _runs(e: Experiment, width: int) -> list[Row]:
             ("", [(RUNS.get(r.state, r.state), RUN_ROLES.get(r.state, "warn")) for r in part]),
             (
                 short_title(e.spec.metric),
-                [(figure(r.value) if r.value is not None else "", "text") for r in part],
+                [(shown(r.value) if r.value is not None else "", "text") for r in part],
             ),
             ("took", [(elapsed(r.took_s) if r.took_s is not None else "", "dim") for r in part]),
         ]

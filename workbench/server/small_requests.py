@@ -39,17 +39,19 @@ Get = Callable[[str, float], Awaitable[Reply]]
 Ask = Callable[[str, Mapping[str, Any] | None, float], Awaitable[Reply]]
 
 
-def getter(http: httpx.AsyncClient) -> Get:
-    """Return a function that requests a path through `http`."""
-    return lambda path, timeout_s: _got(http, path, timeout_s)
+def getter(http: httpx.AsyncClient, query: Mapping[str, str] | None = None) -> Get:
+    """Return a function that requests a path, with `query` if it is given, through `http`."""
+    return lambda path, timeout_s: _got(http, path, query, timeout_s)
 
 
-async def _got(http: httpx.AsyncClient, path: str, timeout_s: float) -> Reply:
+async def _got(
+    http: httpx.AsyncClient, path: str, query: Mapping[str, str] | None, timeout_s: float
+) -> Reply:
     import httpx
 
     try:
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
-        response = await http.get(path, timeout=timeout)
+        response = await http.get(path, params=query, timeout=timeout)
     except httpx.TimeoutException:
         return late(timeout_s)
     except httpx.HTTPError as error:

@@ -54,12 +54,13 @@ class EngineWatch:
         """Return the engine's present metrics. If they cannot be read, every metric is None and has
         the reason."""
         from workbench.server import metrics
+        from workbench.server.readiness import ASKED_BY
         from workbench.server.small_requests import getter
 
         await self.identify()
         if self.engine is None:
             return metrics.no_metrics(self._problem or "the engine is not known")
-        return await metrics.fetch(getter(self._http), self.engine)
+        return await metrics.fetch(getter(self._http, ASKED_BY), self.engine)
 
     async def _recognize(self) -> None:
         import httpx

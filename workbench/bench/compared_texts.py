@@ -150,6 +150,7 @@ def _load(runs: Sequence[BenchResult]) -> SetFeatures:
         looked_at=sum(one.looked_at for one in loads),
         collapsed=sum(one.collapsed for one in loads),
         looping=sum(one.looping for one in loads),
+        ended_in_answers=sum(one.ended_in_answers for one in loads),
         equal=sum(one.equal for one in loads),
         odd=sum(one.odd for one in loads),
         salad=sum(one.salad for one in loads),

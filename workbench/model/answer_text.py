@@ -434,10 +434,11 @@ class SetFeatures:
     count answers among those `looked_at`, a sample of them.
 
     `repeated` is the unit that most answers are made of from their first to their last character,
-    and `repeated_answers` their number. `prompt_words` is the number of words of a synthetic prompt.
-    `equal` counts the answers whose text another prompt got too. `models` counts the model names
-    that replies reported. `digest` is a hash of the texts in the order of their prompts: two runs
-    with one digest answered equally.
+    and `repeated_answers` their number. `ended_in` is the short unit in which most answers end again
+    and again, whatever is before it, and `ended_in_answers` their number. `prompt_words` is the
+    number of words of a synthetic prompt. `equal` counts the answers whose text another prompt got
+    too. `models` counts the model names that replies reported. `digest` is a hash of the texts in the
+    order of their prompts: two runs with one digest answered equally.
     """
 
     answers: int = 0
@@ -452,6 +453,8 @@ class SetFeatures:
     salad: int = 0
     repeated: str = ""
     repeated_answers: int = 0
+    ended_in: str = ""
+    ended_in_answers: int = 0
     prompt_words: int | None = None
     equal: int = 0
     equal_characters: int = 0  # of the shortest of these equal texts
@@ -563,6 +566,8 @@ def set_features(
     each = [features(answer.all_text) for answer in answers]
     units = Counter(_unit(one.loop) for one in each if one.repeats_only)
     repeated, repeated_answers = units.most_common(1)[0] if units else ("", 0)
+    tails = Counter(map(_unit, filter(None, (_tail(one.end or one.all_text) for one in answers))))
+    ended_in, ended_in_answers = tails.most_common(1)[0] if tails else ("", 0)
     equal = equal_answers(answers)
     characters = sum(answer.all_characters for answer in answers)
     thought = sum(answer.all_characters - _answer_characters(answer) for answer in answers)
@@ -581,6 +586,8 @@ def set_features(
         salad=sum(one.salad for one in each),
         repeated=clean(repeated, EXCERPT_CHARACTERS),
         repeated_answers=repeated_answers,
+        ended_in=clean(ended_in, EXCERPT_CHARACTERS),
+        ended_in_answers=ended_in_answers,
         equal=len(equal),
         equal_characters=min((answer.all_characters for answer in equal), default=0),
         reasoning_only=sum(answer.reasoning_only for answer in answers),

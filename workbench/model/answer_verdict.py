@@ -161,7 +161,18 @@ def _kind_of_garbage(
         return f"{load.equal} {of} to different prompts are equal", _of_equal(load, asked, healthy)
     if asked.ends and load.share(load.looping) >= _MOST:
         return f"{load.looping} {of} repeat a phrase", Level.WARN
+    if load.share(load.ended_in_answers) >= _MOST:
+        return _of_ends(load, asked)
     return "", Level.INFO
+
+
+def _of_ends(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
+    """Return (what is wrong with answers of a load that end in one short unit again and again, how
+    severe it is). The probe does not see it: its answers are shorter."""
+    text = f'{load.ended_in_answers} of {load.looked_at} answers end in "{load.ended_in}" again and again'
+    if asked.ends or not any(map(str.isalnum, load.ended_in)):
+        return text, Level.WARN
+    return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
 
 
 def _of_equal(load: SetFeatures, asked: Asked, healthy: bool) -> Level:
@@ -182,6 +193,7 @@ def differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
     kinds = {
         "repeat one or two tokens": (a.collapsed, b.collapsed),
         "repeat a phrase": (a.looping, b.looping),
+        "end in a few characters again and again": (a.ended_in_answers, b.ended_in_answers),
         "are equal to the answer to another prompt": (a.equal, b.equal),
         "have characters no language uses": (a.odd, b.odd),
         "mix scripts or symbols at random": (a.salad, b.salad),

@@ -183,6 +183,10 @@ def _probe_said(remembered: int, **load: int) -> Change:
         (_probe_said(0), "55 of 55 answers to the probe of A and 0 of 55 to that of B"),
         (_probe_said(3, equal=16), "0 of 80 answers of A and 80 of 80 of B are equal"),
         (_probe_said(3, looping=12), "0 of 80 answers of A and 60 of 80 of B repeat a phrase"),
+        (
+            _probe_said(3, ended_in_answers=14),
+            "0 of 80 answers of A and 70 of 80 of B end in a few characters again and again",
+        ),
     ],
 )
 def test_a_side_that_answers_otherwise_is_not_better(b: Change, said: str) -> None:

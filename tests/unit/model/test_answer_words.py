@@ -215,6 +215,36 @@ def test_a_load_that_begins_to_loop_is_marked() -> None:
     assert load_found(before, Earlier(7, now, same_lengths=True)) == []
 
 
+def collapsing(tail: str, count: int = 60) -> SetFeatures:
+    """Return the features of 16 answers of 900 sound characters, each with a tail."""
+    draw = random.Random(1)
+    prose = [text(draw, "English", 900, 0.2) for _ in range(16)]
+    return set_features([Answer(one + tail * count, prompt=str(n)) for n, one in enumerate(prose)])
+
+
+@pytest.mark.parametrize(
+    ("tail", "asked", "level"),
+    [
+        ("!", {}, Level.WARN),
+        (" the", {}, Level.INFO),  # a healthy model does that after its end
+        (" the", {"ends": True}, Level.WARN),
+        ("-", {}, None),  # a ruler
+    ],
+)
+def test_answers_that_collapse_after_the_length_of_the_probe_are_marked(
+    tail: str, asked: dict[str, bool], level: Level | None
+) -> None:
+    """The probe's answers have 64 tokens at most, and were all sound."""
+    load = collapsing(tail)
+    found = load_found(load, **asked)
+    assert [one.level for one in found] == ([] if level is None else [level])
+    assert all("16 of 16 answers end in" in one.text for one in found)
+    sound = collapsing("", 0)
+    changed = load_found(load, Earlier(7, sound, same_lengths=True), **asked)
+    expected = [] if level is None else [CHANGED] if level is Level.INFO else [DEGENERATE]
+    assert [one.code for one in changed if one.level is Level.WARN] == expected
+
+
 def test_answers_that_differ_in_a_number_only_are_found() -> None:
     text = "I have read message {} and would like to help you with it, if you tell me what it is."
     (one,) = found([said(ask, text.format(31 * n)) for n, ask in enumerate(ASKS)]).values()

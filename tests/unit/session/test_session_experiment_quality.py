@@ -163,6 +163,7 @@ async def test_each_step_is_measured_once_on_a_server_that_runs(
     assert found == db.get(found.id) and db.parts(1) is None
     assert (found.conditions_a["gap"], found.conditions_b["gap"]) == ("3.0", "2.5")
     assert "sk-secret" not in found.b and "kv-cache-dtype=fp8" in found.b
+    assert found.a == "the base as it is", "the page had an empty line for A"
     assert "answers: A: 25 of 26 texts scored" in told
     assert await comparison.end(done=True) is None and comparison.left_s() == 0
 

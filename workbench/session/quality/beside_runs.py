@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from workbench.session.servers.arm_targets import Side
     from workbench.store.quality_db import QualityDb
 
+_UNCHANGED = "the base as it is"  # an arm without changes
 MOST_TOGETHER = 256
 # Shares of the time of the first step, which scores and writes twice.
 _WORK = {FIRST: 1.0, AGAIN: 0.5, CHANGED: 0.5}
@@ -192,7 +193,8 @@ class ExperimentQuality:
 
     async def _store(self) -> QualityResult:
         self._ended = True
-        result = self._measuring.result((words_of(self._spec.a), words_of(self._spec.b)))
+        names = words_of(self._spec.a), words_of(self._spec.b)
+        result = self._measuring.result((names[0] or _UNCHANGED, names[1] or _UNCHANGED))
         took_s = round(self._measuring.parts.took_s, 3)
         result = replace(result, unix_s=self._began_unix_s, took_s=took_s)
 

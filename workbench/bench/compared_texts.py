@@ -181,6 +181,8 @@ def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) ->
     depend on what the prompts say, or if the prompts are text of the user."""
     if spec.prompts_name or spec.prompts or spec.command or spec.endpoint == "embeddings":
         return ""
+    if spec.has_real_text:
+        return ""
     names = [str(d["name"]).replace("_", "-") for d in differences if d["kind"] in ("flag", "env")]
     why = [text for pattern, text in _DEPENDS_ON_TEXT if any(map(pattern.search, names))]
     if not why:

@@ -11,9 +11,11 @@ from typing import Any
 
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
+from workbench.quality.texts import shipped_contents
 
 Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
 _PROMPTS = 6  # prompts counted at each length, since not all words are one token
+_TEXT_PROMPTS = 89  # of real text, whose languages differ more
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,15 @@ async def measure(spec: BenchSpec, count: Count) -> Length | None:
 
 
 async def _tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
-    workload = Workload(replace(spec, prompt_words=words, salt="0"))
-    counted = await asyncio.gather(
-        *(count(workload.fields(i, warmup=False)) for i in range(_PROMPTS))
-    )
+    texts = shipped_contents() if spec.has_real_text else ()
+    prompts = _PROMPTS
+    if spec.has_real_text and not spec.shared_prefix:
+        prompts = max(1, min(spec.requests, _TEXT_PROMPTS))
+    workload = Workload(replace(spec, prompt_words=words, salt="0", texts=texts))
+    counted: list[int | None] = []
+    for begin in range(0, prompts, _PROMPTS):
+        indices = range(begin, min(begin + _PROMPTS, prompts))
+        fields = [workload.fields(index, warmup=False) for index in indices]
+        counted += await asyncio.gather(*map(count, fields))
     known = [n for n in counted if n is not None]
-    return fmean(known) if len(known) == _PROMPTS else None
+    return fmean(known) if len(known) == prompts else None

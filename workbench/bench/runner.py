@@ -18,6 +18,7 @@ from workbench.bench.workers import HostWorker, LocalWorker, Worker
 from workbench.model.bench import BenchProgress, BenchSpec, BenchSummary
 from workbench.model.errors import BenchError
 from workbench.model.json_records import from_json, to_json
+from workbench.quality.texts import shipped_contents
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -108,7 +109,8 @@ async def _send_spec_and_read_messages(
     None if the worker ended without one. Raises BenchError for an error that the worker reports."""
     # a file may contain a hundred thousand
     used = spec.prompts[: max(spec.requests, Warmup(spec).limit)]
-    asked = to_json(replace(spec, prompts=used))
+    texts = shipped_contents() if spec.has_real_text else ()
+    asked = to_json(replace(spec, prompts=used, texts=texts))
     if key:
         asked["api_key"] = key
     if processes:

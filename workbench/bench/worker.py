@@ -190,6 +190,8 @@ def check(spec: BenchSpec) -> None:
             option.check(getattr(spec, option.field))
         except InputError as error:
             raise BenchError(f"invalid benchmark option: {error.message}") from None
+    if spec.has_real_text and not spec.texts:
+        raise BenchError("invalid benchmark option: the content is text, but there are no texts")
     if spec.endpoint == "embeddings" and spec.stream:
         raise BenchError(
             "invalid benchmark option: embeddings are not streamed, so stream must be false"

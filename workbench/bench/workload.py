@@ -16,6 +16,7 @@ try:
 except ImportError:  # a Python without its own hash functions
     from hashlib import shake_128
 
+from workbench.bench.real_text import RealText
 from workbench.model.bench import BenchSpec
 
 # Common English words: each is one token, with the space before it, in the BPE vocabularies in use.
@@ -36,6 +37,8 @@ _VOCABULARY = tuple(_WORDS.split())
 # Each word has two or three bytes.
 _WORD_OF_BYTE = tuple(_VOCABULARY[byte % len(_VOCABULARY)] for byte in range(256))
 _TASK = "Continue this list of words: "
+_TEXT_TASK = "Continue this text:\n\n"
+_TEXT_FIXED_TOKENS = 24  # of the digits, the task and a chat template, about
 _IN_CHUNKS = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know it
 # Between the marks of two successive requests, about the golden ratio of their range, so that their
 # first digits differ. It has no factor in common with 10**12, so no two marks of a run are equal.
@@ -75,10 +78,15 @@ def split(entry: Any) -> tuple[Any, int | None]:
     return entry, None
 
 
+@cache
+def _ring(texts: tuple[str, ...]) -> RealText:
+    return RealText(texts)
+
+
 class Workload:
-    """Makes the body of each request of a run. `words` is the number of words in a synthetic
-    prompt. This number comes from the server's tokenizer (`spec.prompt_words`), otherwise from
-    prompt lengths measured in the warm-up (`calibrate`)."""
+    """Makes the body of each request of a run. `words` is the number of words, or of pieces of real
+    text, in a synthetic prompt. This number comes from the server's tokenizer
+    (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up (`calibrate`)."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
@@ -92,7 +100,9 @@ class Workload:
         # bodies without their prompt, by what else may differ between two of them
         self._bodies: dict[tuple[object, ...], list[str]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
-        self._shared = _words(random.Random(spec.seed), most if spec.shared_prefix else 0)
+        self._real = _ring(spec.texts) if spec.has_real_text else None
+        drawn = most if spec.shared_prefix and self._real is None else 0
+        self._shared = _words(random.Random(spec.seed), drawn)
 
     def max_tokens(self, index: int, *, warmup: bool) -> int:
         """Return the token limit of request `index`. It varies within `spec.length_spread`, and
@@ -131,15 +141,28 @@ class Workload:
         spec = self.spec
         own = _name(index, warmup)
         mark = request_mark(spec.salt, own)
+        if self._real is not None:
+            asked = _TEXT_TASK + self._real.excerpt(self._start(index, warmup), self.words)
+            return f"{asked} [{mark}]" if spec.shared_prefix else f"[{mark}] {asked}"
         if spec.shared_prefix:
             return f"{_TASK}{' '.join(self._shared[: self.words])} [{mark}]"
         chosen = shake_128(f"{spec.seed}/{own}".encode()).digest(self.words)
         return f"[{mark}] {_TASK}{' '.join([_WORD_OF_BYTE[byte] for byte in chosen])}"
 
+    def _start(self, index: int, warmup: bool) -> int:
+        """Return the first piece of the excerpt of request `index`."""
+        assert self._real is not None
+        spec = self.spec
+        if spec.shared_prefix:
+            return self._real.start(_offset(spec.seed, "shared"), 0)
+        return self._real.start(_offset(spec.seed, "w" if warmup else "r"), index)
+
     def prompt_identity(self, index: int) -> str:
         """Return a text that is equal for two requests whose prompts differ only in their mark."""
         if self._own:
             return f"{index % len(self._own)}"
+        if self._real is not None:
+            return f"{self._start(index, warmup=False)}"
         return "" if self.spec.shared_prefix else f"{index}"
 
     def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
@@ -177,7 +200,8 @@ class Workload:
             around = whole.split(_to_json(place))
             self._bodies[form] = around
         # the user's own fields may replace the prompt: then it has no place
-        quoted = _to_json(asked) if self._own else f'"{asked}"'  # words need no escape
+        as_it_is = not self._own and self._real is None  # words need no escape
+        quoted = f'"{asked}"' if as_it_is else _to_json(asked)
         return quoted.join(around).encode("utf-8", "replace")
 
     def _body_fields(self, asked: Any, length: int, *, warmup: bool) -> dict[str, Any]:
@@ -251,10 +275,15 @@ class Workload:
         if self._own or self.spec.prompt_words:
             return
         wanted = self.spec.input_tokens
-        per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
-        fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK}")
-        characters = (fixed + per_word * self.words) * wanted / max(1, prompt_tokens)
-        self.words = max(1, min(4 * wanted + 16, round((characters - fixed) / per_word)))
+        if self._real is None:
+            per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
+            fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK}")
+            characters = (fixed + per_word * self.words) * wanted / max(1, prompt_tokens)
+            words = round((characters - fixed) / per_word)
+        else:
+            text_tokens = max(1, prompt_tokens - _TEXT_FIXED_TOKENS)
+            words = round(self.words * (wanted - _TEXT_FIXED_TOKENS) / text_tokens)
+        self.words = max(1, min(4 * wanted + 16, words))
         self.calibrated = True
 
 
@@ -268,6 +297,11 @@ def _words(source: random.Random, count: int) -> list[str]:
     """Return `count` random words."""
     # a byte for each is enough, and `choices` takes four times as long
     return [_WORD_OF_BYTE[byte] for byte in source.randbytes(count)]
+
+
+@cache
+def _offset(seed: int, kind: str) -> float:
+    return random.Random(f"{seed}/text/{kind}").random()
 
 
 def _name(index: int, warmup: bool) -> str:

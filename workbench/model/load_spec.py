@@ -236,6 +236,21 @@ class BenchSpec:
             hint="JSON lines of your own",
         ),
     )
+    # Of synthetic prompts. Results of earlier versions do not name it: their prompts were words.
+    content: str = field(
+        default="words",
+        metadata=declared(
+            "--content",
+            "what synthetic prompts are made of: a list of common words (default), or excerpts of "
+            "real text (prose, code, JSON, several languages)",
+            SHAPE,
+            Choice(("words", "text")),
+            label="prompts made of",
+            hint="common words or real text",
+        ),
+    )
+    # the texts of the content "text", for the process of the load client; never stored
+    texts: tuple[str, ...] = ()
     extra_body: Mapping[str, Any] = field(
         default_factory=dict,
         metadata=declared(
@@ -351,6 +366,11 @@ class BenchSpec:
             exclusive="certificate",
         ),
     )
+
+    @property
+    def has_real_text(self) -> bool:
+        """Whether the prompts are excerpts of real text."""
+        return self.content == "text" and not self.prompts and not self.prompts_name
 
 
 OPTIONS = options_of(BenchSpec)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,6 +64,19 @@ def shipped() -> TextSet:
     short = [_shipped_text(path) for path in sorted(DIRECTORY.glob("*.txt"))]
     long = [_long(short, name) for name in _LONG_ENDS]
     return TextSet(NAME, VERSION, (*short, *long))
+
+
+@cache
+def shipped_contents() -> tuple[str, ...]:
+    """Return the short texts of the package without their names. Texts of one kind stand apart from
+    each other: the first of each kind comes first, then the second of each, and so on."""
+    seen: Counter[str] = Counter()
+    placed: list[tuple[int, str]] = []
+    for text in shipped().texts:
+        if not text.long:
+            placed.append((seen[text.kind], text.content))
+            seen[text.kind] += 1
+    return tuple(content for _, content in sorted(placed, key=lambda one: one[0]))
 
 
 def _shipped_text(path: Path) -> Text:

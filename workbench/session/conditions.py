@@ -120,6 +120,8 @@ def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
         else (plan.engine, {f.name: str(f.value) for f in plan.flags if f.name != "port"})
     )
     shape = [getattr(spec, name) for name in _LOAD]
+    if spec.has_real_text:
+        shape.append(spec.content)
     text = json.dumps([served, spec.model, *shape], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -52,6 +52,10 @@ def _prompts(name: str) -> Change:
     return lambda result: replace(result, spec=replace(result.spec, prompts_name=name))
 
 
+def _with_real_text(result: BenchResult) -> BenchResult:
+    return replace(result, spec=replace(result.spec, content="text"))
+
+
 GOOD, BAD = _said('"Rivers shape valleys."', 4.6), _said('"!!!!!!!!"', 1.0, GARBAGE)
 
 
@@ -148,6 +152,8 @@ def test_the_content_of_the_load_is_part_of_a_verdict_that_depends_on_it(
     assert said in sentence(replace(one, advice=advised))
     own = _experiment(without, with_flag, _prompts("chats.jsonl, 40 prompts"))
     assert "list of words" not in own.verdict
+    real = _experiment(without, with_flag, _with_real_text)
+    assert real.verdict.startswith("B is faster by ") and "list of words" not in real.verdict
 
 
 def test_other_flags_do_not_depend_on_the_content() -> None:

@@ -102,7 +102,9 @@ def test_the_command_that_repeats_a_load_sets_every_option(load: dict[str, Any])
 @given(st.fixed_dictionaries({o.dest: values_of(o) for o in IN_FORM}))
 def test_the_form_reads_what_it_shows(load: dict[str, Any]) -> None:
     texts = {name: text_of(value) for name, value in load.items()}
-    assert overrides(texts) == load
+    content = load.pop("content")
+    assert overrides(texts) == load, "a prompts file has its own content"
+    assert overrides({**texts, "prompts_file": ""})["content"] == content
 
 
 @given(

@@ -152,6 +152,7 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
             "stream": False,
         },
         {"concurrency": 3, "length_spread": 0.25, "until_steady": True, "api_key_env": "MY_KEY"},
+        {"content": "text", "input_tokens": 300},
     ):
         spec = replace(spec_from(None, given), url="http://x", model="m")
         arguments = parse(["bench", "--url", spec.url, "--model", spec.model, *options(spec)])
@@ -196,3 +197,20 @@ def test_an_slo_that_cannot_be_measured_is_refused(given: dict[str, Any], says: 
 def test_a_preset_with_an_slo_that_is_none_says_what_one_is() -> None:
     with pytest.raises(ValueError, match="for how many requests"):
         Benchmark(slo="ttft<=9")
+
+
+def test_the_content_of_synthetic_prompts() -> None:
+    assert spec_from(None, {"content": "text"}).has_real_text
+    with pytest.raises(InputError, match="'prose' is not a valid value of content"):
+        spec_from(None, {"content": "prose"})
+
+
+def test_own_prompts_and_commands_have_their_own_content(tmp_path: Path) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one"}')
+    for given, whose in (
+        ({"prompts_file": str(path)}, "a prompts file has its own"),
+        ({"command": ("true",)}, "your own command has its own"),
+    ):
+        with pytest.raises(InputError, match=whose):
+            spec_from(None, {**given, "content": "text"})

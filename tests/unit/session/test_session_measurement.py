@@ -225,6 +225,26 @@ def test_another_clients_traffic_is_told(
 
 
 @pytest.mark.slow
+def test_prompts_of_real_text_are_stored_shown_and_repeated(
+    shared: Callable[[Scenario], None],
+) -> None:
+    async def scenario(session: Session, run_id: str) -> None:
+        asked = {**SHAPE, "content": "text", "max_tokens": 16}
+        result = await session.results.get(await session.bench.run_on(run_id, **asked))
+        summary = result.summary
+        assert (result.spec.content, result.spec.texts) == ("text", ())
+        assert summary.prompt_tokens is not None and not by_cache(summary)
+        per_request = summary.prompt_tokens / summary.requests_ok
+        assert per_request == pytest.approx(SHAPE["input_tokens"], rel=0.02)
+        told = {
+            name: each.render(Report.of_result(result)) for name, each in OUTPUT_FORMATS.items()
+        }
+        assert "--content text" in told["md"] and '"content": "text"' in told["json"]
+
+    shared(scenario)
+
+
+@pytest.mark.slow
 def test_by_url_the_engine_is_known_by_its_page(
     shared: Callable[[Scenario], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     else:
         base = profiles.fields("quick")
     _check(given)
+    _check_content(given)
     base |= _derived_counts(given)
     merged = {**base, **given}
     if merged.get("endpoint") == "embeddings":
@@ -86,6 +87,18 @@ def _check_slo(merged: dict[str, Any]) -> None:
     limits = parse_slo(merged["slo"])
     check_streamed(limits, streamed=merged.get("stream", True))
     merged["slo"] = ", ".join(map(str, limits))
+
+
+def _check_content(given: Mapping[str, Any]) -> None:
+    """Raise InputError if the user wants real text and gave the content of the prompts too."""
+    own = next((name for name in ("prompts", "command") if given.get(name)), None)
+    if own is None or given.get("content", "words") == "words":
+        return
+    whose = "a prompts file" if own == "prompts" else "your own command"
+    raise InputError(
+        f"--content is the content of synthetic prompts, and {whose} has its own",
+        next_step="leave out --content",
+    )
 
 
 def _derived_counts(given: Mapping[str, Any]) -> dict[str, Any]:

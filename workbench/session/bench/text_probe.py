@@ -345,7 +345,7 @@ def _characters_per_token(spec: BenchSpec) -> float:
     """Return the characters per token of the load's synthetic prompts, if their length is known."""
     if not spec.prompt_words or spec.prompts:
         return CHARACTERS_PER_TOKEN
-    characters = 5.5 * spec.prompt_words
+    characters = (3.1 if spec.has_real_text else 5.5) * spec.prompt_words
     return min(CHARACTERS_PER_TOKEN, characters / max(1, spec.input_tokens))
 
 

@@ -50,7 +50,9 @@ def overrides(values: Values) -> dict[str, Any]:
         made[option.dest] = _value_of(option, values)
     if made["rate"] is None:
         del made["arrival"]
-    if not made["prompts_file"]:
+    if made["prompts_file"]:
+        del made["content"]
+    else:
         del made["prompts_file"]
     return made
 
@@ -145,7 +147,8 @@ def _folded_values(values: Values, width: int) -> list[Row]:
         made = overrides(values)
     except InputError:  # enter shows the error
         return []
-    what = made.get("prompts_file") or f"{made['input_tokens']} prompt tokens"
+    kind = " of real text" if made.get("content") == "text" else ""
+    what = made.get("prompts_file") or f"{made['input_tokens']} prompt tokens{kind}"
     loop = (
         (f"{made['rate']:g} requests a second, {made['arrival']}")
         if made["rate"] is not None

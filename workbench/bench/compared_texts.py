@@ -20,15 +20,16 @@ _LEAST_RUNS, _LOOPING_SHARE = 3, 0.1
 USAGE_FACTOR = 1.5  # between the characters per token of two sides with one tokenizer
 # Flags and variables whose effect depends on what the text says: a pattern of their names, and what
 # a list of words is for them.
+_PREFIX_CACHE = (
+    re.compile(r"prefix-cach|radix-cache|cache-prompt|cache-reuse|lmcache", re.IGNORECASE),
+    "such prompts share no prefix, so the prefix cache has nothing to supply",
+)
 _DEPENDS_ON_TEXT = (
     (
         re.compile(r"speculat|draft|ngram|eagle|(^|-)mtp(-|$)|^spec-", re.IGNORECASE),
         "speculation guesses a list of words better than other text",
     ),
-    (
-        re.compile(r"prefix-cach|radix-cache|cache-prompt|cache-reuse|lmcache", re.IGNORECASE),
-        "such prompts share no prefix, so the prefix cache has nothing to supply",
-    ),
+    _PREFIX_CACHE,
     (
         re.compile(r"moe|expert|(^|-)ep(-|$)|eplb|deepep", re.IGNORECASE),
         "a list of words uses other experts, and fewer of them, than other text",
@@ -178,13 +179,14 @@ def _code_words(runs: Sequence[BenchResult]) -> tuple[int, int]:
 
 def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:
     """Return what the content of the load means for this comparison. "" if the differences do not
-    depend on what the prompts say, or if the prompts are text of the user."""
+    depend on what the prompts say, or if the prompts are text of the user. Excerpts of real text
+    share no prefix either."""
     if spec.prompts_name or spec.prompts or spec.command or spec.endpoint == "embeddings":
         return ""
-    if spec.has_real_text:
-        return ""
     names = [str(d["name"]).replace("_", "-") for d in differences if d["kind"] in ("flag", "env")]
-    why = [text for pattern, text in _DEPENDS_ON_TEXT if any(map(pattern.search, names))]
+    reservations = (_PREFIX_CACHE,) if spec.has_real_text else _DEPENDS_ON_TEXT
+    why = [text for pattern, text in reservations if any(map(pattern.search, names))]
     if not why:
         return ""
-    return f"the load was a list of words at temperature {spec.temperature:g}: {'; '.join(why)}"
+    what = "excerpts of real text" if spec.has_real_text else "a list of words"
+    return f"the load was {what} at temperature {spec.temperature:g}: {'; '.join(why)}"

@@ -154,6 +154,8 @@ def test_the_content_of_the_load_is_part_of_a_verdict_that_depends_on_it(
     assert "list of words" not in own.verdict
     real = _experiment(without, with_flag, _with_real_text)
     assert real.verdict.startswith("B is faster by ") and "list of words" not in real.verdict
+    shares_nothing = "the load was excerpts of real text at temperature 0: such prompts share no"
+    assert (shares_nothing in real.verdict) == ("cach" in flag)
 
 
 def test_other_flags_do_not_depend_on_the_content() -> None:

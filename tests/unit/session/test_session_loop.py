@@ -234,7 +234,7 @@ def test_restart_benchmark_compare_in_one_step() -> None:
         before = await valid_result(session)
         session.plans.set_flag("enforce-eager", "on")
         assert [c.name for c in session.servers.changes_against_running()] == ["enforce-eager"]
-        again = asyncio.create_task(session.bench.restart_and_compare())
+        again = asyncio.create_task(session.bench.restart_and_compare(quality=False))
         await eventually(lambda: session.state.busy, "it to begin")
         with pytest.raises(BenchError, match="already being restarted for a comparison"):
             await session.bench.restart_and_compare()

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from workbench.model.answer_probe import Place
-from workbench.model.answer_text import SetFeatures
+from workbench.model.answer_text import SetFeatures, fault
 from workbench.model.answer_verdict import LEAST_COMPARED, OTHER_SHARE, differences, repeats_more
 from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
 from workbench.model.counts import four_digits
@@ -43,10 +43,10 @@ def no_answer(summary: BenchSummary) -> str | None:
     broken = summary.broken_text
     if broken is None:
         return None
-    said = f": {broken.excerpt}" if broken.excerpt else ""
+    what = fault(broken.text, "its {}", broken.excerpt)
     speed = summary.output_tok_s
     counted = f"; {four_digits(speed)} tok/s of it say nothing" if speed is not None else ""
-    return f"its text is not an answer{said} ({broken.text}){counted}"
+    return f"{what} ({broken.text}){counted}"
 
 
 def arm_text(runs: Sequence[BenchResult]) -> ArmText | None:
@@ -72,8 +72,8 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
     differ in length."""
     for side, text in (("A", a), ("B", b)):
         if text is not None and text.problem:
-            said = f" {text.excerpt}" if text.excerpt else ""
-            yield f"the text of {side} is not an answer:{said} ({text.problem})"
+            what = fault(text.problem, f"the {{}} of {side}", text.excerpt)
+            yield f"{what} ({text.problem})"
     if own_tokenizers or a is None or b is None:
         return
     x, y = a.characters_per_token, b.characters_per_token

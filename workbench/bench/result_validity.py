@@ -227,6 +227,8 @@ def notes_of(
         )
     failures = Counter((r.error, r.detail) for r in counted if r.error)
     notes += [f"{n} x {kind}: {detail}" for (kind, detail), n in failures.most_common(3)]
+    if spec.endpoint == "chat" and any("chat template" in (detail or "") for _, detail in failures):
+        notes.append("the model has no chat template: measure it with --endpoint completions")
     short = sum(r.error == SHORT for r in counted)
     if short:
         notes.append(
@@ -235,7 +237,7 @@ def notes_of(
         )
     if not spec.extra_body.get("ignore_eos", spec.ignore_eos):
         notes += _natural_lengths(good)
-    notes += _odd_replies(counted, good)
+    notes += _odd_replies(spec, counted, good)
     notes += _first_chunk_notes(good, facts)
     notes += _prompt_notes(spec, good, facts)
     notes += _schedule_notes(spec, counted, facts)
@@ -262,7 +264,9 @@ def _natural_lengths(good: Sequence[RequestRecord]) -> list[str]:
     return [f"natural lengths: the token limit ended {cut} of {len(good)} answers; {size}"]
 
 
-def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]) -> list[str]:
+def _odd_replies(
+    spec: BenchSpec, counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
+) -> list[str]:
     """Return notes on successful replies that lacked [DONE] or token usage, or were compressed."""
     without_done, without_usage = (
         sum(r.without_done for r in good),
@@ -273,7 +277,7 @@ def _odd_replies(counted: Sequence[RequestRecord], good: Sequence[RequestRecord]
         notes.append(
             f"{without_done} of {len(good)} replies had no [DONE], but their bodies were complete"
         )
-    if without_usage:
+    if without_usage and spec.endpoint != "embeddings":  # an embedding has no output tokens
         notes.append(
             f"{without_usage} of {len(good)} replies had no token usage, and chunks are not tokens"
         )

@@ -519,6 +519,17 @@ class TextFinding:
     excerpt: str = ""
 
 
+def fault(problem: str, whose: str, excerpt: str = "") -> str:
+    """Return a clause that says what is wrong with a load whose finding says `problem`. `whose` has
+    {} in place of the thing: "the {} of B" makes "the text of B is not an answer: EXCERPT". The
+    excerpt is left out if the text itself is sound."""
+    if problem.startswith("usage not credible"):
+        return f"{whose.format('usage')} is not credible"
+    if problem.startswith("prompt cut"):
+        return f"{whose.format('prompts')} were cut"
+    return f"{whose.format('text')} is not an answer{f': {excerpt}' if excerpt else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class TextReport:
     """All that is stored of the text of a benchmark: the features of its answers, the outcome of

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.model.answer_text import TextFinding, TextReport
+from workbench.model.answer_text import TextFinding, TextReport, fault
 from workbench.model.load_spec import BenchSpec as BenchSpec
 from workbench.model.plan import ModelFacts
 from workbench.model.slo import LimitAttained
@@ -370,5 +370,5 @@ class Comparison:
         "" if both are answers, or if that is unknown."""
         for side, text in self.texts:
             if text is not None and text.problem:
-                return f"the text of {side} is not an answer: {text.excerpt or text.problem}"
+                return fault(text.problem, f"the {{}} of {side}", text.excerpt or text.problem)
         return ""

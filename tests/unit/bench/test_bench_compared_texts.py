@@ -100,6 +100,15 @@ def test_garbage_is_never_better(a: Change, b: Change, side: str) -> None:
     )
 
 
+def test_a_side_that_claims_too_many_tokens_has_text_that_is_sound() -> None:
+    says = "usage not credible: 2.3 characters per token"
+    doubled = _said('"Rivers shape valleys."', 2.3, TextFinding("error", "text.usage", says))
+    one = _experiment(GOOD, doubled, faster=2.0)
+    assert one.verdict.endswith(", but the usage of B is not credible")
+    assert f"the usage of B is not credible ({says})" in _comparison(one).warnings
+    assert "is not an answer" not in " ".join((one.verdict, *_comparison(one).warnings))
+
+
 def test_a_server_that_was_doubted_at_its_start_makes_no_claim() -> None:
     one = _experiment(GOOD, GOOD, _with(server_text="equal answers"))
     assert "the text of A is not an answer" in one.verdict and one.verdict.startswith("no claim")

@@ -67,6 +67,21 @@ def test_more_than_one_percent_of_failures_rejects_a_result(total: int, failed: 
     )
 
 
+def test_a_model_without_a_chat_template_is_sent_to_the_other_endpoint() -> None:
+    said = "default chat template is no longer allowed"
+    made = [reply(i, 0.1 * i, 0.1, error="http 400", detail=said) for i in range(8)]
+    advice = "the model has no chat template: measure it with --endpoint completions"
+    assert advice in judged(made).notes
+    assert advice not in judged(made, endpoint="completions").notes
+
+
+def test_embeddings_need_no_usage_of_output() -> None:
+    made = [reply(i, 0.1 * i, 0.1, output_tokens=None) for i in range(8)]
+    assert any("no token usage" in note for note in judged(made).notes)
+    of_embeddings = judged(made, endpoint="embeddings", stream=False)
+    assert not any("no token usage" in note for note in of_embeddings.notes)
+
+
 def test_the_cause_of_idle_streams_is_the_server_where_requests_failed() -> None:
     made = [
         replace(r, error="reset" if i % 2 else None, end_us=1000 if i % 2 else r.end_us)

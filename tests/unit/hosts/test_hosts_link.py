@@ -133,9 +133,11 @@ def test_news_of_an_old_connection_or_of_a_closed_link_means_nothing() -> None:
 
 async def echo_server() -> tuple[asyncio.Server, int]:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1000):
-            writer.write(data)
-        writer.close()
+        try:
+            while data := await reader.read(1000):
+                writer.write(data)
+        finally:
+            writer.close()  # also if the test ends first
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     return server, server.sockets[0].getsockname()[1]

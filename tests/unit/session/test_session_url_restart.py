@@ -61,9 +61,11 @@ def test_a_server_that_is_started_again_is_waited_for(monkeypatch: pytest.Monkey
         refused.set()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(MODELS)
-        writer.close()
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(MODELS)
+        finally:
+            writer.close()  # also if the test ends first
 
     async def scenario() -> None:
         arms = arms_at(f"http://127.0.0.1:{port}")
@@ -84,9 +86,11 @@ def test_a_server_that_loads_its_model_is_not_there_yet(status: str) -> None:
     loading = plain(status, {"error": {"message": "Loading model", "code": 503}})
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(loading)
-        writer.close()
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(loading)
+        finally:
+            writer.close()  # also if the test ends first
 
     async def scenario() -> None:
         port = free_port()

@@ -68,7 +68,7 @@ def both(users: TwoUsers) -> None:
 ORDERS: dict[str, tuple[Step, ...]] = {
     "a b, a reverts first": (set_("a"), set_("b"), revert("a"), revert("b")),
     "a b, b reverts first": (set_("a"), set_("b"), revert("b"), revert("a")),
-    "a trial, b, a's guard": (trial("a", 4), set_("b"), ended("a"), revert("b")),
+    "a trial, b, a's guard": (trial("a", 7), set_("b"), ended("a"), revert("b")),
     "a, b trial, a reverts, b's guard": (set_("a"), trial("b", 8), revert("a"), ended("b")),
     "a b, a keeps": (set_("a"), set_("b"), keep("a"), revert("b"), revert("a")),
     "a, its guard killed, b": (set_("a"), no_guard("a"), set_("b"), revert("a"), revert("b")),

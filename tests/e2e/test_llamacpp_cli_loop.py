@@ -44,7 +44,8 @@ def test_the_loop_and_its_counts(command: CommandLine, model: Path) -> None:
     given = options(model)
     plan = command.ok("plan", PRESET, *given)
     assert plan["installed"].startswith("llama.cpp b") and plan["installed_problem"] is None
-    assert {f["code"] for f in plan["findings"]} <= {"model.facts", "bind.local", "version.catalog"}
+    expected = {"model.facts", "bind.local", "version.catalog", "context.slots"}
+    assert {f["code"] for f in plan["findings"]} <= expected
     assert plan["argv"][:3] == ["llama-server", "--model", str(model)]
     shape = [
         "--concurrency",

@@ -106,6 +106,7 @@ def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
         # stored even if it is refused: on a busy machine the streams of so short a run may be idle
         await eventually(lambda: session.state.bench.stored_id, "the queued benchmark")
         assert not session.state.bench.queued and not session.state.bench.running
+        await eventually(lambda: session.state.results, "the row of its result")
         (row,) = session.state.results
         assert row.simulated and row.requests_ok == 3 and row.id == session.state.bench.stored_id
         assert any(run_id in a.command and "bench" in a.command for a in session.state.activity)

@@ -123,6 +123,7 @@ def wait_for(process: subprocess.Popen[bytes], when: Callable[[list[Any]], objec
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_killed_search_goes_on_with_the_levels_that_it_has(cli: Cli) -> None:
     run = started(cli)
     with searching(run, "4") as process:

@@ -368,10 +368,9 @@ def test_an_experiment_that_was_killed_before_its_first_start_is_resumed(line: C
     assert (resumed["state"], resumed["pairs_done"]) == ("done", 2), resumed
 
 
+@pytest.mark.long  # test_cli_sweeps ends a sweep by the same signals in CI
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_experiment_that_a_signal_ends_reverts_its_settings_and_can_be_resumed(
     line: CommandLine, number: signal.Signals
 ) -> None:

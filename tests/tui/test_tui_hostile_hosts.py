@@ -54,7 +54,7 @@ def plain(text: str) -> bool:
     )
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
 def test_hostile_names_are_text_on_every_page_of_hosts(size: tuple[int, int]) -> None:

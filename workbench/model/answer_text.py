@@ -122,7 +122,10 @@ class Answer:
 
     @property
     def without_numbers(self) -> tuple[str, str]:
-        """The text without its numbers: an engine that always says the same may count."""
+        """The text without its numbers: an engine that always says the same may count. A text of
+        numbers alone, such as a list of results, keeps them."""
+        if not any(map(str.isalpha, self.all_text)):
+            return self.all_text, self.end
         return _DIGITS.sub("0", self.all_text), _DIGITS.sub("0", self.end)
 
     @property

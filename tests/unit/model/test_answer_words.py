@@ -256,6 +256,14 @@ def test_answers_that_differ_in_a_number_only_are_found() -> None:
     assert "differ in a word" in found(answers)[DEGENERATE].text
 
 
+def test_answers_of_other_numbers_are_not_equal() -> None:
+    lists = [", ".join(str(n * k) for k in range(40)) for n in range(1, 9)]
+    answers = [Answer(one, prompt=str(n)) for n, one in enumerate(lists)]
+    assert set_features(answers).equal == 0
+    same = [Answer(lists[0], prompt=str(n)) for n in range(8)]
+    assert set_features(same).equal == 8
+
+
 def test_a_weak_model_may_say_the_same_about_everything() -> None:
     assert not found([said(ask, f"The code word is {ask.word}. {PROSE}") for ask in ASKS])
 

@@ -3,6 +3,7 @@ was sent."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -15,11 +16,20 @@ from typing import Any
 
 import pytest
 
+import workbench
+from workbench.bench.workers import CLIENT
 from workbench.gpu import remote_programs
 from workbench.gpu.pynvml_part import used_definitions
-from workbench.gpu.remote_programs import JOURNAL
+from workbench.gpu.remote_programs import AGENT, GUARD, JOURNAL, MEASUREMENT_LOCK
 from workbench.hosts.local import LocalHost
-from workbench.hosts.python_programs import ASKED, FRAME, KEPT_MAX_BYTES, MISSING, TOO_OLD
+from workbench.hosts.python_programs import (
+    ASKED,
+    FRAME,
+    KEPT_MAX_BYTES,
+    MISSING,
+    TOO_OLD,
+    PythonProgram,
+)
 
 READ = b'{"do": "read", "log": true}\n'
 
@@ -269,3 +279,12 @@ def test_on_this_machine_no_source_is_packed() -> None:
 
     program = replace(JOURNAL, library=library)
     assert len(program.frame(local=True)) < 500 and program.argv("python3", True, {})
+
+
+@pytest.mark.parametrize("program", [AGENT, GUARD, JOURNAL, MEASUREMENT_LOCK, CLIENT])
+def test_every_module_of_a_program_can_be_read_by_its_oldest_python(program: PythonProgram) -> None:
+    """The log of the guard was opened in a form that Python 3.8 cannot read."""
+    root = Path(workbench.__file__).parent
+    for name in program.modules:
+        path = root / f"{name.replace('.', '/')}.py"
+        ast.parse(path.read_text(), path.name, feature_version=program.least_python)

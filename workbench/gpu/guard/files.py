@@ -207,13 +207,12 @@ class Files(JournalFile):
 
     def log(self, text: str) -> None:
         line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"
-        with (
-            contextlib.suppress(OSError),
-            open(self.open_file("log", os.O_WRONLY | os.O_APPEND), "a") as file,
-        ):
-            if os.fstat(file.fileno()).st_size > LOG_BYTES:
-                os.replace("log", "log.1", src_dir_fd=self.home, dst_dir_fd=self.home)
-            file.write(line)
+        with contextlib.suppress(OSError):
+            log = self.open_file("log", os.O_WRONLY | os.O_APPEND)
+            with open(log, "a") as file:
+                if os.fstat(file.fileno()).st_size > LOG_BYTES:
+                    os.replace("log", "log.1", src_dir_fd=self.home, dst_dir_fd=self.home)
+                file.write(line)
 
 
 def owner_id(entry: Mapping[str, Any]) -> str:

@@ -300,9 +300,11 @@ def test_a_server_with_few_sessions_makes_commands_wait_then_says_so(
 
 async def echo_port() -> tuple[asyncio.Server, int]:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1000):
-            writer.write(data)
-        writer.close()
+        try:
+            while data := await reader.read(1000):
+                writer.write(data)
+        finally:
+            writer.close()  # also if the test ends first
 
     listening = await asyncio.start_server(echo, "127.0.0.1", 0)
     return listening, listening.sockets[0].getsockname()[1]

@@ -191,9 +191,11 @@ def test_a_short_silence_loses_nothing(server: Sshd) -> None:
 
 def test_a_forwarded_port_stays_the_same_over_an_outage(server: Sshd) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1000):
-            writer.write(data)
-        writer.close()
+        try:
+            while data := await reader.read(1000):
+                writer.write(data)
+        finally:
+            writer.close()  # also if the test ends first
 
     async def work(host: SshHost) -> None:
         listening = await asyncio.start_server(serve, "127.0.0.1", 0)

@@ -221,7 +221,7 @@ def test_a_close_that_is_cancelled_ends_the_command_and_closes_its_pipes() -> No
 
     asyncio.run(main())
     gc.collect()  # an open pipe is an error that fails this test
-    assert not with_argument("601.005")
+    eventually(lambda: not with_argument("601.005"), "the command to end")
 
 
 def test_a_stream_ends_when_its_reader_is_killed() -> None:

@@ -98,12 +98,14 @@ class Person:
         return json.loads(self.runs("--json", *SIMULATED, *words)[0])
 
     def measures(self, *words: str) -> Any:
-        """A benchmark's result. A busy machine may make the client late: such a result is rejected
-        (exit 3) for that reason alone, which is not what these tests are about."""
+        """A benchmark's result. A busy machine may make the client late, or the streams of so short a
+        run idle: such a result is rejected (exit 3) for that reason alone, which is not what these
+        tests are about."""
         measuring = self.begins("--json", *SIMULATED, "bench", *words)
         out, _ = measuring.communicate(timeout=60)
         result, err = json.loads(out), self.stderr(measuring)
-        assert all("client" in reason for reason in result["refused"]), (result["refused"], err)
+        for reason in result["refused"]:
+            assert "client" in reason or "streams were in flight" in reason, (reason, err)
         return result
 
     def at_terminal(self, *words: str) -> pexpect.spawn:

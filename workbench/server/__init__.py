@@ -36,6 +36,7 @@ its log, read its counters, stop it, and adopt servers that already run.
   model_inventory         the copies of models on a host, complete or not, and their hashes
   model_shipment          the files to send to another host, and those that are there already
   model_transfer          sends the files of a model, by rsync or through this machine
+  hub_cache               where the cache of the Hugging Face hub is on a host
   model_disk              whether a start has enough disk space
   model_download          downloads by the host's own program of the Hugging Face hub
   model_fingerprint       which model files a server was started with

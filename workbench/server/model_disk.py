@@ -11,14 +11,15 @@ from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import clean
+from workbench.server.hub_cache import find_hub, hub_variables
 
 # $1 folder of the model in the hub's cache ("" if it needs none), $2 HF_HUB_CACHE, $3 HF_HOME (each
 # may be ""). Prints key=value lines. The directory that exists above the cache tells the file system.
 # `timeout` guards a file system over the network.
-_LOOK = r"""
+_LOOK = (
+    find_hub(2)
+    + r"""
 limit=$(command -v timeout) && limit="$limit -s KILL 1"
-hub=${2:-${3:+$3/hub}}
-hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
 echo "hub=$hub"
 if [ -n "$1" ] && [ -d "$hub/$1/snapshots" ]; then
     set -- "$1" "$hub/$1/blobs"/*.incomplete
@@ -27,6 +28,7 @@ fi
 while [ ! -d "$hub" ] && [ "${hub#/*/}" != "$hub" ]; do hub=${hub%/*}; done
 echo "free=$($limit df -Pk "$hub" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
 """
+)
 _HUB_ENGINES = ("vllm", "sglang")  # the others start from files
 _LEAST_KIB = 1 << 20  # log, compiled kernels
 _LEAST_FOR_MODEL_KIB = 20 << 20  # a model of 8 billion parameters in 16 bits takes 15 GiB
@@ -38,10 +40,8 @@ async def disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Findin
     `plan`. None if it has enough, or if that cannot be read."""
     named = plan.engine in _HUB_ENGINES and bool(plan.model) and not is_path(plan.model)
     folder = f"models--{plan.model.replace('/', '--')}" if named else ""
-    env = command.env
-    words = (folder, env.get("HF_HUB_CACHE", ""), env.get("HF_HOME", ""))
     try:
-        done = await host.run(sh(_LOOK, *words), timeout_s=_TIMEOUT_S)
+        done = await host.run(sh(_LOOK, folder, *hub_variables(command.env)), timeout_s=_TIMEOUT_S)
     except WorkbenchError:
         return None
     facts: dict[str, str] = {}

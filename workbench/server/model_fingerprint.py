@@ -17,6 +17,7 @@ from workbench.hosts.base import Host
 from workbench.model.errors import HostError
 from workbench.model.plan import LaunchPlan
 from workbench.model.untrusted_numbers import decimal, range_of, whole_number
+from workbench.server.hub_cache import find_hub, hub_variables
 
 _TIMEOUT_S = 20.0
 _GB = 1e9
@@ -24,13 +25,13 @@ _GB = 1e9
 # (2 to 5 may be ""). Prints commit=…, or only looked=…; then `at` is the model's file or directory.
 # A hub id is looked up in the layout of huggingface_hub's cache: models--org--name/refs/REVISION
 # names the commit, snapshots/COMMIT contains the files.
-LOCATE = r"""
+LOCATE = (
+    find_hub(4)
+    + r"""
 [ -n "$2" ] && cd -- "$2" 2>/dev/null
 at=$1
 case $at in "~"/*) at=$HOME/${at#"~"/} ;; esac
 if [ ! -e "$at" ]; then
-    hub=${4:-${5:+$5/hub}}
-    hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
     folder=$hub/models--$(printf %s "$1" | sed 's,/,--,g')
     commit=$(cat "$folder/refs/${3:-main}" 2>/dev/null) || commit=$3
     at=$folder/snapshots/$commit
@@ -38,6 +39,7 @@ if [ ! -e "$at" ]; then
     echo "commit=$commit"
 fi
 """
+)
 # Prints a line per file: size, modification time, digest, name.
 _LOOK = (
     LOCATE
@@ -104,8 +106,8 @@ def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | No
     model, revision, directory = plan.model, plan.flag("revision"), plan.flag("model-dir")
     if isinstance(directory, str) and not model.startswith(("/", "~")):
         model = posixpath.join(directory, model)
-    hub = [env.get("HF_HUB_CACHE", ""), env.get("HF_HOME", "")]
-    return [model, workdir or "", revision if isinstance(revision, str) else "", *hub]
+    known = revision if isinstance(revision, str) else ""
+    return [model, workdir or "", known, *hub_variables(env)]
 
 
 def _of(

@@ -14,6 +14,7 @@ from workbench.model.errors import HostError
 from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
 from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import LINE_CHARS, clean
+from workbench.server.hub_cache import find_hub, hub_variables
 
 LIST_S = 60.0  # a cache on a network file system is slow
 HASHES = "model-hashes"  # in the state directory: lines of sha256, size, time of modification, path
@@ -24,9 +25,9 @@ _SMALL_KIB = 32 * 1024
 # $1 HF_HUB_CACHE, $2 HF_HOME (may be ""), $3 the only model to show ("" for all, without hashes),
 # $4 KiB of a small file; the others are directories with models, directories of models, or GGUF
 # files. Prints key=value lines; "copy=" begins a copy.
-_LIST = r"""
-hub=${1:-${2:+$2/hub}}
-hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
+_LIST = (
+    find_hub(1)
+    + r"""
 only=$3 small=$4
 shift 4
 files() { find -L . -name '.?*' -prune -o "$@"; }
@@ -125,6 +126,7 @@ for place do
 done
 exit 0
 """
+)
 # $@: safetensors files. Prints the size that each header says: its own length, and the end of its
 # last tensor.
 _WHOLE = r"""
@@ -168,7 +170,7 @@ async def copies(host: Host, places: Places, model: str = "") -> Sequence[ModelC
     """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or
     the last part of either. If `model` is given, the small files are hashed and symbolic links to
     files outside the copy are listed. Raises HostError if the host cannot list them."""
-    hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
+    hub = hub_variables(places.env)
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(
         sh(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True

@@ -17,6 +17,7 @@ from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, InputError
 from workbench.model.model_copy import FILE, HUB, ModelCopy, names_text, size_text
 from workbench.model.untrusted_numbers import whole_number
+from workbench.server.hub_cache import find_hub, hub_variables
 from workbench.server.model_inventory import Places, hashes_of
 
 STAGING = ".workbench-copy"  # in the root of a shipment
@@ -26,13 +27,14 @@ _RESERVE = 2**30  # bytes that a copy leaves free
 
 # $1 a path that may begin with ~/; $2 HF_HUB_CACHE, $3 HF_HOME: prints the path, or that of the
 # hub's cache for "".
-_PLACE = r"""
+_PLACE = (
+    find_hub(2)
+    + r"""
 place=$1
 case $place in "~"/*) place=$HOME/${place#"~"/} ;; esac
-hub=${2:-${3:+$3/hub}}
-hub=${hub:-${HF_HUB_CACHE:-${HF_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/huggingface}/hub}}
 printf '%s\n' "${place:-$hub}"
 """
+)
 # $1 root, $2 staging directory; the others are names below both. Prints "have" and "staged" with
 # sizes, and free space.
 _LOOK = r"""
@@ -179,7 +181,7 @@ def _files_and_links(
 async def place_on(host: Host, places: Places, path: str) -> str:
     """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory
     there. If `path` is "", return the directory of the host's Hugging Face cache."""
-    hub = (places.env.get("HF_HUB_CACHE", ""), places.env.get("HF_HOME", ""))
+    hub = hub_variables(places.env)
     done = await host.run(sh(_PLACE, path, *hub), timeout_s=LOOK_S, check=True)
     return done.out.strip().rstrip("/")
 

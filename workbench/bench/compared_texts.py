@@ -43,7 +43,7 @@ def no_answer(summary: BenchSummary) -> str | None:
     broken = summary.broken_text
     if broken is None:
         return None
-    what = fault(broken.text, "its {}", broken.excerpt)
+    what = fault(broken.code, "its {}", broken.excerpt)
     speed = summary.output_tok_s
     counted = f"; {four_digits(speed)} tok/s of it say nothing" if speed is not None else ""
     return f"{what} ({broken.text}){counted}"
@@ -62,7 +62,7 @@ def arm_text(runs: Sequence[BenchResult]) -> ArmText | None:
     counted = [load.characters_per_token for load in loads if load.characters_per_token]
     per_token = round(sum(counted) / len(counted), 2) if counted else None
     if broken is not None:
-        return ArmText(broken.excerpt or excerpt, broken.text, per_token)
+        return ArmText(broken.excerpt or excerpt, broken.text, per_token, broken.code)
     return ArmText(excerpt, doubted, per_token)
 
 
@@ -72,7 +72,7 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
     differ in length."""
     for side, text in (("A", a), ("B", b)):
         if text is not None and text.problem:
-            what = fault(text.problem, f"the {{}} of {side}", text.excerpt)
+            what = fault(text.code, f"the {{}} of {side}", text.excerpt)
             yield f"{what} ({text.problem})"
     if own_tokenizers or a is None or b is None:
         return

@@ -23,6 +23,8 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.answer_text import PROMPT_CUT as PROMPT_CUT
+from workbench.model.answer_text import USAGE as USAGE
 from workbench.model.answer_text import (
     Answer,
     PlaceOutcome,
@@ -55,8 +57,6 @@ SHORT_TOKENS = 16  # of a short answer, to compare its usage with that of a long
 TEMPERATURE = 0.7  # at 0, even a healthy small model repeats itself
 
 DEGENERATE = "text.degenerate"
-USAGE = "text.usage"
-PROMPT_CUT = "text.prompt-cut"
 EMPTY = "text.empty"
 REASONING_ONLY = "text.reasoning-only"
 OTHER_MODEL = "text.other-model"

@@ -27,6 +27,9 @@ from functools import lru_cache
 from workbench.model.untrusted_text import clean
 
 EXCERPT_CHARACTERS = 160
+# codes of findings that are not about the text itself
+USAGE = "text.usage"
+PROMPT_CUT = "text.prompt-cut"
 LEAST_CHARACTERS = 12  # a shorter text is not judged: "OK." is an answer
 
 _SHORT_LOOP = 8  # characters of a repeated unit: about one or two tokens
@@ -522,13 +525,13 @@ class TextFinding:
     excerpt: str = ""
 
 
-def fault(problem: str, whose: str, excerpt: str = "") -> str:
-    """Return a clause that says what is wrong with a load whose finding says `problem`. `whose` has
-    {} in place of the thing: "the {} of B" makes "the text of B is not an answer: EXCERPT". The
-    excerpt is left out if the text itself is sound."""
-    if problem.startswith("usage not credible"):
+def fault(code: str, whose: str, excerpt: str = "") -> str:
+    """Return a clause that says what is wrong with a load, by the code of its finding; "" for a
+    finding about its text. `whose` has {} in place of the thing: "the {} of B" makes "the text of B
+    is not an answer: EXCERPT". The excerpt is left out if the text itself is sound."""
+    if code == USAGE:
         return f"{whose.format('usage')} is not credible"
-    if problem.startswith("prompt cut"):
+    if code == PROMPT_CUT:
         return f"{whose.format('prompts')} were cut"
     return f"{whose.format('text')} is not an answer{f': {excerpt}' if excerpt else ''}"
 

@@ -324,11 +324,12 @@ def half_width(interval_pct: float, digits: int = 1) -> str:
 @dataclass(frozen=True, slots=True)
 class ArmText:
     """What one side of a comparison answered: an excerpt, and why it is no answer ("" if it is
-    one)."""
+    one). `code` is that of the finding that says so; "" if there is none, as in older results."""
 
     excerpt: str
     problem: str = ""
     characters_per_token: float | None = None
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,5 +371,5 @@ class Comparison:
         "" if both are answers, or if that is unknown."""
         for side, text in self.texts:
             if text is not None and text.problem:
-                return fault(text.problem, f"the {{}} of {side}", text.excerpt or text.problem)
+                return fault(text.code, f"the {{}} of {side}", text.excerpt or text.problem)
         return ""

@@ -1,14 +1,15 @@
-"""Helpers for tests of servers: free ports, a Supervisor that leaves nothing behind, and the
-processes that have a run's log open."""
+"""Helpers for tests of servers: free ports, a Supervisor and a session that leave nothing behind, and
+the processes that have a run's log open."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,26 @@ import psutil
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
 from workbench.server.supervisor import Event, Supervisor
+from workbench.session.session import Session
 
 
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+@contextlib.asynccontextmanager
+async def session_on(profile: str) -> AsyncIterator[Session]:
+    """Open a session with a simulated host. All runs of the host end after the block."""
+    session = Session.of_host(None, profile)
+    try:
+        await session.link.connect()
+        yield session
+    finally:
+        for status in await session.servers.supervisor.runs():
+            await session.servers.supervisor.stop(status.run_id, grace_s=1)
+        await session.close()
 
 
 def supervised(

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from support.fake_host import FakeHost
 from support.procs import alive
-from support.serving import free_port
+from support.serving import free_port, session_on
 
 from workbench.bench.runner import BenchCancelled
 from workbench.hosts.base import HostKeyUnknown
@@ -48,14 +48,8 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = "rtx-pro-6
     """`scenario` with a connected session; afterwards every run of its host is ended."""
 
     async def go() -> None:
-        session = Session.of_host(None, profile)
-        try:
-            await session.link.connect()
+        async with session_on(profile) as session:
             await asyncio.wait_for(scenario(session), 60)
-        finally:
-            for status in await session.servers.supervisor.runs():
-                await session.servers.supervisor.stop(status.run_id, grace_s=1)
-            await session.close()
 
     asyncio.run(go())
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-from support.serving import eventually, free_port
+from support.serving import eventually, free_port, session_on
 
 from workbench.model.errors import BenchError
 from workbench.model.quality import NOT_MEASURED
@@ -36,9 +36,7 @@ def measured(scenario: Callable[[Session, str], Awaitable[None]]) -> None:
     """Run `scenario` with a session whose READY server was benchmarked, and with its run id."""
 
     async def go() -> None:
-        session = Session.of_host(None, "rtx-pro-6000")
-        try:
-            await session.link.connect()
+        async with session_on("rtx-pro-6000") as session:
             await session.plans.load_preset("vllm-any")
             session.plans.set_flag("port", str(free_port()))
             run_id = await session.servers.start()
@@ -47,10 +45,6 @@ def measured(scenario: Callable[[Session, str], Awaitable[None]]) -> None:
             # on a busy machine a run of some ms may be invalid, and it is repeated all the same
             session.core.update(bench=replace(session.state.bench, last_id=result))
             await asyncio.wait_for(scenario(session, run_id), 60)
-        finally:
-            for status in await session.servers.supervisor.runs():
-                await session.servers.supervisor.stop(status.run_id, grace_s=1)
-            await session.close()
 
     asyncio.run(go())
 

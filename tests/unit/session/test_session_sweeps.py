@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.serving import free_port
+from support.serving import free_port, session_on
 
 from workbench.bench.runner import BenchCancelled
 from workbench.cli.sweeps import sweep_lines
@@ -117,9 +117,7 @@ def with_servers(
     """`scenario` with a plan and a READY run ("" without)."""
 
     async def go() -> None:
-        session = Session.of_host(None, PROFILE)
-        try:
-            await session.link.connect()
+        async with session_on(PROFILE) as session:
             await session.plans.load_preset("vllm-any")
             session.plans.set_flag("port", str(free_port()))
             run_id = ""
@@ -127,10 +125,6 @@ def with_servers(
                 run_id = await session.servers.start()
                 assert (await session.servers.wait_ready(run_id, 20)).state is ServerState.READY
             await asyncio.wait_for(scenario(session, run_id), 60)
-        finally:
-            for status in await session.servers.supervisor.runs():
-                await session.servers.supervisor.stop(status.run_id, grace_s=1)
-            await session.close()
 
     asyncio.run(go())
 

@@ -50,6 +50,8 @@ class KnownTrap:
 
 @cache
 def known_traps() -> tuple[KnownTrap, ...]:
+    """Return the traps of known_traps.json, in the order of the source. Raises ValueError for one
+    that is not decided."""
     import json
     from importlib.resources import files
 

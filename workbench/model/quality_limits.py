@@ -33,7 +33,6 @@ _LONG_TEXTS = ("a", "b", "summary", "notes", "reason", "before", "command")
 
 _CUT_CHARS = 64  # `clean` says how much it cut off, and a long name ends in a digest
 
-_COUNT = (0, EXACT)
 _SHARE = (0, 1)
 _NOT_NEGATIVE = (0, EXACT)
 _COUNTS = (
@@ -55,7 +54,7 @@ _COUNTS = (
 )
 # name of a field -> (lowest, highest) possible number; the unit in the name decides on others
 _RANGES: Mapping[str, tuple[float, float]] = {
-    **dict.fromkeys(_COUNTS, _COUNT),
+    **dict.fromkeys(_COUNTS, _NOT_NEGATIVE),
     **dict.fromkeys(("p", "same_top"), _SHARE),
     **dict.fromkeys(("kl", "margin", "largest", "noise"), _NOT_NEGATIVE),
     "took_s": RANGES["s"],

@@ -75,8 +75,8 @@ async def apply(
 
     `rights` has the password if sudo asks for one. `guard` starts the guard; it is awaited under
     the journal's lock and gets the journal, once the previous values are on disk and before the
-    first command. If it raises, nothing is changed. `watch` returns the guard's instructions for a new entry, given the
-    entry and the earlier entry of the same setting.
+    first command. If it raises, nothing is changed. `watch` returns the guard's instructions for a
+    new entry, given the entry and the earlier entry of the same setting.
 
     Raises SettingsError, with nothing changed, if the journal cannot be read, locked or written, or
     if the GPUs cannot be read.

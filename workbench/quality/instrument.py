@@ -7,6 +7,8 @@ what they measured until the end or until the server failed, and then the reason
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -19,7 +21,7 @@ from workbench.model.quality import (
     ScoredPosition,
     ScoredText,
 )
-from workbench.quality.lanes.base import ImpossibleScore, ScoreError
+from workbench.quality.lanes.base import REQUEST_S, ImpossibleScore, ScoreError
 from workbench.quality.pieces import Pieces
 from workbench.quality.statistics import gap_of
 from workbench.quality.texts import LONG_TOKENS
@@ -34,12 +36,15 @@ FORCED_POSITIONS = 64
 PROOF_POSITIONS = 64
 _PROOF_TEXTS = 8  # to find so many positions in, if a server does not score each of them
 ANSWER_TOKENS = 128
+MOST_ANSWER_S = 1800.0
 # No answer forks after a shorter prompt in a batch, and a quarter of the answers after such a one.
 QUESTION_TOKENS = 220
 # Two ways to one number differ by rounding: by 0.0078 at most in bfloat16, as measured. A defect
 # makes them differ by 1 and more.
 _MEAN_DIFFERENCE = 0.05
 _FEWEST_POSITIONS = 16  # of a text: fewer say nothing about it
+# An answer may take this many times as long as its tokens would one after the other, without a batch.
+_PATIENCE = 2.0
 _AT_TOP = 1e-3
 
 T = TypeVar("T")
@@ -84,6 +89,7 @@ class Instrument:
         self._interface = interface
         self._on_progress = on_progress or (lambda what, done, total: None)
         self._prompts: dict[str, Prompt] = {}
+        self._one_token_s = float("inf")  # the shortest request for one token
 
     @property
     def lane(self) -> str:
@@ -168,9 +174,11 @@ class Instrument:
         start = len(prompt.ids) - len(one)
         differences = []
         for number, first in enumerate(one):
+            began = time.monotonic()
             second = await self._interface.score_next(prompt, start + number)
             if second is None or second.token != first.token:
                 continue
+            self._one_token_s = min(self._one_token_s, time.monotonic() - began)
             _check_order(first)
             _check_order(second)
             if first.logprob is not None and second.logprob is not None:
@@ -257,8 +265,17 @@ class Instrument:
             return _greedy(text, written, concurrency)
 
         short = [text for text in texts if not text.long]
+        self._interface.request_s = self._answer_limit_s(concurrency)
         found, problem = await self._each(short, concurrency, "answers written", one)
         return Answers(tuple(found), problem)
+
+    def _answer_limit_s(self, together: int) -> float:
+        """Return how long an answer may take. It follows the speed at which the server scored single
+        tokens, so that a slow server is waited for, and a stuck one is not waited for without end."""
+        if not math.isfinite(self._one_token_s):
+            return REQUEST_S
+        one_by_one_s = ANSWER_TOKENS * together * self._one_token_s
+        return min(MOST_ANSWER_S, max(REQUEST_S, _PATIENCE * one_by_one_s))
 
     async def _question(self, text: Text) -> Prompt:
         """Return the part of a text after which the server writes: of a conversation all that is

@@ -218,7 +218,7 @@ def _compared(
             recut.append(text.name)
         else:
             pairs.setdefault((text.lane, text.concurrency), []).append((text, other))
-    if missing:
+    if missing and others:  # if B scored nothing, the reason is said elsewhere
         notes.append(f"B did not score {_named(missing)}")
     if recut:
         notes.append(f"A and B cut {_named(recut)} into different tokens")

@@ -17,6 +17,8 @@ from heapq import nlargest
 from math import cos, exp, log, pi, sqrt
 from pathlib import Path
 
+from workbench.sim.reply_text import GARBAGE
+
 # The files themselves: workbench/quality/texts.py needs a newer Python than the simulation.
 TEXTS = Path(__file__).parents[1] / "quality" / "texts"
 PIECE = re.compile(r"\w{1,7}|[^\w\s]")  # about the pieces of a byte-pair tokenizer for English
@@ -38,11 +40,12 @@ _TURN = re.compile(r"(?:^|\n)\s*(?:User:|user )")
 class Damage:
     """How the model is damaged. `kld` is the mean Kullback-Leibler divergence of its distributions
     from those of the undamaged model. The other fields make it answer without sense: in a batch of
-    several requests, or from the second turn of a conversation on."""
+    several requests, from the second turn of a conversation on, or only exclamation marks."""
 
     kld: float = 0.0
     together: bool = False
     second_turn: bool = False
+    garbage: bool = False
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,8 @@ class LanguageModel:
         most probable tokens. `together` is the number of requests of the batch, and `turns` the
         number of turns in the prompt."""
         damage = self.damage
+        if damage.garbage:
+            return _one_token(_id_of(GARBAGE), token, top)
         if (damage.together and together > 1) or (damage.second_turn and turns > 1):
             return _senseless(context, token, top)
         divergence = damage.kld * _uneven(context) if damage.kld else 0.0
@@ -216,6 +221,15 @@ def _uneven(context: Sequence[int]) -> float:
 
 def _hash(context: Sequence[int]) -> int:
     return zlib.crc32(repr(tuple(context[-4:])).encode())
+
+
+def _one_token(only: int, token: int, top: int) -> Predicted:
+    """Return a distribution in which one token of the vocabulary has nearly all of the probability."""
+    others = _model().tokens
+    rest = log(_SPARE / len(others))
+    after = [one for one in others[:top] if one != only][: max(0, top - 1)]
+    best = ((only, log(1 - _SPARE)), *((one, rest) for one in after))
+    return Predicted(log(1 - _SPARE) if token == only else rest, best[:top])
 
 
 def _senseless(context: Sequence[int], token: int, top: int) -> Predicted:

@@ -92,7 +92,7 @@ class Api:
         self.garbage = "garbage" in faults
         together, turn = "broken_together" in faults, "broken_second_turn" in faults
         kld = faults.get("kld", 0.0) + self.engine.divergence(self.launch)
-        self.language_model = LanguageModel(Damage(kld, together, turn))
+        self.language_model = LanguageModel(Damage(kld, together, turn, self.garbage))
         defect = self.engine.speculation_defect if self.engine.speculates(self.launch) else ""
         self.stale_prompts = "stale_prompts" in faults or defect == "stale_prompts"
         self.zero_log_probabilities = "zeros" in faults or defect == "zeros"

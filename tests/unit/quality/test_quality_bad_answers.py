@@ -4,9 +4,11 @@ and one sentence."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,9 +39,11 @@ class Scripted:
     def __init__(self, change: Change) -> None:
         self._change = change
         self.sent = 0
+        self.limits_s: list[float] = []  # of each request
 
     async def send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
         self.sent += 1
+        self.limits_s.append(timeout_s)
         changed = self._change(path, body, self._right(path, body))
         if isinstance(changed, Reply):
             return changed
@@ -184,6 +188,62 @@ def test_a_server_that_ends_while_answers_are_written_keeps_those_that_it_has_wr
     written = asyncio.run(instrument(changed).write(TEXTS, concurrency=1))
     assert len(written.answers) == 2
     assert "2 of 3 answers written: the server gave no answer" in written.problem
+
+
+def test_a_context_that_is_too_short_for_every_text_is_said_before_a_text_is_sent() -> None:
+    def changed(path: str, body: Mapping[str, Any], reply: dict[str, Any]) -> Any:
+        assert path == "/tokenize"
+        return {**reply, "max_model_len": 32}
+
+    scores = asyncio.run(instrument(changed).score(TEXTS))
+    assert not scores.texts
+    assert scores.problem == (
+        "0 of 3 texts scored: the context of the server has 32 tokens, and 42 are needed"
+    )
+
+
+def test_a_server_without_log_probabilities_is_not_usable_and_says_so() -> None:
+    """A server that ignores the fields it does not know answers as if they were not there."""
+
+    def changed(path: str, body: Mapping[str, Any], reply: dict[str, Any]) -> Any:
+        if path == "/tokenize":
+            return reply
+        reply.pop("completion_probabilities", None)
+        for choice in reply.get("choices", ()):
+            choice.pop("prompt_logprobs", None)
+            choice["logprobs"] = None
+        return reply
+
+    for name, said in (
+        ("prompt_logprobs", "the server does not give the log probabilities of a prompt"),
+        ("completion", "the server's answer has no positions"),
+    ):
+        proof = asyncio.run(instrument(changed, name).prove(TEXTS, "A"))
+        assert not proof.usable and proof.reason == said
+
+
+@pytest.mark.parametrize(
+    ("one_token_s", "limit_s"),
+    [(0.001, 120.0), (0.5, 384.0), (60.0, 1800.0)],  # 2 x 128 tokens x 3 answers together
+)
+def test_answers_of_a_slow_server_are_waited_for(
+    one_token_s: float, limit_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = itertools.count(0.0, one_token_s)  # each look at the clock is one request later
+    clock = SimpleNamespace(monotonic=lambda: next(looks))
+    monkeypatch.setattr("workbench.quality.instrument.time", clock)
+    server = Scripted(unchanged)
+    slow = Instrument(interface("prompt_logprobs")(server.send, "model"))
+
+    async def measure() -> None:
+        await slow.write(TEXTS, concurrency=3)
+        assert set(server.limits_s) == {120.0}, "nothing is known of its speed yet"
+        assert (await slow.prove(TEXTS, "A")).usable
+        server.limits_s.clear()
+        await slow.write(TEXTS, concurrency=3)
+
+    asyncio.run(measure())
+    assert set(server.limits_s) == {limit_s}
 
 
 def test_two_ways_that_differ_make_the_instrument_unusable_and_name_the_defect() -> None:

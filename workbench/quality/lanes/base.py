@@ -16,7 +16,7 @@ from workbench.model.untrusted_text import clean
 from workbench.quality.pieces import shown_piece
 
 TOP = 20  # most probable tokens of a position: what vLLM allows without a flag
-REQUEST_S = 120.0
+REQUEST_S = 120.0  # the limit of a request, unless the server is known to be slow
 _LEAST = -1e5  # vLLM gives -9999 for a probability of 0
 _MASS_ERROR = 1e-3  # of the sum of some probabilities, from the rounding of the server
 _MOST_SHOWN = 200
@@ -72,6 +72,7 @@ class Interface(ABC):
         self._send, self._model = send, model
         self.context_tokens: int | None = None  # the longest context, if the server names it
         self.pieces: dict[Token, str] = {}  # the texts of tokens that the server has named
+        self.request_s = REQUEST_S
 
     @abstractmethod
     async def tokenize(self, text: str) -> Prompt:
@@ -111,7 +112,7 @@ class Interface(ABC):
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Send a request, and return the reply, which is a JSON object."""
-        reply = await self._send(path, body, REQUEST_S)
+        reply = await self._send(path, body, self.request_s)
         if reply.status is None:
             raise ScoreError(f"the server gave no answer to {path}: {reply.problem}")
         if reply.status != 200:

@@ -33,7 +33,7 @@ _BIAS = 1000.0
 class LlamaServerInterface(Interface):
     """A llama-server."""
 
-    defect = "with speculation, all log probabilities are 0 (ggml-org/llama.cpp#27972)"
+    defect = "if it speculates, this is ggml-org/llama.cpp#27972: all log probabilities are 0"
     _printable: int | None = None
 
     async def tokenize(self, text: str) -> Prompt:

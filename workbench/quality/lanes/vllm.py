@@ -33,7 +33,10 @@ class VllmInterface(Interface):
     """A vLLM server."""
 
     prefill: ClassVar[bool] = True
-    defect = "with MTP, log probabilities of a prompt are wrong (vllm-project/vllm#53488)"
+    defect = (
+        "if it speculates with MTP, this is vllm-project/vllm#53488: log probabilities of prompts are "
+        "wrong"
+    )
 
     async def tokenize(self, text: str) -> Prompt:
         ids = await self.encode("/tokenize", {"model": self._model, "prompt": text})

@@ -229,6 +229,9 @@ class FakeMeasuring:
     def experiment_quality_cost(self, a: Arm, b: Arm, **options: Any) -> str:
         return ""
 
+    def experiment_value_warnings(self, a: Arm, b: Arm) -> tuple[str, ...]:
+        return ()
+
     def experiment_estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
         return 62.0 * 2 * int(options.get("pairs", 3))
 

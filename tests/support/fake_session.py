@@ -274,7 +274,7 @@ PARTS = {
     "experiments": "run=experiment resume=resume_experiment stop=stop_experiment "
     "list=list_experiments"
     " get=experiment_called estimate_s=experiment_estimate_s"
-    " quality_cost=experiment_quality_cost",
+    " quality_cost=experiment_quality_cost value_warnings=experiment_value_warnings",
     "advisor": "of_result=advice_on",
     "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep "
     "resume=resume_sweep"

@@ -82,6 +82,43 @@ def test_the_editor_shows_the_document_and_the_estimate_while_typing() -> None:
     shown(scenario)
 
 
+def test_an_empty_text_removes_a_flag_and_an_unchanged_one_keeps_it() -> None:
+    """An empty text became `--kv-cache-dtype ''`, and the box rounded numbers and split lists."""
+
+    async def scenario(s: RealScreen) -> None:
+        await in_launch(s)
+        plans, launch = s.session.plans, s.pane("launch")
+        kept = {
+            "gpu-memory-utilization": "0.8123456789",
+            "api-server-count": "1",
+            "lora-modules": "'a=/one path' b=/two",
+        }
+        for name, text in kept.items():
+            plans.set_flag(name, text)
+        before = plans.editor.plan
+        for name in kept:
+            launch.select((False, name))
+            await s.press("enter")
+            await s.until("ctrl+r remove from the plan")
+            await s.press("enter")
+            await s.until(lambda: "ctrl+r remove from the plan" not in s.text)
+        assert plans.editor.plan == before
+        launch.select((False, "api-server-count"))
+        await s.press("enter")
+        await s.until("ctrl+r remove from the plan")
+        await s.press("backspace", "enter")
+        await s.until(lambda: plans.editor.plan.flag("api-server-count") is None)
+        launch.select((False, "model"))
+        await s.press("enter")
+        await s.until("ctrl+r remove from the plan")
+        await s.press("backspace", "enter")
+        await s.until("the model cannot be removed from a plan")
+        await s.press("ctrl+r")
+        await s.until("the model cannot be removed from a plan")
+
+    shown(scenario)
+
+
 @pytest.mark.parametrize("key", ["question_mark", "f1"])
 def test_question_mark_explains_a_flag_and_then_lists_the_keys(key: str) -> None:
     async def scenario(s: RealScreen) -> None:

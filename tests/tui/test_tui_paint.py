@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import HostView, SessionState
 from workbench.tui.cells import changed_spans, cut, fit, pad, row_width, spread, wrap
-from workbench.tui.formats import elapsed, figure, setting_text, short_gpu_name, value_text
+from workbench.tui.formats import (
+    default_text,
+    elapsed,
+    figure,
+    setting_text,
+    short_gpu_name,
+    value_text,
+)
 from workbench.tui.widgets.status_bar import StatusBar
 
 TEXT = st.text(alphabet="ab ▇█x0123…é漢", max_size=9)
@@ -75,6 +82,7 @@ def test_figures_for_people() -> None:
         *("n/a", "5,812", "24.9", "9.64", "0.046", "0.00")
     ]
     assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']
+    assert (value_text(""), default_text("")) == ("''", "-"), "an empty value is a value"
     assert setting_text("gpu_clocks", "210,1755") == "GPU clocks 210-1755 MHz"
     assert short_gpu_name("NVIDIA RTX PRO 6000 Blackwell Workstation Edition") == "RTX PRO 6000"
 

@@ -186,6 +186,8 @@ def test_arms_are_made_from_the_differences() -> None:
         PlanDifference("env", "E", "x", None),
     ]
     assert arms_of(changes) == (Arm(("a=1",), ("b",), ("E=x",)), Arm(("a=2", "b=on")))
+    exact = PlanDifference("flag", "c", 0.8123456789, ["a b", ""])
+    assert arms_of([exact]) == (Arm(("c=0.8123456789",)), Arm(("c='a b' ''",)))
     added = [PlanDifference("env", "E", None, "x")]
     assert arms_of(added) == (Arm(unsets=("E",)), Arm(envs=("E=x",))), (
         "an empty variable is not an unset one"

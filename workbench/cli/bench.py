@@ -21,6 +21,7 @@ from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import benchmark_stopped_by_signals, raise_for
 from workbench.cli.sweeps import sweep_lines
+from workbench.model.bench_cli_options import FOR_OWN_COMMAND
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OPTIONS
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 INVALID = 3  # exit code: there is a result, but it is not valid
 _SILENT_S = 10.0  # time without a byte from the server after which the user is notified
-# Fields of BenchSpec that also apply to the user's own benchmark command.
-_FOR_OWN_COMMAND = {"command", "model", "api_key_env", "ca_file", "insecure", "deadline_s"}
 
 _CONCURRENCY = option(
     "--concurrency N[,N…]",
@@ -77,6 +76,11 @@ async def bench(arguments: argparse.Namespace) -> int:
         raise InputError(
             "--repeat must be 1 or more, and --concurrency must then be one number",
             next_step="give, for example, --concurrency 8 --repeat 5",
+        )
+    if arguments.max_minutes is not None and len(levels) < 2:
+        raise InputError(
+            "--max-minutes limits several concurrencies together, and one is measured",
+            next_step="use --deadline S for the time of one benchmark",
         )
     # at the first wait; before it, the imports would compete
     asyncio.get_running_loop().call_soon(_load_ahead)
@@ -164,7 +168,7 @@ def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
     """Raise InputError if options that describe requests are given together with the user's own
     benchmark command, because that command makes its own requests.
     """
-    unused = {*load, *(["levels"] if levels else [])} - _FOR_OWN_COMMAND
+    unused = {*load, *(["levels"] if levels else [])} - {"command", *FOR_OWN_COMMAND}
     options = {"levels": "--concurrency", **{one.dest: one.name for one in OPTIONS}}
     names = sorted(options[dest] for dest in unused)
     if names:

@@ -99,6 +99,8 @@ async def experiment(arguments: argparse.Namespace) -> int:
         spec = session.experiments.spec(a, b, **options)
         for line in plan_lines(spec, session.experiments.estimate_s(a, b, **options)):
             note(line)
+        for warning in session.experiments.value_warnings(a, b, bases):
+            note(warning)
         if cost := session.experiments.quality_cost(a, b, bases, **options):
             note(cost)
         await _confirm_start(session, spec, arguments)

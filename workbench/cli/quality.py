@@ -98,6 +98,8 @@ async def quality(arguments: argparse.Namespace) -> int:
             comparisons.targets.trust_bases(bases)
         for line in plan_lines(a, b, bases, options):
             note(line)
+        for warning in session.experiments.value_warnings(a, b, bases):
+            note(warning)
         await _confirm_start(session, (a, b), arguments)
         async with cancelled_by_signals():
             result = await comparisons.compare(a, b, bases, options, note)

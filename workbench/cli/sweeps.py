@@ -76,7 +76,10 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
         await load_plan(session, arguments)
         await session.servers.adopt()
         # an invalid value is an error before the plan is printed
-        combinations_of(session.plans.editor, flags)
+        combinations = combinations_of(session.plans.editor, flags)
+        doubtful = [f.text for one in combinations for f in one.editor.doubtful_values(one.sets)]
+        for text in dict.fromkeys(doubtful):
+            note(text)
         for line in _plan_lines(session, flags, arguments):
             note(line)
         await _confirm_stop(session, arguments)

@@ -139,6 +139,15 @@ def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     return next((word(i) for i in items if word(on_off(spec, i)) not in spec.choices), None)
 
 
+def unknown_word(spec: FlagSpec, value: FlagValue) -> str | None:
+    """Return the value of a flag whose values Workbench knows, if it is none of them; otherwise None.
+    The engine itself does not list them, and a newer one or a plugin may know more."""
+    listed = spec.words_are_all and not spec.choices and not spec.repeatable
+    if not listed or not isinstance(value, str) or value in spec.words:
+        return None
+    return value
+
+
 def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
     """Return "on" or "off" for True or False if these two words are the flag's choices, as for
     --flash-attn of llama.cpp. Return any other value unchanged.

@@ -32,6 +32,7 @@ _NOTED = (
     "maximum",
     "multiple_of",
     "words",
+    "words_are_all",
     "default_note",
     "value_takes_bool_word",
     "group",

@@ -26,6 +26,7 @@ from workbench.engines.flag_values import (
     json_value,
     range_problem,
     type_problem,
+    unknown_word,
     word,
 )
 from workbench.engines.plan_context import Situation, visible_gpus
@@ -94,7 +95,7 @@ def check_value(
             Level.ERROR, code, f"{spec.name} {problem}", spec.name, _value_fix(spec), changes=unset
         )
     if (wrong := choice_problem(spec, value)) is not None:
-        near = _near_choices(spec, wrong)
+        near = _near_choices(spec, wrong, spec.choices)
         fix = f"did you mean {near[0]}?" if near else f"one of {_some(spec.choices)}"
         # no version of vLLM or SGLang accepts it
         if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):
@@ -111,6 +112,18 @@ def check_value(
             spec.name,
             fix,
             changes=(PlanChange(spec.name, near[0] if near and isinstance(value, str) else None),),
+        )
+    if (wrong := unknown_word(spec, value)) is not None:
+        near = _near_choices(spec, wrong, spec.words)
+        fix = f"did you mean {near[0]}?" if near else f"one of {_some(spec.words)}"
+        others = "; a newer engine or a plugin may have it" if wrong else ""
+        return Finding(
+            Level.WARN,
+            "flag.word",
+            f"{spec.name} is {wrong!r}, which is no value of this flag that Workbench knows{others}",
+            spec.name,
+            fix,
+            changes=(PlanChange(spec.name, near[0] if near else None),),
         )
     if problem := range_problem(spec, value):
         unset = (PlanChange(spec.name, None),)
@@ -136,15 +149,15 @@ def check_value(
     return None
 
 
-def _near_choices(spec: FlagSpec, wrong: str) -> list[str]:
+def _near_choices(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> list[str]:
     """Return the choice that the user means with the word `wrong`, or [] if none is near. The word
     of one number format is never taken for another."""
     if wrong.lower() == "fp8" and _E4M3 in spec.choices:
         return [_E4M3]
     if "dtype" in spec.name or spec.name == "quantization":
         same = wrong.lower().replace("-", "_")
-        return [choice for choice in spec.choices if choice.lower() == same][:1]
-    return get_close_matches(wrong, spec.choices, n=1)
+        return [choice for choice in choices if choice.lower().replace("-", "_") == same][:1]
+    return get_close_matches(wrong, choices, n=1)
 
 
 def _fp8_cache(here: Situation) -> str:

@@ -7,18 +7,25 @@ from workbench.model.secrets import SERVER_KEY_VARIABLE
 
 # The server is named beside the options. A profile is written as the values that it sets.
 _LEFT_OUT = ("model", "profile", "command")
+# options that also apply to the user's own benchmark command
+FOR_OWN_COMMAND = frozenset({"model", "api_key_env", "ca_file", "insecure", "deadline_s"})
+_NO_SUGGESTION = ("--profile", "quick")  # a profile replaces all that a preset suggests
 
 
-def options(spec: BenchSpec) -> tuple[str, ...]:
+def options(spec: BenchSpec, preset_id: str | None = None) -> tuple[str, ...]:
     """Return the options to append to `workbench bench RUN` so that it produces the workload
-    `spec`. A prompt file appears by its name only, because its path is not stored with the
-    result."""
+    `spec`. `preset_id` is the preset of the run, whose suggestion the options replace. A prompt
+    file appears by its name only, because its path is not stored with the result. The user's own
+    benchmark command is not among the options."""
     words: list[str] = []
+    if preset_id is not None and not spec.command:
+        words += _NO_SUGGESTION
     for option in OPTIONS:
         value = getattr(spec, option.field)
         if option.field == "prompts_name":
             value = value.partition(" (")[0]
         of_the_server = option.field == "api_key_env" and value == SERVER_KEY_VARIABLE
-        if option.field not in _LEFT_OUT and not of_the_server:
+        of_other_loads = bool(spec.command) and option.field not in FOR_OWN_COMMAND
+        if option.field not in _LEFT_OUT and not of_the_server and not of_other_loads:
             words += option.written(value)
     return tuple(words)

@@ -71,7 +71,8 @@ class Kind:
 
     def words(self, name: str, value: Any) -> tuple[str, ...]:
         """Return the words of a command line that set the option called `name` to the value."""
-        return name, self.text(value)
+        text = self.text(value)
+        return (f"{name}={text}",) if text.startswith("-") else (name, text)
 
     def check(self, field: str, value: Any) -> None:
         """Raise InputError if the value is not valid for the field."""

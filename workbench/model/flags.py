@@ -60,6 +60,7 @@ class FlagSpec:
     value_takes_bool_word: bool = False  # TabbyAPI: booleans need True or False as a value
     # accepted beside numbers (INT, FLOAT); well-known values, others are accepted (STR)
     words: tuple[str, ...] = ()
+    words_are_all: bool = False  # STR: Workbench knows no other value, and warns of one
     multiple_of: int | None = None
     # where the default comes from if it is not a constant, e.g. "the model's own"
     default_note: str = ""

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from workbench.engines.result_limits import judgements
 from workbench.model.answer_text import text_rows
@@ -14,12 +15,14 @@ from workbench.model.bench import (
     BenchResult,
     BenchSpec,
     BenchSummary,
+    Conditions,
     EngineDuring,
     GpuDuring,
 )
 from workbench.model.bench_cli_options import options
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
+from workbench.model.loopback import is_loopback
 from workbench.model.metrics import (
     ENERGY,
     ENGINE_COUNTERS,
@@ -389,15 +392,32 @@ def command_of(result: BenchResult) -> str:
     """Return the `workbench bench` command that repeats this measurement. Parts of the workload for
     which `bench` has no option are left out."""
     spec, conditions = result.spec, result.conditions
+    url = conditions.address or spec.url
+    on_its_host = bool(conditions.run_id) or _is_loopback_url(url)
     words = ["workbench"]
-    if conditions.host != "local" and conditions.run_id:
+    if conditions.host != "local" and on_its_host:
         words += ["--host", conditions.host]
-    words.append("bench")
-    words += (
-        [conditions.run_id] if conditions.run_id else ["--url", spec.url, "--model", spec.model]
-    )
-    words += ["--", *spec.command] if spec.command else options(spec)
+    words += ["bench", *([conditions.run_id] if conditions.run_id else ["--url", url])]
+    if not conditions.run_id or spec.model not in _served_names(conditions):
+        words += ["--model", spec.model]
+    words += options(spec, conditions.preset_id)
+    if spec.command:
+        words += ["--", *spec.command]
     return shlex.join(words)
+
+
+def _is_loopback_url(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url).hostname or "")
+    except ValueError:  # of an imported result
+        return False
+
+
+def _served_names(conditions: Conditions) -> tuple[str, ...]:
+    """Return the names that a run gives its own model."""
+    given = conditions.flags.get("served-model-name")
+    others = given if isinstance(given, list | tuple) else [given]
+    return conditions.model, *map(str, others)
 
 
 def _notes(result: BenchResult) -> list[Block]:

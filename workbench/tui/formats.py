@@ -105,10 +105,19 @@ def gib(value: float | None, digits: int = 1) -> str:
     return NA if value is None else f"{value / GIB:.{digits}f}"
 
 
+def default_text(value: object) -> str:
+    """Return the default of a flag as `value_text` does; "-" also for an empty text, which most
+    engines treat as no value."""
+    return "-" if value == "" else value_text(value)
+
+
 def value_text(value: object) -> str:
-    """Return a flag's value as a user types it (on/off, JSON, text); "-" if it has no value."""
-    if value is None or value == "":
+    """Return a flag's value as a user reads it (on/off, JSON, text); "-" if it has no value, and
+    two quotes for an empty text."""
+    if value is None:
         return "-"
+    if value == "":
+        return "''"
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, float):

@@ -36,8 +36,7 @@ from workbench.tui.modals.bench_form import IN_FORM, overrides, text_of
 
 SLOS = ("ttft<=500@p95", "e2e<=8000@p99, tpot<=0.5@p50")
 LINE = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12)
-# no word that is an option itself
-WORD = LINE.filter(lambda text: text.strip() == text and not text.startswith("-"))
+WORD = LINE.filter(lambda text: text.strip() == text)
 JSON = st.dictionaries(LINE, st.integers() | LINE | st.booleans() | st.lists(LINE), max_size=3)
 
 
@@ -45,7 +44,7 @@ def values_of(option: DeclaredOption) -> st.SearchStrategy[Any]:
     """Return a strategy for the valid values of an option."""
     match option.kind:
         case Whole(least=None):
-            return st.integers(0, 2**62)
+            return st.integers(-(2**62), 2**62)
         case Whole(least=least):
             return st.integers(least, 10**9)
         case Number():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from workbench import engines
+from workbench.engines import catalog
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
@@ -348,3 +349,31 @@ def test_no_number_format_is_taken_for_another() -> None:
     found = only(check("sglang", {"kv-cache-dtype": "mxfp4"}), "flag.choice")
     assert "did you mean" not in (found.fix or "")
     assert [change.value for change in found.changes] == [None]
+
+
+def test_a_value_that_no_known_version_has_is_named_before_the_start() -> None:
+    """vLLM 0.33 lists no values of these flags, so the engine alone refused them."""
+    for name, word in (
+        ("kv-cache-dtype", "nonsense"),
+        ("quantization", "fq8"),
+        ("quantization", ""),
+    ):
+        found = only(check("vllm", {name: word}), "flag.word")
+        assert (found.level, found.flag) == (Level.WARN, name)
+        assert f"{name} is {word!r}" in found.text and "one of" in (found.fix or "")
+        assert ("a newer engine" in found.text) is bool(word)
+    spelled = only(check("vllm", {"kv-cache-dtype": "FP8-E4M3"}), "flag.word")
+    assert [change.value for change in spelled.changes] == ["fp8_e4m3"]
+    for known in ("fp8", "nvfp4", "turboquant_k8v4", "auto"):
+        assert "flag.word" not in {f.code for f in check("vllm", {"kv-cache-dtype": known})}
+    for known in ("fp8", "compressed-tensors", "torchao", "mxfp8"):
+        assert "flag.word" not in {f.code for f in check("vllm", {"quantization": known})}
+    # a flag of which only the well-known values are listed
+    assert "flag.word" not in {f.code for f in check("vllm", {"load-format": "fastsafetensors"})}
+
+
+@pytest.mark.parametrize("version", catalog.versions("vllm"))
+def test_the_values_of_a_listing_version_are_known(version: str) -> None:
+    for spec in catalog.load("vllm", version).flags.values():
+        if spec.words_are_all:
+            assert {*spec.choices} <= {*spec.words}, spec.name

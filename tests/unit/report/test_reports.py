@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+import shlex
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import made_results as made
 
+from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm
 from workbench.report import svg
@@ -25,6 +27,7 @@ from workbench.report.format_values import change, number
 from workbench.report.formats import markdown
 from workbench.report.imports import read
 from workbench.report.registry import OUTPUT_FORMATS, format_of_file, output_format
+from workbench.report.result_blocks import workload_facts
 
 ONE = Report((made.result(),), {7: made.samples()})
 TWO = Report((made.result(), made.result(8)), {7: made.samples()}, comparison=made.comparison())
@@ -420,3 +423,34 @@ def test_a_kept_request_stands_for_those_that_are_not() -> None:
     assert sum(tokens for one in kept for _, tokens in plots._arrivals(one)) == 3 * tokens
     said = [plot.caption for plot in plots.latencies(kept)]
     assert said and all("(one of 3 requests is kept)" in text for text in said)
+
+
+def repeated(result: BenchResult) -> list[str]:
+    """Return the words of the command that the report of a result gives to repeat it."""
+    return shlex.split(dict(workload_facts(result))["repeat with"])
+
+
+def test_a_result_is_repeated_on_the_same_server_with_the_same_model() -> None:
+    run = made.result(flags={"served-model-name": ["tiny", "also"]})
+    on_box = ["workbench", "--host", "box", "bench"]
+    assert repeated(run)[:5] == [*on_box, run.conditions.run_id]
+    assert "--model" not in repeated(run)
+    other = replace(run, spec=replace(run.spec, model="my-lora"))
+    assert repeated(other)[5:7] == ["--model", "my-lora"]
+    named = replace(run, spec=replace(run.spec, model="also"))
+    assert "--model" not in repeated(named)
+    # reached through a tunnel, whose port is another one each time
+    through = made.result(run_id=None, address="http://127.0.0.1:8000", client="tunnel")
+    through = replace(through, spec=replace(through.spec, url="http://127.0.0.1:40123"))
+    assert repeated(through)[:6] == [*on_box, "--url", "http://127.0.0.1:8000"]
+    away = made.result(run_id=None, address="https://far:8000", host="far")
+    assert repeated(away)[:4] == ["workbench", "bench", "--url", "https://far:8000"]
+    damaged = made.result(run_id=None, address="http://[::1")
+    assert repeated(damaged)[:4] == ["workbench", "bench", "--url", "http://[::1"]
+
+
+def test_a_command_of_ones_own_is_repeated_with_its_limits() -> None:
+    run = made.result(preset_id="a-preset")
+    spec = replace(run.spec, command=("vf-eval", "-n", "3"), deadline_s=60.0, slo="")
+    words = repeated(replace(run, spec=spec))
+    assert words[5:] == ["--deadline", "60", "--", "vf-eval", "-n", "3"]

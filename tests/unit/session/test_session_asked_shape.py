@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from workbench.model.load_spec import REPEATED
+from workbench.model.preset import Benchmark
 from workbench.session.bench.spec import spec_from
 from workbench.session.session import Session
 from workbench.session.state import BenchState
@@ -43,3 +44,13 @@ def test_a_load_of_a_sweep_or_a_proof_is_no_benchmark_of_the_persons() -> None:
         session.bench.defaults() == session.bench.asked
         and session.bench.shape()["concurrency"] == 3
     )
+
+
+def test_a_benchmark_with_a_presets_own_word_for_its_profile_is_repeated() -> None:
+    """`.` failed after it had restarted the server: no profile has that name."""
+    session = Session.of_host()
+    own = Benchmark(profile="of their own", concurrency=[2], requests=6)
+    spec = spec_from(own, {"endpoint": "completions"})
+    again = session.bench.shape_again(spec)
+    assert spec_from(own, again) == spec
+    assert session.load.spec_of(None, again) == replace(spec, profile="quick")

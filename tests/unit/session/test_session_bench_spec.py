@@ -163,6 +163,30 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
         assert replace(again, profile=spec.profile) == spec, given
 
 
+def test_the_command_of_a_benchmark_leaves_the_suggestion_of_its_preset_out() -> None:
+    """Whatever the preset suggests, also where the user had set the default again."""
+    from workbench.cli.bench import levels_of
+    from workbench.cli.load_options import load_of
+    from workbench.cli.parser import parse
+    from workbench.model.bench_cli_options import options
+
+    suggested = SUGGESTED.model_copy(
+        update={
+            "profile": "batch",
+            "endpoint": "embeddings",
+            "slo": "e2e<=500@p95",
+            "timeout_s": 30.0,
+        }
+    )
+    back = {"endpoint": "chat", "slo": "", "until_steady": False, "length_spread": 0.0}
+    for given in ({}, back, {**back, "timeout_s": 5.0}, {"profile": "document"}):
+        spec = spec_from(suggested, given)
+        arguments = parse(["bench", "RUN", *options(spec, "a-preset")])
+        levels = levels_of(arguments.levels)
+        again = spec_from(suggested, {**load_of(arguments), "concurrency": levels[0]})
+        assert replace(again, profile=spec.profile) == spec, given
+
+
 def test_a_closed_loop_has_a_request_for_each_stream() -> None:
     with pytest.raises(InputError, match="1 request cannot keep 8 streams busy"):
         spec_from(None, {"concurrency": 8, "requests": 1})

@@ -10,7 +10,7 @@ import pytest
 from support.serving import free_port
 
 from workbench.model.errors import BenchError, InputError, ServerError, SettingsError
-from workbench.model.experiment import Arm, Experiment
+from workbench.model.experiment import Arm, ArmTarget, Experiment
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
@@ -141,3 +141,21 @@ def test_a_setting_that_is_equal_in_both_arms_stays_on_and_does_not_block(
         await session.gpu.revert()
 
     asyncio.run(_on_a_session(scenario))
+
+
+def test_a_value_that_the_engine_may_not_have_is_named_before_the_first_run(
+    clean_environment: None,
+) -> None:
+    """An engine that starts for minutes refused it at its first start."""
+    session = Session.of_host(None, "rtx-pro-6000")
+    session.plans.take(session.presets.plan_of("vllm-any"), "vllm-any")
+    wrong = Arm(sets=("kv_cache_dtype=nonsense", "max-num-seqs=64"))
+    (said,) = session.experiments.value_warnings(Arm(sets=("kv-cache-dtype=fp8",)), wrong)
+    assert said.startswith("B: kv-cache-dtype is 'nonsense'") and "one of auto" in said
+    plan = session.presets.plan_of("sglang-any")
+    target = ArmTarget("sglang-any")
+    at_target = Arm(sets=("kv-cache-dtype=nonsense",), target=target)
+    (said,) = session.experiments.value_warnings(Arm(target=target), at_target, {"B": plan})
+    assert said.startswith("B: kv-cache-dtype is 'nonsense', which is not one of the choices")
+    known = Arm(target=ArmTarget("url", url="http://127.0.0.1:9"))
+    assert session.experiments.value_warnings(known, known, {}) == []

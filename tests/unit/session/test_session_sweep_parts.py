@@ -22,6 +22,7 @@ from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.concurrency_sweep import levels_of
 from workbench.session.series.flag_sweep_plan import combinations_of
 from workbench.session.series.gpu_sweep_plan import values_of
+from workbench.session.series.sweep_parts import check_minutes
 from workbench.session.session import Session
 from workbench.session.uninterrupted import uninterrupted
 from workbench.store.sweeps import SweepStore
@@ -41,6 +42,21 @@ def test_values_of_a_power_limit_and_of_clocks() -> None:
         ("1500 MHz", 1500.0, ClockRange(1500, 1500)),
         ("210-2400 MHz", 2400.0, ClockRange(210, 2400)),
     ]
+
+
+@pytest.mark.parametrize("minutes", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_time_limit_that_no_sweep_can_have(minutes: float) -> None:
+    with pytest.raises(InputError, match="a time limit of"):
+        check_minutes(minutes)
+    check_minutes(None)
+    check_minutes(0.5)
+    session = Session.of_host()
+    for work in (
+        session.sweeps.run_concurrency([1, 2], url="http://127.0.0.1:9", max_minutes=minutes),
+        session.sweeps.run_flags({"max-num-seqs": ["1", "2"]}, max_minutes=minutes),
+    ):
+        with pytest.raises(InputError, match="a time limit of"):
+            asyncio.run(work)
 
 
 @pytest.mark.parametrize(

@@ -261,7 +261,7 @@ class Bench:
         finally:
             bench = replace(self._core.state.bench, running=False, error=error, stored_id=stored_id)
             self._core.update(bench=bench)
-        self._core.record(_command(load.spec, load.server.status), f"result {result_id}")
+        self._core.record(_command(load), f"result {result_id}")
         await self._results.refresh()
         if not (await self._results.get(result_id)).summary.refused:
             # now in `state.results`
@@ -438,7 +438,7 @@ class Bench:
             shape, answers = {}, None
             if before is not None:
                 earlier = await self._results.get(before)
-                shape = self._shape_again(earlier.spec)
+                shape = self.shape_again(earlier.spec)
                 answers = await self._answers().before(earlier) if quality else None
             run_id = await self._servers.start()
             status = await self._servers.wait_ready(run_id)
@@ -465,12 +465,14 @@ class Bench:
             if answers is not None and await self._answers().after(answers, run_id) is not None:
                 await self._results.compare(before, after)
 
-    def _shape_again(self, spec: BenchSpec) -> dict[str, Any]:
+    def shape_again(self, spec: BenchSpec) -> dict[str, Any]:
         """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result.
         Results do not contain the user's prompts and command, so both come from the last benchmark
         of this session. Raises BenchError if that benchmark used other prompts or another command.
         """
         shape = {name: getattr(spec, name) for name in REPEATED}
+        if spec.profile not in profiles.NAMES:
+            del shape["profile"]  # a preset's own word, which names no values
         if spec.prompts_name or spec.command:
             last = self.asked or self._core.state.bench.spec
             if last is None or (last.prompts_name, last.command) != (
@@ -488,15 +490,13 @@ class Bench:
         return shape
 
 
-def _command(spec: BenchSpec, status: ServerStatus | None) -> str:
-    words: Sequence[str] = [status.run_id] if status else ["--url", spec.url, "--model", spec.model]
+def _command(load: Load) -> str:
+    """Return the command that repeats a benchmark, without secrets."""
+    spec, status = load.spec, load.server.status
+    words: list[str] = ["workbench", "bench"]
+    words += [status.run_id] if status else ["--url", load.server.address, "--model", spec.model]
+    masked = replace(spec, extra_body=mask_data(spec.extra_body))
+    words += options(masked, status.preset_id if status else None)
     if spec.command:
-        return shlex.join(["workbench", "bench", *words, "--", *mask_argv(spec.command)])
-    return shlex.join(
-        [
-            "workbench",
-            "bench",
-            *words,
-            *options(replace(spec, extra_body=mask_data(spec.extra_body))),
-        ]
-    )
+        words += ["--", *mask_argv(spec.command)]
+    return shlex.join(words)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from workbench.server.engine_probe import InstalledEngine
 
 HISTORY_KEPT = 200
+DOUBTFUL = ("flag.word", "flag.choice")  # findings: the engine may not have the value of a flag
 RUN_ID, RUN_DIR = "RUN", "RUN_DIRECTORY"  # in the command of a launcher, before they are known
 
 
@@ -305,6 +306,15 @@ class PlanEditor:
                 *found,
             )
         return found
+
+    def doubtful_values(self, sets: Sequence[str]) -> tuple[Finding, ...]:
+        """Return the warnings about the values of the flags that `sets`, assignments such as
+        "kv-cache-dtype=fp8", name: the engine may not have these values."""
+        names = {
+            engines.canonical_name(self.catalog, word.partition("=")[0].strip().lstrip("-"))
+            for word in sets
+        }
+        return tuple(f for f in self.findings() if f.code in DOUBTFUL and f.flag in names)
 
     def untrusted(self) -> tuple[ForeignPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not

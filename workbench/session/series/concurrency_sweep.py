@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.session.bench.sustained_load import REQUESTS
-from workbench.session.series.sweep_parts import PlannedSweep, SweepParts, Target, target_of
+from workbench.session.series.sweep_parts import (
+    PlannedSweep,
+    SweepParts,
+    Target,
+    check_minutes,
+    target_of,
+)
 from workbench.session.series.sweep_progress import EndedEarly, SweepProgress, broken
 
 if TYPE_CHECKING:
@@ -34,6 +40,7 @@ async def plan_concurrency_sweep(
     server is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Raises
     InputError or BenchError for a sweep that cannot be carried out."""
     rising = levels_of(levels)
+    check_minutes(max_minutes)
     parts.load.spec_of(None, dict(bench))
     target = await target_of(parts, run_id, url)
     points = [(f"c={level}", float(level)) for level in rising]

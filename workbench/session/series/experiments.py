@@ -215,22 +215,40 @@ class Experiments:
         starts_a = a.target is None or a.target.plan is not None
         return self._answers().cost(spec, shape.concurrency, why, names, starts_a=starts_a)
 
+    def value_warnings(self, a: Arm, b: Arm, bases: Bases | None = None) -> Sequence[str]:
+        """Return a sentence for each changed flag of A and B whose value the engine may not have.
+        `bases` are those of `run`."""
+        found = []
+        for name, arm in (("A", a), ("B", b)):
+            editor = self._editor_of(name, arm, bases or {}) if arm.sets else None
+            for finding in editor.doubtful_values(arm.sets) if editor is not None else ():
+                fix = f": {finding.fix}" if finding.fix else ""
+                found.append(f"{name}: {finding.text}{fix}")
+        return found
+
     def _plan_of(self, name: str, arm: Arm, bases: Bases) -> LaunchPlan | None:
         """Return the plan with which the server of an arm is or was started. None for a server of
         which only the address is known. Raises InputError for a change that cannot be made."""
         target = arm.target
         if target is not None and target.run_id is not None and target.host is None:
             return self._servers.supervisor.record(target.run_id).plan
-        base = bases.get(name) if target is not None else self._plans.editor.plan
+        editor = self._editor_of(name, arm, bases)
+        return editor.plan if editor is not None else None
+
+    def _editor_of(self, name: str, arm: Arm, bases: Bases) -> PlanEditor | None:
+        """Return the changed plan of an arm whose server is started, None for one that runs."""
+        base = bases.get(name) if arm.target is not None else self._plans.editor.plan
         if base is None:
             return None
         editor = PlanEditor(base)
+        if arm.target is None:
+            editor.around = self._plans.editor.around
         try:
             editor.assign(arm.sets, arm.unsets, arm.envs)
         except InputError as error:
             error.message = f"{name}: {error.message}"
             raise
-        return editor.plan
+        return editor
 
     # ---- carried out
 

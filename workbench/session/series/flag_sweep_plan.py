@@ -21,6 +21,7 @@ from workbench.session.series.flag_sweep import Combination, FlagSweep
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
+    check_minutes,
     check_same_conditions,
     checked_runs,
     conditions_of_plan,
@@ -55,6 +56,7 @@ class FlagSweepPlanner:
         runs of each combination of values, and `pairs` the number of pairs of runs that compare the
         best one with the current values. Raises InputError or PlanError for a sweep that cannot be
         carried out."""
+        check_minutes(max_minutes)
         combinations = await self._combinations(flags)
         if pairs < 0:
             raise InputError(
@@ -82,6 +84,7 @@ class FlagSweepPlanner:
         """Check that a stored sweep can be resumed, and return the sweep of the values that are not
         measured yet. The sweep's plan becomes the plan under edit. Raises WorkbenchError if the
         sweep cannot be resumed."""
+        check_minutes(spec.max_minutes)
         flags: dict[str, list[str]] = {}
         for word in spec.values:
             name, _, value = word.partition("=")

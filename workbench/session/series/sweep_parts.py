@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -82,6 +83,15 @@ def checked_runs(runs: int) -> int:
             next_step=f"give --runs 1 to {MOST_RUNS}",
         )
     return runs
+
+
+def check_minutes(max_minutes: float | None) -> None:
+    """Raise InputError for a time limit that no sweep can have. None is no limit."""
+    if max_minutes is not None and not 0 < max_minutes < math.inf:
+        raise InputError(
+            f"a time limit of {max_minutes:g} minutes is not possible",
+            next_step="give more than 0 minutes, or leave the limit out",
+        )
 
 
 async def conditions_of_target(

@@ -3,7 +3,6 @@ the kind "users": each level of users is a point, which is added when the search
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +28,7 @@ from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     Target,
+    check_minutes,
     check_same_conditions,
     conditions_of_target,
     target_of,
@@ -118,7 +118,7 @@ async def resumed_user_capacity(parts: SweepParts, sweep: Sweep, spec: SweepSpec
 def _planned(
     parts: SweepParts, spec: SweepSpec, target: Target, shape: Mapping[str, Any]
 ) -> PlannedSweep:
-    _check_minutes(spec.max_minutes)
+    check_minutes(spec.max_minutes)
     first, most = map(int, spec.values)
 
     async def carry_out(progress: SweepProgress) -> None:
@@ -133,14 +133,6 @@ def _planned(
         await search.run()
 
     return PlannedSweep(USERS, "users", "", (), spec, carry_out)
-
-
-def _check_minutes(max_minutes: float | None) -> None:
-    if max_minutes is not None and not 0 < max_minutes < math.inf:
-        raise InputError(
-            f"a time limit of {max_minutes:g} minutes is not possible",
-            next_step="give more than 0 minutes, or leave the limit out",
-        )
 
 
 def _check_limits(slo: str) -> None:

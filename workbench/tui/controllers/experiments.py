@@ -174,12 +174,15 @@ class ExperimentController(SeriesController[Experiment]):
         await self.app.push_screen(how_sure(a, b, about, estimate_s, earlier), decided)
 
     def _answers_cost(self, a: Arm, b: Arm, options: Mapping[str, Any]) -> str:
-        """Return in a sentence what comparing the answers adds; "" for nothing, or if the start
-        will show why the experiment cannot be made."""
+        """Return in sentences which values the engine may not have, and what comparing the answers
+        adds; "" for nothing, or if the start will show why the experiment cannot be made."""
+        experiments = self.session.experiments
         try:
-            return self.session.experiments.quality_cost(a, b, **options)
+            warnings = experiments.value_warnings(a, b)
+            cost = experiments.quality_cost(a, b, **options)
         except WorkbenchError:
             return ""
+        return ". ".join([*warnings, *([cost] if cost else [])])
 
     async def _run_quickly(self, a: Arm, b: Arm, **options: Any) -> Experiment:
         """Run an experiment that compares the arms A and B. If B has GPU settings, first revert the

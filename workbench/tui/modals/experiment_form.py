@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from workbench.bench.twins import LEAST_PAIRS
+from workbench.engines.flag_values import format_value
 from workbench.model.errors import InputError
 from workbench.model.experiment import SHOWS_PCT, Arm, ArmTarget
 from workbench.model.metrics import deciding_metrics, metric_title, short_title
@@ -56,7 +57,8 @@ def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
             elif change.kind == "env":
                 arm["envs"].append(f"{change.name}={value}")
             else:
-                arm["sets"].append(f"{change.name}={value_text(value)}")
+                text = value_text(value) if isinstance(value, bool) else format_value(value)
+                arm["sets"].append(f"{change.name}={text}")
     return _arm(a), _arm(b)
 
 

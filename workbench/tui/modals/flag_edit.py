@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.widget import Widget
 
+from workbench.engines.flag_values import format_value
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagRow
 from workbench.model.secrets import is_secret_name
 from workbench.tui.cells import Row, paragraph
-from workbench.tui.formats import value_text
+from workbench.tui.formats import default_text, value_text
 from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.base import Choice, Choices, Modal, Text
-from workbench.tui.panes.launch import range_text
+from workbench.tui.panes.launch import NOT_FLAGS, range_text
 from workbench.tui.widgets.entry import Entry
 
 UNSET = "\0unset"
@@ -27,8 +29,8 @@ class FlagEdit(Modal[bool]):
     error. The box closes with True if the plan has changed.
 
     `notes` are remarks about the flag from the preset and from the text that accompanies the
-    preset. While the user types, the box shows the result of `estimate`, which says how the typed
-    value would change the use of memory.
+    preset. An empty text removes a flag. While the user types, the box shows the result of
+    `estimate`, which says how the typed value would change the use of memory.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+r", "remove", show=False, priority=True)]
@@ -66,7 +68,7 @@ class FlagEdit(Modal[bool]):
 
     def _choices(self, options: Sequence[str]) -> Choices:
         row = self.row
-        default = value_text(row.default)
+        default = default_text(row.default)
         items: list[Choice] = [
             (o, o + ("  (default)" if o == default else ""), "text") for o in options
         ]
@@ -80,11 +82,11 @@ class FlagEdit(Modal[bool]):
         # keeps it.
         row = self.row
         self.secret = is_secret_name(row.name)
-        value = "" if row.value is None or self.secret else value_text(row.value)
+        value = "" if self.secret else format_value(row.value)
         hint = (
             "set; type a new value"
             if self.secret and row.value
-            else (f"default {value_text(row.default)}")
+            else (f"default {default_text(row.default)}")
         )
         self.entry = Entry(
             value, placeholder=hint, on_submit=self._take, secret=self.secret, select=True
@@ -126,7 +128,7 @@ class FlagEdit(Modal[bool]):
             known = (
                 spec.default_note
                 if spec.default is None and spec.default_note
-                else value_text(spec.default)
+                else default_text(spec.default)
             )
             facts = [
                 spec.area,
@@ -156,21 +158,27 @@ class FlagEdit(Modal[bool]):
         return [*rows, ()]
 
     def _take(self, text: str) -> None:
+        may_be_empty = self.row.is_env or self.row.name.partition(".")[0] in NOT_FLAGS
         if text == UNSET:
             self.action_remove()
-        elif self.secret and not text:
+        elif text.strip() or (may_be_empty and not self.secret):
+            self._change(partial(self.set_value, text.strip()))
+        elif self.secret or self.row.value is None:
             self.dismiss(False)
         else:
-            try:
-                self.set_value(text.strip())
-            except WorkbenchError as error:
-                self.problem = f"x {error.message}" + (
-                    f"  next: {error.next_step}" if error.next_step else ""
-                )
-                self.complaint.make_again()
-            else:
-                self.dismiss(True)
+            self.action_remove()
 
     def action_remove(self) -> None:
-        self.unset()
-        self.dismiss(True)
+        self._change(self.unset)
+
+    def _change(self, change: Callable[[], None]) -> None:
+        """Change the plan and close the box, or show why the plan cannot be changed."""
+        try:
+            change()
+        except WorkbenchError as error:
+            self.problem = f"x {error.message}" + (
+                f"  next: {error.next_step}" if error.next_step else ""
+            )
+            self.complaint.make_again()
+        else:
+            self.dismiss(True)

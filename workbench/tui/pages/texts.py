@@ -9,7 +9,7 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
 from workbench.tui.cells import Row, beside, pad, paragraph
-from workbench.tui.formats import clock, value_text
+from workbench.tui.formats import clock, default_text, value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.launch import about_text
 
@@ -99,7 +99,7 @@ def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) ->
         if spec
         else []
     )
-    known = spec.default_note if spec and spec.default is None else value_text(item.default)
+    known = spec.default_note if spec and spec.default is None else default_text(item.default)
     facts += [("default", known), ("now", value_text(item.value))]
     for label, text in facts:
         if text:

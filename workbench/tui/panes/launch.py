@@ -13,7 +13,7 @@ from workbench.model.server_run import ServerState
 from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, beside, cut, cut_middle, pad, paragraph
-from workbench.tui.formats import value_text
+from workbench.tui.formats import default_text, value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
@@ -192,7 +192,7 @@ class Launch(Pane, PickList):
         flags = [item for item in self.items if not self.is_heading(item)][:60]
         longest = max((len(i.name) for i in flags), default=20)
         longest_default = max(
-            (len(value_text(i.default)) for i in flags if not i.is_env), default=0
+            (len(default_text(i.default)) for i in flags if not i.is_env), default=0
         )
         most = 16  # flag and value are more important
         if width < 44:
@@ -224,7 +224,7 @@ class Launch(Pane, PickList):
         unset = item.origin is Origin.DEFAULT and item.value is None
         value = value_text(item.value)
         name = f"${item.name}" if item.is_env else item.name
-        default = "" if item.is_env else value_text(item.default)
+        default = "" if item.is_env else default_text(item.default)
         if (
             default in ("", "-") and len(value) >= value_w and not unset
         ):  # a long value takes the room of an absent default

@@ -7,8 +7,8 @@ import asyncio
 import math
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TypeVar
 
 import gguf
 import httpx
@@ -22,8 +22,7 @@ from workbench.quality.instrument import Instrument
 from workbench.quality.lanes.llama_server import LlamaServerInterface
 from workbench.quality.statistics import text_difference
 from workbench.quality.verdict import judge
-from workbench.server.small_requests import Reply
-from workbench.session.quality.scored_server import post
+from workbench.server.small_requests import asker
 
 READY_S = 60.0
 TOP, VOCABULARY = 20, 600
@@ -75,11 +74,7 @@ def wait_ready(port: int) -> None:
 def on(port: int, measure: Callable[[LlamaServerInterface], Awaitable[T]]) -> T:
     async def run() -> T:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-
-            async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
-                return await post(http, path, body, timeout_s)
-
-            return await measure(LlamaServerInterface(send, "tiny"))
+            return await measure(LlamaServerInterface(asker(http), "tiny"))
 
     return asyncio.run(run())
 

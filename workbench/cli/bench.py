@@ -105,8 +105,7 @@ def _load_ahead() -> None:
     the host."""
 
     def load() -> None:
-        for module in ("workbench.session.bench.bench", "httpx"):
-            importlib.import_module(module)
+        importlib.import_module("workbench.session.bench.bench")
 
     asyncio.get_running_loop().run_in_executor(None, load)
 

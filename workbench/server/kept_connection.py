@@ -1,27 +1,34 @@
 """Small requests to one HTTP server, GET over a connection that stays open between them.
 
 The screen reads the counters of a server each second. A request through httpx, with a connection of
-its own, takes ten times the CPU of one here, and httpx takes 5 MiB. The server is not trusted: an
-answer must be complete within a time limit, must not be too large, and must not be compressed.
+its own, takes ten times the CPU of one here, and httpx takes 5 MiB and 0.1 s to load. The server is
+not trusted: an answer must be complete within a time limit, must not be too large, and must not be
+compressed. `asking` requests pages over TLS, too, for which it loads httpx.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
 
 from workbench.model.untrusted_text import clean
-from workbench.server.small_requests import CONNECT_S, Reply, reply_of
+from workbench.server.small_requests import CONNECT_S, Ask, Reply, asker, reply_of
+
+if TYPE_CHECKING:
+    import ssl
 
 MOST_BYTES = 16 * 1024 * 1024  # of one answer; a metrics page of vLLM has 100 KB
 _MOST_HEAD_BYTES = 64 * 1024
 _MOST_LINE_BYTES = 1024  # of the size of a chunk, and of a line after the last chunk
 _NO_BODY = (204, 304)
+_NEXT_ADDRESS_S = 0.25  # a name may have an IPv6 address at which nothing answers
+_IN_PATH = "/%:@!$&'()*+,;=~"  # what a path may contain besides letters and digits
 
 
 class _BadAnswerError(Exception):
@@ -47,12 +54,13 @@ class _Connection:
 
 
 class KeptConnection:
-    """Requests pages of the server at `base_url`, which is plain HTTP. Each request has the query
-    `query`, and the API key, if there is one."""
+    """Requests pages of the server at `base_url`, which is plain HTTP and may have a path. Each
+    request has the query `query`, and the API key, if there is one."""
 
     def __init__(self, base_url: str, query: str = "", api_key: str | None = None) -> None:
         parts = urlsplit(base_url)
         self._host, self._port = parts.hostname or "", parts.port or 80
+        self._base_path = quote(parts.path.rstrip("/"), safe=_IN_PATH)
         self._query = f"?{query}" if query else ""
         lines = [f"Host: {parts.netloc}", "Accept: */*", "Accept-Encoding: identity"]
         if api_key:
@@ -103,11 +111,18 @@ class KeptConnection:
             kept.writer.close()
         return await self._ask(await self._open(), path)
 
+    @property
+    def _is_address(self) -> bool:
+        return ":" in self._host or not self._host.strip("0123456789.")
+
     async def _open(self) -> _Connection:
         try:
             async with asyncio.timeout(CONNECT_S):
                 opened = await asyncio.open_connection(
-                    self._host, self._port, limit=_MOST_HEAD_BYTES
+                    self._host,
+                    self._port,
+                    limit=_MOST_HEAD_BYTES,
+                    happy_eyeballs_delay=None if self._is_address else _NEXT_ADDRESS_S,
                 )
         except TimeoutError:
             raise _NotConnectedError from None
@@ -142,7 +157,7 @@ class KeptConnection:
         if body is not None:
             method, data = "POST", json.dumps(body, ensure_ascii=False).encode()
             headers += f"\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-        head = f"{method} {path}{self._query} HTTP/1.1\r\n{headers}\r\n\r\n"
+        head = f"{method} {self._base_path}{path}{self._query} HTTP/1.1\r\n{headers}\r\n\r\n"
         return head.encode() + data
 
     def close(self) -> None:
@@ -150,6 +165,25 @@ class KeptConnection:
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.writer.close()
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    base_url: str, api_key: str | None, tls: Callable[[], ssl.SSLContext]
+) -> AsyncIterator[Ask]:
+    """Yield a function that makes small requests to the server at `base_url`, with the API key if
+    there is one. `tls` returns the TLS context for a server behind https."""
+    if not base_url.startswith("https:"):
+        with contextlib.closing(KeptConnection(base_url, api_key=api_key)) as kept:
+            yield kept.ask
+        return
+    # takes 0.1 s, in which the screen would hang
+    await asyncio.to_thread(importlib.import_module, "httpx")
+    from workbench.server.bounded_http import BoundedClient
+
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    async with BoundedClient(base_url=base_url, headers=headers, verify=tls()) as http:
+        yield asker(http)
 
 
 def _reason(error: OSError) -> str:

@@ -39,19 +39,26 @@ Get = Callable[[str, float], Awaitable[Reply]]
 Ask = Callable[[str, Mapping[str, Any] | None, float], Awaitable[Reply]]
 
 
-def getter(http: httpx.AsyncClient, query: Mapping[str, str] | None = None) -> Get:
-    """Return a function that requests a path, with `query` if it is given, through `http`."""
-    return lambda path, timeout_s: _got(http, path, query, timeout_s)
+def getter(ask: Ask, query: str = "") -> Get:
+    """Return a function that requests a path, with `query` if it is given, through `ask`."""
+    end = f"?{query}" if query else ""
+    return lambda path, timeout_s: ask(path + end, None, timeout_s)
 
 
-async def _got(
-    http: httpx.AsyncClient, path: str, query: Mapping[str, str] | None, timeout_s: float
+def asker(http: httpx.AsyncClient) -> Ask:
+    """Return a function that makes requests through `http`."""
+    return lambda path, body, timeout_s: _asked(http, path, body, timeout_s)
+
+
+async def _asked(
+    http: httpx.AsyncClient, path: str, body: Mapping[str, Any] | None, timeout_s: float
 ) -> Reply:
     import httpx
 
+    method = "GET" if body is None else "POST"
     try:
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
-        response = await http.get(path, params=query, timeout=timeout)
+        response = await http.request(method, path, json=body, timeout=timeout)
     except httpx.TimeoutException:
         return late(timeout_s)
     except httpx.HTTPError as error:

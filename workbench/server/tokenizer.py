@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.untrusted_text import clean_json
 
 if TYPE_CHECKING:
-    import httpx
-
     from workbench.engines.base import Engine
+    from workbench.server.small_requests import Ask
 
 TIMEOUT_S = 10.0
 
 
 class Tokenizer:
-    """Counts tokens with the tokenizer endpoint of a server. `problem` is the reason why the last
+    """Counts tokens with the tokenizer endpoint of the server that `ask` asks. `problem` is the reason why the last
     count failed. `max_model_len` is the server's context length in tokens, None until the server
     has reported it."""
 
-    def __init__(self, http: httpx.AsyncClient, engine: Engine, model: str) -> None:
-        self._http, self._engine, self._model = http, engine, model
+    def __init__(self, ask: Ask, engine: Engine, model: str) -> None:
+        self._ask, self._engine, self._model = ask, engine, model
         self.problem: str | None = None
         self.max_model_len: int | None = None
         self._template_tokens: int | None = None  # of the chat template, without the message
@@ -87,18 +86,17 @@ class Tokenizer:
         return found or None
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        import httpx
-
+        reply = await self._ask(path, body, TIMEOUT_S)
+        if reply.status is None:
+            self.problem = f"the server's {path} cannot be read: {reply.problem}"
+            return None
+        if reply.status != 200:
+            self.problem = f"the server's {path} answers HTTP status {reply.status}"
+            return None
         try:
-            response = await self._http.post(path, json=body, timeout=TIMEOUT_S)
-            if response.status_code != 200:
-                self.problem = f"the server's {path} answers HTTP status {response.status_code}"
-                return None
-            answer = clean_json(response.content)
-        except (httpx.HTTPError, ValueError) as error:
-            self.problem = (
-                f"the server's {path} cannot be read: {str(error) or type(error).__name__}"
-            )
+            answer = clean_json(reply.text)
+        except ValueError as error:
+            self.problem = f"the server's {path} cannot be read: {error}"
             return None
         if not isinstance(answer, dict):
             self.problem = f"the answer of the server's {path} is not a JSON object"

@@ -6,9 +6,9 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import httpx
 import pytest
@@ -17,8 +17,7 @@ from support.serving import free_port
 from workbench import engines
 from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface
-from workbench.server.small_requests import Reply, getter
-from workbench.session.quality.scored_server import post
+from workbench.server.small_requests import asker, getter
 from workbench.sim import profiles
 
 SIM = Path(profiles.__file__).parent
@@ -76,16 +75,13 @@ def on_server() -> Callable[[tuple[str, int], Measure[T]], T]:
 
 async def _measured(engine: str, port: int, measure: Measure[T]) -> T:
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
-
-        async def send(path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
-            return await post(http, path, body, timeout_s)
-
+        ask = asker(http)
         async with asyncio.timeout(READY_S):
-            reply = await getter(http)("/v1/models", 1.0)
+            reply = await getter(ask)("/v1/models", 1.0)
             while reply.status != 200:
                 await asyncio.sleep(0.02)
-                reply = await getter(http)("/v1/models", 1.0)
+                reply = await getter(ask)("/v1/models", 1.0)
         name = engines.get(engine).score_interface
         assert name is not None
         served = reply.body["data"][0]["id"]
-        return await measure(Instrument(interface(name)(send, served)))
+        return await measure(Instrument(interface(name)(ask, served)))

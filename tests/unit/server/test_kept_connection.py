@@ -17,6 +17,21 @@ PLAIN = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
+def test_requests_go_below_the_path_of_the_base_url() -> None:
+    async def go(url: str) -> None:
+        with closing(KeptConnection(url)) as kept:
+            await kept.get("/metrics?asked_by=workbench", 5.0)
+            await kept.ask("/tokenize", {}, 5.0)
+
+    with ScriptedServer(lambda request, n: [PLAIN]) as server:
+        asyncio.run(go(f"{server.url}/my models/é/"))
+        lines = [request.line for request in server.requests]
+    assert lines == [
+        "GET /my%20models/%C3%A9/metrics?asked_by=workbench HTTP/1.1",
+        "POST /my%20models/%C3%A9/tokenize HTTP/1.1",
+    ]
+
+
 def replies(url: str, count: int, api_key: str | None = None) -> list[Reply]:
     async def go() -> list[Reply]:
         with closing(KeptConnection(url, "asked_by=workbench", api_key)) as kept:

@@ -15,6 +15,7 @@ from workbench import engines
 from workbench.model.bench import EngineDuring
 from workbench.model.server_run import EngineMetrics
 from workbench.server import engine_counters, metrics
+from workbench.server.small_requests import asker
 from workbench.server.tokenizer import Tokenizer
 
 BEFORE = EngineMetrics(
@@ -200,7 +201,7 @@ def ask(
         async with httpx.AsyncClient(
             transport=httpx.MockTransport(answer), base_url="http://h"
         ) as http:
-            tokenizer = Tokenizer(http, engines.get(engine), "m")
+            tokenizer = Tokenizer(asker(http), engines.get(engine), "m")
             return await tokenizer.count(asked), tokenizer
 
     return (*asyncio.run(go()), sent)

@@ -16,7 +16,7 @@ from workbench import engines
 from workbench.model.server_run import EngineMetrics
 from workbench.server import metrics
 from workbench.server.kept_connection import KeptConnection
-from workbench.server.small_requests import getter
+from workbench.server.small_requests import asker, getter
 
 # The shape of vLLM's page with two data-parallel engines: same names, one series per engine and per
 # finish reason.
@@ -235,6 +235,6 @@ sglang:time_to_first_token_seconds_count{is_streaming="false"} 1.0
 def _fetch(engine: str, transport: httpx.MockTransport) -> EngineMetrics:
     async def go() -> EngineMetrics:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as http:
-            return await metrics.fetch(getter(http), engines.get(engine))
+            return await metrics.fetch(getter(asker(http)), engines.get(engine))
 
     return asyncio.run(go())

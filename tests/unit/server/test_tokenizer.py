@@ -8,6 +8,7 @@ import json
 import httpx
 
 from workbench import engines
+from workbench.server.small_requests import asker
 from workbench.server.tokenizer import Tokenizer
 
 TEMPLATE_TOKENS = 11
@@ -35,7 +36,7 @@ def test_the_chat_template_is_counted_once_where_only_texts_can_be_counted() -> 
 
     async def count(*texts: str) -> list[int | None]:
         async with httpx.AsyncClient(transport=sglang(asked), base_url="http://sglang") as http:
-            tokenizer = Tokenizer(http, engines.get("sglang"), "m")
+            tokenizer = Tokenizer(asker(http), engines.get("sglang"), "m")
             return [
                 await tokenizer.count({"messages": [{"role": "user", "content": text}]})
                 for text in texts
@@ -54,7 +55,7 @@ def test_a_server_without_usage_says_why_messages_are_not_counted() -> None:
     async def count() -> tuple[int | None, str | None]:
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(transport=transport, base_url="http://sglang") as http:
-            tokenizer = Tokenizer(http, engines.get("sglang"), "m")
+            tokenizer = Tokenizer(asker(http), engines.get("sglang"), "m")
             message = {"role": "user", "content": "one"}
             return await tokenizer.count({"messages": [message]}), tokenizer.problem
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 
 import httpx
 import pytest
+from support.scripted_server import ScriptedServer, plain
 
 from workbench import engines
+from workbench.server.small_requests import asker
 from workbench.session.bench.engine_watch import EngineWatch
 from workbench.tui.panes.log_lines import is_own_poll
 
@@ -24,8 +28,45 @@ def test_the_readings_of_a_benchmark_are_known_in_the_log(engine: str) -> None:
     async def go() -> None:
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(base_url="http://engine", transport=transport) as http:
-            await EngineWatch(http, engines.get(engine)).read()
+            await EngineWatch(asker(http), engines.get(engine)).read()
 
     asyncio.run(go())
     lines = [f'INFO:     127.0.0.1:5000 - "GET {path} HTTP/1.1" 200 OK' for path in asked]
     assert lines and all(map(is_own_poll, lines)), lines
+
+
+ASKED = """
+import asyncio, sys
+from workbench import engines
+from workbench.model.bench import BenchSpec
+from workbench.server.kept_connection import asking
+from workbench.server.tokenizer import Tokenizer
+from workbench.session.bench import bench
+from workbench.session.bench.engine_watch import EngineWatch
+from workbench.session.servers import server_address
+
+async def go(url):
+    served = await server_address.ask(url, BenchSpec(url, ""))
+    async with asking(url, None, None) as ask:
+        watch = EngineWatch(ask, None)
+        await watch.before()
+        await Tokenizer(ask, engines.get("vllm"), served.model).count({"prompt": "one"})
+        print(served.model, watch.engine, "httpx" in sys.modules)
+
+asyncio.run(go(sys.argv[1]))
+"""
+
+
+def test_a_benchmark_of_a_server_without_tls_does_not_load_httpx() -> None:
+    """It takes 0.1 s of CPU time of the start of `bench`."""
+    models = plain("200 OK", {"object": "list", "data": [{"id": "m", "object": "model"}]})
+    with ScriptedServer(lambda request, n: [models]) as server:
+        done = subprocess.run(
+            [sys.executable, "-c", ASKED, server.url], capture_output=True, text=True, check=True
+        )
+    assert done.stdout.split() == ["m", "None", "False"]
+    assert [request.line.split()[1] for request in server.requests] == [
+        "/v1/models",
+        "/metrics",
+        "/tokenize",
+    ]

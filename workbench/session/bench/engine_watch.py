@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from workbench.hosts.task_cancellation import end
 from workbench.model.server_run import EngineMetrics
@@ -15,10 +16,9 @@ from workbench.server import engine_counters
 from workbench.session.bench.gpu_meter import RequestCounts
 
 if TYPE_CHECKING:
-    import httpx
-
     from workbench.engines.base import Engine
     from workbench.model.bench import EngineDuring
+    from workbench.server.small_requests import Ask
 
 INTERVAL_S = 1.0
 SETTLE_S = 3.0  # at most: the counters lag the last answer by up to a second
@@ -29,16 +29,17 @@ _LOOK_S = 0.1
 class EngineWatch:
     """Reads the engine's metrics before, during and after a load: call `before`, run the load
     inside `watching`, then call `after`. No method raises an error for a metric that cannot be
-    read: the metric is None and has a reason. If `engine` is None, the engine is identified by its
-    metrics page. `hear` is called with each reading during the load."""
+    read: the metric is None and has a reason. `ask` requests pages of the server. If `engine` is
+    None, the engine is identified by its metrics page. `hear` is called with each reading during
+    the load."""
 
     def __init__(
         self,
-        http: httpx.AsyncClient,
+        ask: Ask,
         engine: Engine | None,
         hear: Callable[[EngineMetrics], None] = lambda reading: None,
     ) -> None:
-        self._http, self._hear = http, hear
+        self._ask, self._hear = ask, hear
         self.engine = engine
         self._problem: str | None = None
         self._before: EngineMetrics | None = None
@@ -60,21 +61,18 @@ class EngineWatch:
         await self.identify()
         if self.engine is None:
             return metrics.no_metrics(self._problem or "the engine is not known")
-        return await metrics.fetch(getter(self._http, ASKED_BY), self.engine)
+        return await metrics.fetch(getter(self._ask, urlencode(ASKED_BY)), self.engine)
 
     async def _recognize(self) -> None:
-        import httpx
-
         from workbench.server import metrics
 
-        try:
-            answer = await self._http.get("/metrics", timeout=metrics.TIMEOUT_S)
-        except httpx.HTTPError as error:
-            self._problem = f"/metrics: {str(error) or type(error).__name__}"
+        answer = await self._ask("/metrics", None, metrics.TIMEOUT_S)
+        if answer.status is None:
+            self._problem = f"/metrics: {answer.problem}"
             return
-        if answer.status_code != 200:
+        if answer.status != 200:
             self._problem = (
-                f"/metrics answers with HTTP {answer.status_code}, so the engine is not known"
+                f"/metrics answers with HTTP {answer.status}, so the engine is not known"
             )
             return
         self.engine = metrics.engine_of(answer.text)

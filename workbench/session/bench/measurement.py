@@ -4,11 +4,11 @@ client, the GPUs and the engine are combined."""
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from workbench import engines
@@ -25,6 +25,7 @@ from workbench.model.errors import BenchError
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
 from workbench.server.engine_counters import caught_up, disagreements, foreign
+from workbench.server.kept_connection import asking
 from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.engine_watch import EngineWatch
 from workbench.session.bench.gpu_meter import Meter, span_of, window_unix
@@ -33,8 +34,6 @@ from workbench.session.conditions import gpus_of
 from workbench.session.state import PREPARING
 
 if TYPE_CHECKING:
-    import httpx
-
     from workbench.bench.energy import Idle
     from workbench.bench.prompt_length import Length
     from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import Alteration
+    from workbench.server.small_requests import Ask
     from workbench.server.tokenizer import Tokenizer
     from workbench.session.bench.benchmark_load import Load
     from workbench.session.bench.text_probe import Count
@@ -124,17 +124,18 @@ class Measurement:
         """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
         BenchError if the load cannot be measured."""
         async with AsyncExitStack() as stack:
-            http = await stack.enter_async_context(self._http())
+            secure = partial(tls.context, self._spec)
+            ask = await stack.enter_async_context(asking(self._spec.url, self._key(), secure))
             status = self._server.status
             engine = EngineWatch(
-                http, engines.get(status.engine) if status else None, self._load.on_engine_reading
+                ask, engines.get(status.engine) if status else None, self._load.on_engine_reading
             )
             client = stack.enter_context(closing(AnswerClient(self._spec, self._key())))
             self._probe = TextProbe(
                 client, self._spec, nonsense_expected(self._spec, self._server.plan)
             )
             measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(
-                http, engine
+                ask, engine
             )
             if not (measured.outcome.partial or self._cancel.is_set()):
                 await self._probe_after(measured.outcome)
@@ -142,27 +143,25 @@ class Measurement:
             name = engine.engine.name if engine.engine else None
             return replace(measured, summary=summary, engine=name)
 
-    async def _with_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
+    async def _with_meter(self, ask: Ask, engine: EngineWatch) -> Measured:
         started = self._load.prestarted.meter
         async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
             await self._until_cancelled(asyncio.gather(meter.ready(), engine.identify()))
-            return await self._metered(http, engine, meter)
+            return await self._metered(ask, engine, meter)
 
-    async def _without_meter(self, http: httpx.AsyncClient, engine: EngineWatch) -> Measured:
-        await self._until_cancelled(self._prepare(http, engine))
+    async def _without_meter(self, ask: Ask, engine: EngineWatch) -> Measured:
+        await self._until_cancelled(self._prepare(ask, engine))
         outcome, during = await self._send(engine)
         summary = self._with_engine(outcome, during)
         return Measured(outcome, without_energy(summary, self._server.gpus_unknown_because))
 
-    async def _metered(
-        self, http: httpx.AsyncClient, engine: EngineWatch, meter: Meter
-    ) -> Measured:
+    async def _metered(self, ask: Ask, engine: EngineWatch, meter: Meter) -> Measured:
         gpus = gpus_of(self._server.plan, meter.latest.infos if meter.latest else ())
         idle = self._idle
         if idle is None:
             self._show(PREPARING)
             idle = await self._until_cancelled(meter.idle(gpus, engine.requests))
-        await self._until_cancelled(self._prepare(http, engine))
+        await self._until_cancelled(self._prepare(ask, engine))
         watch = meter.watch(gpus)
         outcome, during = await self._send(engine)
         outcome = replace(outcome, summary=self._with_engine(outcome, during))
@@ -222,11 +221,11 @@ class Measurement:
 
     # ---- before the load
 
-    async def _prepare(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
+    async def _prepare(self, ask: Ask, engine: EngineWatch) -> None:
         """Fit the length of the prompts to the server's tokenizer, send the part of the text probe
         before the load, then read the engine's counters."""
         if not self._spec.command:
-            await self._find_tokenizer(http, engine)
+            await self._find_tokenizer(ask, engine)
         await self._probe_before(engine)
         await engine.before()
 
@@ -246,14 +245,14 @@ class Measurement:
             self._show("looking at the text of answers")
             await self._probe.after()
 
-    async def _find_tokenizer(self, http: httpx.AsyncClient, engine: EngineWatch) -> None:
+    async def _find_tokenizer(self, ask: Ask, engine: EngineWatch) -> None:
         """Find out whether the server counts tokens, and let it count the synthetic prompts."""
-        from workbench.server.tokenizer import Tokenizer  # loads httpx
+        from workbench.server.tokenizer import Tokenizer
 
         await engine.identify()
         if engine.engine is None:
             return
-        tokenizer = Tokenizer(http, engine.engine, self._spec.model)
+        tokenizer = Tokenizer(ask, engine.engine, self._spec.model)
         if await tokenizer.count({"prompt": "one"}) is None:
             return
         self._count = tokenizer.count
@@ -382,18 +381,6 @@ class Measurement:
         )
 
     # ---- shared by the above
-
-    @asynccontextmanager
-    async def _http(self) -> AsyncIterator[httpx.AsyncClient]:
-        # takes 0.1 s, in which the screen would hang
-        await asyncio.to_thread(importlib.import_module, "httpx")
-        from workbench.server.bounded_http import BoundedClient
-
-        key, url = self._key(), self._spec.url
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        verify = tls.context(self._spec) if url.startswith("https:") else False
-        async with BoundedClient(base_url=url, headers=headers, verify=verify) as http:
-            yield http
 
     def _key(self) -> str | None:
         name = self._spec.api_key_env

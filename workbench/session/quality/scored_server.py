@@ -18,15 +18,13 @@ from workbench.model.bench import Conditions
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, InputError
 from workbench.model.secrets import mask_plan
-from workbench.model.untrusted_text import clean
 from workbench.quality.instrument import Instrument, Progress
 from workbench.quality.lanes import interface
-from workbench.server.small_requests import CONNECT_S, Reply, late, reply_of
+from workbench.server.kept_connection import asking
+from workbench.server.small_requests import Ask, Reply
 from workbench.session.bench.engine_watch import EngineWatch
 
 if TYPE_CHECKING:
-    import httpx
-
     from workbench.engines.base import Engine
     from workbench.session.bench.benchmark_load import Load
 
@@ -35,13 +33,11 @@ _UNCOUNTED = ("/tokenize", "/v1/token/encode", "/v1/token/decode")  # not reques
 
 
 class ScoredServer:
-    """A server under `load`. Requests go through `http`, and `watch` reads the engine's counters."""
+    """A server under `load`. `ask` makes requests, and `watch` reads the engine's counters."""
 
-    def __init__(
-        self, load: Load, http: httpx.AsyncClient, watch: EngineWatch, engine: Engine
-    ) -> None:
+    def __init__(self, load: Load, ask: Ask, watch: EngineWatch, engine: Engine) -> None:
         self.load, self.engine = load, engine
-        self._http, self._watch = http, watch
+        self._ask, self._watch = ask, watch
         self._sent = 0
         self._before: int | None = None
 
@@ -118,38 +114,18 @@ class ScoredServer:
 
     async def _send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
         self._sent += path not in _UNCOUNTED
-        return await post(self._http, path, body, timeout_s)
-
-
-async def post(
-    http: httpx.AsyncClient, path: str, body: Mapping[str, Any], timeout_s: float
-) -> Reply:
-    """Make one request, and return the reply or the reason why there is none."""
-    import httpx
-
-    try:
-        timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
-        response = await http.post(path, json=body, timeout=timeout)
-    except httpx.TimeoutException:
-        return late(timeout_s)
-    except httpx.HTTPError as error:
-        return Reply(None, problem=clean(str(error)) or type(error).__name__)
-    return reply_of(response.status_code, response.content)
+        return await self._ask(path, body, timeout_s)
 
 
 @asynccontextmanager
 async def scored(load: Load) -> AsyncIterator[ScoredServer]:
     """Open the server of a load for scores while the block runs. Raises BenchError if its engine is
     not known."""
-    from workbench.server.bounded_http import BoundedClient
-
     spec, status = load.spec, load.server.status
     name = spec.api_key_env
     key = api_key(name, {**os.environ, **load.env}) if name else None
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    verify = tls.context(spec) if spec.url.startswith("https:") else False
-    async with BoundedClient(base_url=spec.url, headers=headers, verify=verify) as http:
-        watch = EngineWatch(http, engines.get(status.engine) if status else None)
+    async with asking(spec.url, key, lambda: tls.context(spec)) as ask:
+        watch = EngineWatch(ask, engines.get(status.engine) if status else None)
         await watch.identify()
         if watch.engine is None:
             problem = next(iter((await watch.read()).absent.values()), "it has no metrics")
@@ -157,4 +133,4 @@ async def scored(load: Load) -> AsyncIterator[ScoredServer]:
                 f"the engine of {load.server.address} is not known: {problem}",
                 next_step="start the server with its metrics, or give the run of Workbench",
             )
-        yield ScoredServer(load, http, watch, watch.engine)
+        yield ScoredServer(load, ask, watch, watch.engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError
 from workbench.model.loopback import is_loopback
 from workbench.model.untrusted_text import clean_json
+from workbench.server.kept_connection import KeptConnection
+from workbench.server.small_requests import Reply, reply_of
 
 _ASK_S = 10.0
 _NOT_READY = (502, 503, 504)  # of a server that loads its model, or a gateway without its server
@@ -73,50 +76,61 @@ def parse(url: str) -> Address:
 async def ask(base: str, spec: BenchSpec) -> Served:
     """Return which model the server at `base` names, using the API key and the certificates of
     `spec`. Raises BenchError if the server does not answer or rejects the key."""
-    import httpx
-
-    from workbench.bench import tls
-    from workbench.server.bounded_http import BoundedClient
-
     key_env = spec.api_key_env
-    headers = {"Authorization": f"Bearer {api_key(key_env, os.environ)}"} if key_env else {}
-    try:
-        verify = tls.context(spec) if base.startswith("https:") else False
-        async with BoundedClient(timeout=_ASK_S, verify=verify) as http:
-            answer = await http.get(f"{base}/v1/models", headers=headers)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        if distrust := tls.distrusted(error):
-            raise BenchError(
-                f"the certificate of {base} is not trusted: {distrust}", next_step=tls.ADVICE
-            ) from None
-        why = str(error) or type(error).__name__
+    key = api_key(key_env, os.environ) if key_env else None
+    if base.startswith("https:"):
+        answer = await _models_over_tls(base, spec, key)
+    else:
+        with closing(KeptConnection(base, api_key=key)) as kept:
+            answer = await kept.get("/v1/models", _ASK_S)
+    if answer.status is None:
         raise BenchError(
-            f"{base} does not answer: {why}",
+            f"{base} does not answer: {answer.problem}",
             next_step="check that the server is running and the port is right",
-        ) from None
-    if answer.status_code in (401, 403):
+        )
+    if answer.status in (401, 403):
         if key_env:
             said = (
-                f"{base} does not accept the key in the variable {key_env} (HTTP "
-                f"{answer.status_code})"
+                f"{base} does not accept the key in the variable {key_env} (HTTP {answer.status})"
             )
             raise BenchError(said, next_step="ask the server's operator for a valid key")
         raise BenchError(
             f"{base} requires an API key",
             next_step="put the key into an environment variable and give --api-key-env NAME",
         )
-    if answer.status_code in _NOT_READY:
+    if answer.status in _NOT_READY:
         raise BenchError(
-            f"{base} is not ready: it answers with HTTP {answer.status_code}",
+            f"{base} is not ready: it answers with HTTP {answer.status}",
             next_step="wait until the server has loaded its model",
         )
+    if answer.status // 100 != 2:
+        return Served(None, problem=f"HTTP {answer.status}")
     try:
-        first = clean_json(answer.raise_for_status().content)["data"][0]
+        first = clean_json(answer.text)["data"][0]
         name = first["id"]
         if not isinstance(name, str) or not name.strip():
             raise TypeError("the name of a model is not a string")
         return Served(name, simulated=first.get("owned_by") == "simulated")
-    except httpx.HTTPError:
-        return Served(None, problem=f"HTTP {answer.status_code}")
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return Served(None, problem="the answer is not a list of models, or is empty")
+
+
+async def _models_over_tls(base: str, spec: BenchSpec, key: str | None) -> Reply:
+    """Request the list of models of the server at `base`, which is behind https. Raises BenchError
+    for a certificate that is not trusted."""
+    import httpx
+
+    from workbench.bench import tls
+    from workbench.server.bounded_http import BoundedClient
+
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        async with BoundedClient(timeout=_ASK_S, verify=tls.context(spec)) as http:
+            answer = await http.get(f"{base}/v1/models", headers=headers)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        if distrust := tls.distrusted(error):
+            raise BenchError(
+                f"the certificate of {base} is not trusted: {distrust}", next_step=tls.ADVICE
+            ) from None
+        return Reply(None, problem=str(error) or type(error).__name__)
+    return reply_of(answer.status_code, answer.content)

@@ -175,6 +175,12 @@ async def end_session(host: Host, run_dir: str) -> None:
 
 
 async def _kill_session(host: Host, look: _RunState) -> None:
+    """Kill the processes of the run's session. Does nothing if the session's leader lives and no
+    end is recorded: another caller has just started the run again, and this look read its files
+    while they were being written."""
+    leader = look.survey.processes.get(look.run.sid or 0)
+    if leader is not None and leader.alive and look.run.exit_code is None:
+        return
     left = [p for p in look.found.others if p.session == look.run.sid]
     if left:
         await _signal(host, "KILL", [p.key for p in left], left, SLICE_S)

@@ -227,6 +227,20 @@ def test_the_exit_is_recorded_also_when_everything_had_to_be_killed(tmp_path: Pa
     assert report.status.exit_signal == "SIGKILL"
 
 
+def test_a_start_that_another_caller_has_half_recorded_is_not_ended(tmp_path: Path) -> None:
+    """A look that reads the files while they are written sees a session without its start."""
+    run = tmp_path / "run"
+    started = start(run, "sleep", "63.011")
+    for name in ("sid_starttime", "starttime", "pid"):
+        (run / name).rename(run / f"{name}.later")
+    asyncio.run(detached_process.end_session(HOST, str(run)))
+    for name in ("sid_starttime", "starttime", "pid"):
+        (run / f"{name}.later").rename(run / name)
+    assert status(run).alive
+    assert alive(started.pid)
+    stop(run)
+
+
 @pytest.mark.slow
 def test_nobody_gets_term_twice(tmp_path: Path) -> None:
     """Some servers treat a second TERM as "exit at once"."""

@@ -32,6 +32,7 @@ from workbench.model.untrusted_text import clean
 SLICE_S = 5.0  # longest wait within one command on the host, so that a lost link is noticed
 # time for the session's leader to record the exit after the last other process has ended
 LEADER_S = 1.0
+_MORE_SURVEYS = 2  # at most, while runs start that the first one misses
 
 
 class RunDirUsed(HostError):
@@ -394,6 +395,17 @@ async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
 
 
 async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
+    """Read the host's process table, and after it the files of the runs. A run that was started
+    between the two has files and no process, so the survey is repeated for it."""
+    survey = await _survey_once(host, dirs, files)
+    for _ in range(_MORE_SURVEYS):
+        if not any(run_processes.is_too_new(run, survey) for run in survey.runs):
+            break
+        survey = await _survey_once(host, dirs, files)
+    return survey
+
+
+async def _survey_once(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
     done = await host.run(shell_scripts.sh(shell_scripts.SURVEY, " ".join(files), *dirs))
     survey = run_processes.parse(done.stdout)
     if survey is None:

@@ -210,6 +210,16 @@ def members(run: RunFiles, survey: Survey) -> Members:
     return Members(leader if leader is not None and leader.alive else None, others)
 
 
+def is_too_new(run: RunFiles, survey: Survey) -> bool:
+    """Return whether the run's process started after the process table of `survey` was read. Such a
+    run has no process in the table, although it has just been started."""
+    starts = [start for start in (run.start, run.sid_start) if start is not None]
+    if not starts or run.exit_code is not None or run.boot_id != survey.boot_id:
+        return False
+    read_at = max((process.start for process in survey.processes.values()), default=0)
+    return max(starts) >= read_at and not members(run, survey).all
+
+
 def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:
     """Return whether this process of a session proves that the session is still the run's own,
     although session ids are reused. It does if its id is in `known`, or if it started before the

@@ -301,8 +301,11 @@ class Supervisor:
             run.update(process)
             run.settled = run.has_ended and not launched_runs.is_lost(run)
             self._runs[run_id] = run
-        elif not run.settled:
-            run.update(process)
+        else:
+            if process.alive:
+                run.revive()
+            if not run.settled:
+                run.update(process)
         self._publish(run)
 
     async def _keep_again(self, run: WatchedRun) -> None:

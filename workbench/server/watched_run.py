@@ -134,6 +134,12 @@ class WatchedRun:
             else state
         )
 
+    def revive(self) -> None:
+        """Watch the run again if it counted as ended because it was read before its start was
+        recorded."""
+        if self.settled and self.facts.pid is None and self.facts.stop_unix_s is None:
+            self.settled, self.explained = False, None
+
     @property
     def has_ended(self) -> bool:
         return not self.facts.alive and not self.facts.members

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from support.procs import alive, eventually, with_argument
 
-from workbench.hosts import detached_process
+from workbench.hosts import detached_process, shell_scripts
 from workbench.hosts.detached_process import DetachedProcess, ProcessStatus
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError
@@ -225,6 +225,29 @@ def test_the_exit_is_recorded_also_when_everything_had_to_be_killed(tmp_path: Pa
     assert report.killed
     assert report.status is not None
     assert report.status.exit_signal == "SIGKILL"
+
+
+def test_a_run_that_starts_after_the_process_table_was_read_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, hold, held = tmp_path / "run", tmp_path / "hold", tmp_path / "held"
+    run.mkdir()
+    hold.touch()
+    wait = f"if [ -e {hold} ]; then : >{held}; while [ -e {hold} ]; do sleep 0.02; done; fi"
+    table, files = shell_scripts.SURVEY.split("print() {")
+    monkeypatch.setattr(shell_scripts, "SURVEY", f"{table}{wait}\nprint() {{{files}")
+
+    async def main() -> ProcessStatus:
+        reading = asyncio.create_task(detached_process.status(HOST, str(run)))
+        while not held.exists():
+            await asyncio.sleep(0.01)
+        await detached_process.start(HOST, str(run), ("sleep", "63.012"), {})
+        hold.unlink()
+        return await reading
+
+    seen = asyncio.run(main())
+    stop(run)
+    assert seen.alive, seen.lost
 
 
 def test_a_start_that_another_caller_has_half_recorded_is_not_ended(tmp_path: Path) -> None:

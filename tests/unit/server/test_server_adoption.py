@@ -64,6 +64,31 @@ def test_another_supervisor_adopts_with_state_and_log(make: Make) -> None:
     supervised(scenario)
 
 
+def test_a_run_that_was_listed_before_its_start_was_recorded_is_listed_ready_later(
+    make: Make,
+) -> None:
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        run = await ready(supervisor, make())
+        await supervisor.close()
+        recorded = ("pid", "starttime", "sid", "sid_starttime", "ready.json")
+        directory = Path(run.run_dir or "")
+        for name in recorded:
+            (directory / name).rename(directory / f"{name}.later")
+        other = Supervisor(LocalHost())
+        try:
+            (early,) = await other.runs()
+            assert early.state is ServerState.FAILED
+            for name in recorded:
+                (directory / f"{name}.later").rename(directory / name)
+            (later,) = await other.runs()
+            assert (later.state, later.pid) == (ServerState.READY, run.pid)
+            assert (await other.stop(run.run_id)).state is ServerState.STOPPED
+        finally:
+            await other.close()
+
+    supervised(scenario)
+
+
 def test_the_reason_of_a_failure_is_found_again_by_the_next_one(
     make: Make,
 ) -> None:

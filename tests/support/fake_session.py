@@ -261,7 +261,7 @@ PARTS = {
     " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
     "servers": "start stop start_problem go_back others=other_servers select=select_run search_log "
-    "changes_against_running",
+    "changes_against_running running_plan=plan_that_runs",
     "results": "get=result delete=delete_result mark compare export=export_result "
     "find=find_results note=note_result"
     " tag=tag_result",
@@ -532,7 +532,7 @@ class FakeSession(FakeMeasuring):
             "lower max-num-seqs to 214 or max-model-len",
         )
         command = Command(tuple(argv), {e.name: str(e.value) for e in plan.env})
-        edited = sum(f.origin is Origin.EDITED for f in (*plan.flags, *plan.env))
+        base = self.past[0] if self.past else plan
         self.push(
             plan=PlanView(
                 plan,  # its edits start from here: this one keeps its secrets
@@ -542,7 +542,7 @@ class FakeSession(FakeMeasuring):
                 "0.33.0",
                 361,
                 installed="vllm 0.33.0",
-                edited=edited,
+                changes=diff(base, plan),
                 memory="memory est. 21.4/24.0 GiB per GPU",
                 can_undo=bool(self.past),
                 can_redo=bool(self.future),
@@ -654,6 +654,9 @@ class FakeSession(FakeMeasuring):
 
     def changes_against_running(self) -> Sequence[PlanDifference]:
         return diff(self.running_plan, self.plan) if self.running_plan else ()
+
+    def plan_that_runs(self) -> LaunchPlan | None:
+        return self.running_plan
 
     async def save_preset(self, preset_id: str, title: str) -> str:
         self._called("save_preset", preset_id, title)

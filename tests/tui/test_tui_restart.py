@@ -82,15 +82,15 @@ def test_after_a_failed_restart_a_key_of_the_footer_goes_back(
 def test_what_is_edited_and_what_runs_are_told_apart() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.serve()
-        assert "not running yet" not in s.text
+        assert "not running: " not in s.text
         s.session.plans.set_flag("enforce-eager", "off")
         s.session.plans.set_flag("tensor-parallel-size", "2")
-        text = await s.until("2 changes are not running yet: ")
+        text = await s.until("2 changes not running: ")
         (row,) = [line for line in text.splitlines() if " tensor-parallel-size" in line]
         assert "+" in row.split("tensor")[0]  # beside the sign of a finding, if it has one
         await s.press("s")
         await s.until("enter restart")
         await s.press("enter")
-        await s.until(lambda: "not running yet" not in s.text, "READY vllm :")
+        await s.until(lambda: "not running: " not in s.text, "READY vllm :")
 
     shown(scenario)

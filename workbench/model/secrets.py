@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.model.flags import FlagRow, FlagSetting
-from workbench.model.plan import Command, LaunchPlan
+from workbench.model.plan import Command, LaunchPlan, PlanDifference
 
 MASK = "***"
 # passes the key of Workbench's own server to the load client
@@ -226,6 +226,14 @@ def mask_plan(plan: LaunchPlan) -> LaunchPlan:
 def mask_row(row: FlagRow) -> FlagRow:
     """Return a copy of a line of the flag editor with its secret masked."""
     return replace(row, value=_mask_setting(row.name, row.value))
+
+
+def mask_difference(difference: PlanDifference) -> PlanDifference:
+    """Return a copy of a difference between two plans with its secrets masked."""
+    name = difference.name
+    return replace(
+        difference, a=_mask_setting(name, difference.a), b=_mask_setting(name, difference.b)
+    )
 
 
 def _mask_setting(name: str, value: Any) -> Any:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import Telemetry
     from workbench.model.measurement_owner import MeasurementOwner
-    from workbench.model.plan import Command, LaunchPlan, Node
+    from workbench.model.plan import Command, LaunchPlan, Node, PlanDifference
     from workbench.model.server_run import ServerStatus
     from workbench.model.setting_records import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
@@ -140,13 +140,19 @@ class PlanView:
     # programs found on the host that can start the engine; none of them was run
     executables: tuple[str, ...] = ()
     memory: str | None = None  # "memory est. 21.4/24.0 GiB per GPU"
-    edited: int = 0  # flags and variables that differ from the preset
+    # what differs from the preset, with the preset's value and the plan's
+    changes: tuple[PlanDifference, ...] = ()
     can_undo: bool = False
     can_redo: bool = False
     title: str = ""
     help: str = ""
     nodes: tuple[tuple[Node, Command], ...] = ()  # of a plan for several nodes
     run_command: Command | None = None  # of the launcher that runs the server; None for a process
+
+    @property
+    def edited(self) -> int:
+        """The number of flags, variables and other parts of the plan that differ from the preset."""
+        return len(self.changes)
 
     @property
     def real_command(self) -> Command | None:

@@ -34,6 +34,7 @@ class Glyphs:
     bar_empty: str = "░"
     rule: str = "│"
     arrow: str = ">"
+    becomes: str = "→"  # between an old and a new value
     at_least: str = "≥"
     plus_minus: str = "±"
     dot: str = "·"
@@ -50,6 +51,7 @@ ASCII = Glyphs(
     bar_full="#",
     bar_empty=".",
     rule="|",
+    becomes=">",
     at_least=">=",
     plus_minus="+-",
     dot="-",

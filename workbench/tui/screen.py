@@ -53,7 +53,7 @@ class MainScreen(Screen[None]):
         self.session = session
         self.status_bar, self.strip = StatusBar(), GpuStrip(session.timeline.history)
         self.tabs = TabRow([pane.TITLE for pane in PANES])
-        self.command_bar, self.notice_bar, self.footer = CommandBar(), NoticeBar(), Footer()
+        self.command_bar, self.notice_bar, self.footer = CommandBar(session), NoticeBar(), Footer()
         self.progress = ProgressRows()
         pages = PageFrame(self.footer, lambda: self.panes.page_moved())
         self.panes = PaneLayout(

@@ -27,6 +27,7 @@ from workbench.model.secrets import (
     MASK,
     is_secret_name,
     mask_command,
+    mask_difference,
     mask_plan,
     mask_row,
     mask_text,
@@ -395,7 +396,34 @@ class PlanEditor:
         )
         runs = engines.run_rows(self.plan, self.base, view)
         rest = (row for row in rows if row.name != name)
-        return (replace(model, default=None), self._executable_row(findings), *runs, *rest)
+        removed = self._removed_rows(findings) if view == "changed" else ()
+        return (
+            replace(model, default=None),
+            self._executable_row(findings),
+            *runs,
+            *rest,
+            *removed,
+        )
+
+    def _removed_rows(self, findings: tuple[Finding, ...]) -> Iterator[FlagRow]:
+        """Yield a row without a value for each flag and variable that the preset sets and the plan
+        no longer has, because that is a change too."""
+        for change in diff(self.base, self.plan):
+            if change.b is not None or change.kind not in ("flag", "env"):
+                continue
+            is_env = change.kind == "env"
+            spec = None if is_env else self.catalog.flags.get(change.name)
+            text, level = engines.shown_finding(findings, change.name)
+            yield FlagRow(
+                name=change.name,
+                value=None,
+                default=spec.default if spec else None,
+                origin=Origin.EDITED,
+                spec=spec,
+                finding=text,
+                level=level,
+                is_env=is_env,
+            )
 
     def _executable_row(self, findings: tuple[Finding, ...]) -> FlagRow:
         import shlex
@@ -443,7 +471,7 @@ class PlanEditor:
             installed_problem=self.around.installed_problem,
             executables=self.around.executables,
             memory=None if isinstance(estimate, str) else estimate.text,
-            edited=len(diff(self.base, self.plan)),
+            changes=tuple(map(mask_difference, diff(self.base, self.plan))),
             can_undo=bool(self._undo),
             can_redo=bool(self._redo),
             title=self.title,

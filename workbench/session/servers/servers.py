@@ -294,11 +294,18 @@ class Servers:
     def changes_against_running(self) -> Sequence[PlanDifference]:
         """Return the differences between the plan of the selected live run and the plan under edit.
         () if there is no such run or no plan."""
-        status, editor = self._core.state.server, self._plans.current
-        if status is None or not status.state.alive or editor is None:
+        running, editor = self.running_plan(), self._plans.current
+        if running is None or editor is None:
             return ()
-        running = self.supervisor.record(status.run_id).plan
-        return diff(running, mask_plan(editor.plan)) if running is not None else ()
+        return diff(running, mask_plan(editor.plan))
+
+    def running_plan(self) -> LaunchPlan | None:
+        """Return the plan of the selected live run, with its secrets masked. None if there is no such run,
+        or if its plan is not known."""
+        status = self._core.state.server
+        if status is None or not status.state.alive:
+            return None
+        return self.supervisor.record(status.run_id).plan
 
     async def selected_or_ready_run(self) -> str:
         """Return the id of the selected run, or else of the newest READY run. Raises ServerError if

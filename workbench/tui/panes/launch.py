@@ -1,9 +1,10 @@
-"""Pane 2, Launch: the flags of the plan under edit with their values, defaults and findings. Help
-on the flag under the cursor is below."""
+"""Pane 2, Launch: the flags of the plan under edit with their values, defaults and findings. A
+changed flag shows its old and its new value, and the value of the running server. Help on the flag
+under the cursor is below."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,17 @@ from workbench.model.flags import FlagRow, Origin
 from workbench.model.server_run import ServerState
 from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
-from workbench.tui.cells import Row, beside, cut, cut_middle, pad, paragraph
+from workbench.tui.cells import (
+    Row,
+    beside,
+    cut,
+    cut_middle,
+    joined,
+    pad,
+    paragraph,
+    row_width,
+    width_of,
+)
 from workbench.tui.formats import default_text, value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.base import Pane
@@ -23,7 +34,12 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.tui.controllers import Controllers
 
-NOT_FLAGS = ("executable", "run-as")  # rows about the start that are no flags of the engine
+RUN_AS = "run-as"
+RowKey = tuple[bool, str]  # whether it is a variable of the environment, and its name
+GAP = ("  ", "text")
+# what makes the running server have the changes of the plan
+CHANGE_KEYS = (("s", "restarts"), (".", "measures"), ("X", "tests"))
+NOT_FLAGS = ("executable", RUN_AS)  # rows about the start that are no flags of the engine
 
 
 class Launch(Pane, PickList):
@@ -76,17 +92,24 @@ class Launch(Pane, PickList):
         self.all = False
         # the changes of the plan that the running server does not have
         self._changes: tuple[PlanDifference, ...] = ()
+        # by row, how it differs from the preset and from the running server
+        self._edits: Mapping[RowKey, PlanDifference] = {}
+        self._unlike: Mapping[RowKey, PlanDifference] = {}
+        self._served = False  # whether a server of a known plan runs
 
     def show(self, state: SessionState) -> None:
         before, self.state = self.state, state
-        changes = self._changes
+        changes, served = self._changes, self._served
+        self._changes, self._served = (), False
         if state.server is not None and state.server.state is not ServerState.STOPPING:
-            self._changes = tuple(self.session.servers.changes_against_running())
-        else:
-            self._changes = ()
+            servers = self.session.servers
+            self._served = servers.running_plan() is not None
+            self._changes = tuple(servers.changes_against_running())
+        self._edits = _by_row(state.plan, state.plan.changes if state.plan else ())
+        self._unlike = _by_row(state.plan, self._changes)
         if before is None or before.plan is not state.plan or before.host is not state.host:
             self._fill(keep=True)
-        elif changes != self._changes:
+        elif (changes, served) != (self._changes, self._served):
             self.repaint()
 
     @property
@@ -219,9 +242,11 @@ class Launch(Pane, PickList):
         if isinstance(item, str):
             return ((f" {item}", "title"),)
         name_w, value_w, default_w = self._columns(width)
-        edited = item.origin is Origin.EDITED
+        key = (item.is_env, item.name)
+        edit, unlike = self._edits.get(key), self._unlike.get(key)
+        edited = item.origin is Origin.EDITED or edit is not None or unlike is not None
         mark, mark_role = LEVELS.get(item.level or "", (" ", "text"))
-        unset = item.origin is Origin.DEFAULT and item.value is None
+        unset = item.origin is Origin.DEFAULT and item.value is None and not edited
         value = value_text(item.value)
         name = f"${item.name}" if item.is_env else item.name
         default = "" if item.is_env else default_text(item.default)
@@ -229,16 +254,24 @@ class Launch(Pane, PickList):
             default in ("", "-") and len(value) >= value_w and not unset
         ):  # a long value takes the room of an absent default
             value_w, default_w, default = value_w + default_w, 0, ""
-        role = "warn" if edited else "text"
-        if unset:
-            role = "dim"
-        return (
+        head = (
             ("+" if edited else " ", "warn"),
             (mark, mark_role),
             (" ", "text"),
             (pad(name, name_w - 1), "dim" if unset else "text"),
             (" ", "text"),
-            (pad(cut_middle(value, value_w - 1), value_w - 1), role),
+        )
+        if edited:
+            room = value_w + default_w
+            changed = changed_runs(value, edit, unlike, self._served, room)
+            gap = room - row_width(changed)
+            said = value_w - 1 - row_width(changed)
+            if not default or said < 0:
+                return (*head, *changed, (" " * gap, "text"))
+            return (*head, *changed, (" " * (said + 1), "text"), (pad(default, default_w), "dim"))
+        return (
+            *head,
+            (pad(cut_middle(value, value_w - 1), value_w - 1), "dim" if unset else "text"),
             (" ", "text"),
             (pad(default, default_w), "dim"),
         )
@@ -250,7 +283,8 @@ class Launch(Pane, PickList):
         rows: list[Row] = self._not_running(width)
         if not self.all and not self.query_text:
             flags = sum(
-                not r.is_env and r.name.partition(".")[0] not in NOT_FLAGS for r in plan.rows
+                not r.is_env and r.value is not None and r.name.partition(".")[0] not in NOT_FLAGS
+                for r in plan.rows
             )
             more = max(0, plan.total_flags - flags)
             whose = " of its own list" if plan.catalog_asked else ""
@@ -263,17 +297,19 @@ class Launch(Pane, PickList):
         return [*rows, (), *about, *self._finding(item, width)]
 
     def _not_running(self, width: int) -> list[Row]:
-        """Return a row with the changes of the plan that the running server does not have yet; []
-        if there are none."""
+        """Return a row that counts the changes of the plan that the running server does not have,
+        with the keys that make it have them; [] if there are none."""
         if not self._changes:
             return []
-        count = count_of(len(self._changes), "change is", "changes are")
-        named = ", ".join(
-            f"{'$' if c.kind == 'env' else ''}{c.name} {value_text(c.a)} > {value_text(c.b)}"
-            for c in self._changes
-        )
-        text = f"   {count} not running yet: {named}"
-        return [((cut(text, width), "warn"),)]
+        number = len(self._changes)
+        full = f" {count_of(number, 'change is', 'changes are')} not running: "
+        brief = f" {count_of(number, 'change')} not running: "
+        sizes = ((full, CHANGE_KEYS), (brief, CHANGE_KEYS[:2]), (brief, CHANGE_KEYS[:1]))
+        for count, keys in sizes:
+            words = joined([((key, "key"), (f" {word}", "warn")) for key, word in keys], GAP)
+            if row_width(((count, "warn"), *words)) <= width:
+                return [((count, "warn"), *words)]
+        return [((cut(f" {number} not running: s", width), "warn"),)]
 
     def _about(self, item: FlagRow, width: int) -> list[Row]:
         lines = paragraph(f"{item.name} {about_text(item)}", width, "dim")
@@ -304,6 +340,45 @@ class Launch(Pane, PickList):
         return paragraph(
             "No flag is set. Press / to find a flag, or a to list all flags.", width, "dim"
         )
+
+
+def _by_row(
+    plan: PlanView | None, changes: Sequence[PlanDifference]
+) -> Mapping[RowKey, PlanDifference]:
+    """Return the changes by the row of the list that shows them."""
+    if plan is None or not changes:
+        return {}
+    own_names = {"model": plan.rows[0].name, "run as": RUN_AS}
+    found: dict[RowKey, PlanDifference] = {}
+    for change in changes:
+        name = own_names.get(change.kind, change.name)
+        if change.kind == "run option":
+            name = f"{RUN_AS}.{change.name}"
+        found[change.kind == "env", name] = change
+    return found
+
+
+def changed_runs(
+    value: str, edit: PlanDifference | None, unlike: PlanDifference | None, served: bool, room: int
+) -> Row:
+    """Return the value of a changed row in at most `room` cells: the old value, the new one, and
+    what the running server has. `edit` is the change of the preset, and `unlike` the difference
+    from the running server. `served` is whether a server of a known plan runs. With little room,
+    the words become fewer, and then the old value is left out."""
+    before = edit or unlike
+    arrow = f"{value_text(before.a)} {G.becomes} " if before else ""
+    running = value
+    if unlike is not None:
+        running = value_text(unlike.a)
+    role = "warn" if unlike is not None else "dim"
+    notes = (f"  running: {running}", f"  runs {running}") if served else ()
+    for old in (arrow, ""):
+        for note in notes:
+            if width_of(old + value + note) < room:
+                return ((old, "dim"), (value, "warn"), (note, role))
+        if not notes and width_of(old + value) < room:
+            return ((old, "dim"), (value, "warn"))
+    return ((cut_middle(value, room - 1), "warn"),)
 
 
 def about_text(item: FlagRow) -> str:

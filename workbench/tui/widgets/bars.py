@@ -11,6 +11,7 @@ from textual.geometry import Offset
 
 from workbench.model.counts import count_of
 from workbench.model.findings import Level
+from workbench.model.server_run import ServerState
 from workbench.session.state import Notice, PlanView, SessionState
 from workbench.tui.bindings import SHOWN, Key, footer_keys
 from workbench.tui.cells import (
@@ -30,9 +31,11 @@ from workbench.tui.glyphs import LEVELS, G
 
 if TYPE_CHECKING:
     from workbench.model.plan import Command
+    from workbench.session.session import Session
     from workbench.tui.bindings import Key
     from workbench.tui.pages.base import Page
 
+SIGNED_COLUMNS = 60  # from here on a row has room for the command and a sign
 LEADING_KEYS = 5  # of the situation and of the only pane, so that ? has room beside them
 FIRST = (
     ("p", "pick a preset"),
@@ -95,12 +98,14 @@ def text_at(rows: Sequence[Row], offset: Offset | None) -> str:
 
 
 class CommandBar(Painted):
-    """Two rows: the exact command of the plan, and the number of its errors and warnings."""
+    """Two rows: the exact command of the plan, with a sign whether it is what runs, and the number
+    of its errors and warnings."""
 
-    FIELDS = frozenset({"plan", "host"})
+    FIELDS = frozenset({"plan", "host", "servers", "run_id"})
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__(id="command")
+        self.session = session
         self.state: SessionState | None = None
 
     def show(self, state: SessionState) -> None:
@@ -120,8 +125,20 @@ class CommandBar(Painted):
         if plan.real_command is None:
             first: Row = (("x ", "bad"), ("the plan gives no command: press v to see why", "bad"))
         else:
-            first = self._command(plan.real_command, width)
+            sign = self._running_sign() if width >= SIGNED_COLUMNS else ()
+            first = (*self._command(plan.real_command, width - row_width(sign)), *sign)
         return [first, self._checks(plan, width)]
+
+    def _running_sign(self) -> Row:
+        """Return a sign whether the command is the one of the running server; () if no server of a
+        known plan runs."""
+        server = self.state.server if self.state else None
+        servers = self.session.servers
+        if server is None or server.state is ServerState.STOPPING or servers.running_plan() is None:
+            return ()
+        if servers.changes_against_running():
+            return ((f" {G.off} not running", "warn"),)
+        return ((f" {G.on} running", "good"),)
 
     @staticmethod
     def _command(command: Command, width: int) -> Row:
@@ -130,7 +147,9 @@ class CommandBar(Painted):
         line, count = command.shell(), ""
         if len(line) > width - 2 and command.env:
             line, count = replace(command, env={}).shell(), f"[{len(command.env)} env] "
-        return (("$ ", "strong"), (count, "dim"), (cut(line, width - 2 - len(count)), "text"))
+        return fit(
+            (("$ ", "strong"), (count, "dim"), (cut(line, width - 2 - len(count)), "text")), width
+        )
 
     @staticmethod
     def _checks(plan: PlanView, width: int) -> Row:

@@ -1,0 +1,112 @@
+"""What was changed, from what to what, and whether it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from workbench.model.flags import Origin
+from workbench.model.plan import PlanDifference
+from workbench.tui.panes.launch import changed_runs
+
+
+def row_of(text: str, name: str) -> str:
+    return next(line for line in text.splitlines() if f" {name} " in line and "$" not in line)
+
+
+def test_a_changed_flag_shows_old_new_and_what_runs(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("2")
+        assert "+ " not in row_of(d.text, "kv-cache-dtype")
+        d.session.plans.set_flag("kv-cache-dtype", "auto")
+        await d.until(lambda: "1 change is not running: s restarts" in d.text)
+        row = row_of(d.text, "kv-cache-dtype")
+        assert "+" in row.split("kv-cache")[0]
+        assert "fp8 → auto  running: fp8" in row
+        await d.session.servers.start()
+        await d.until(lambda: "not running: " not in d.text)
+        row = row_of(d.text, "kv-cache-dtype")
+        assert "+" in row.split("kv-cache")[0]  # it still differs from the preset
+        assert "fp8 → auto  running: auto" in row
+
+    drive(scenario, stage="ready", size=(200, 60))
+
+
+def test_the_mark_of_a_change_stays_beside_the_sign_of_a_finding(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.plans.set_flag("max-num-seqs", "1024")
+        await d.press("2")
+        await d.until(lambda: "+! max-num-seqs" in d.text)
+        assert "512 → 1024" in row_of(d.text, "max-num-seqs")
+
+    drive(scenario, stage="ready", size=(80, 24))
+
+
+def test_a_flag_that_only_the_running_server_has_is_a_change_too(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("2")
+        d.session.plans.set_flag("kv-cache-dtype", "auto")
+        await d.session.servers.start()
+        d.session.plans.undo()
+        await d.until(lambda: "1 change is not running" in d.text)
+        row = row_of(d.text, "kv-cache-dtype")
+        assert "+" in row.split("kv-cache")[0]
+        assert "auto → fp8  running: auto" in row
+
+    drive(scenario, stage="ready", size=(200, 60))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_the_command_says_whether_it_is_what_runs(drive: Any, size: tuple[int, int]) -> None:
+    def command(d: Any) -> str:
+        return next(line for line in d.text.splitlines() if line.startswith("$ "))
+
+    async def scenario(d: Any) -> None:
+        await d.until(lambda: command(d).endswith("● running"))
+        d.session.plans.set_flag("kv-cache-dtype", "auto")
+        await d.until(lambda: command(d).endswith("○ not running"))
+        assert command(d).startswith("$ ")
+
+    drive(scenario, stage="ready", size=size)
+
+
+def test_without_a_server_nothing_is_said_to_run_or_not(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.plans.set_flag("kv-cache-dtype", "auto")
+        await d.press("2")
+        await d.until(lambda: "fp8 → auto" in d.text)
+        assert "running" not in row_of(d.text, "kv-cache-dtype")
+        assert "running" not in d.text.splitlines()[-3]
+
+    drive(scenario, stage="plan")
+
+
+def test_with_little_room_the_words_become_fewer_and_then_the_old_value_goes() -> None:
+    edit = PlanDifference("flag", "x", "on", "off")
+
+    def text(room: int) -> str:
+        return "".join(run for run, _ in changed_runs("off", edit, edit, True, room))
+
+    assert text(40) == "on → off  running: on"
+    assert text(19) == "on → off  runs on"
+    assert text(14) == "off  runs on"
+    assert text(6) == "off"
+
+
+def test_a_flag_of_the_preset_that_was_removed_stays_in_the_list() -> None:
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.plans.plan_editor import PlanEditor
+
+    plan = LaunchPlan("vllm", "m").with_flag("enforce-eager", True, Origin.PRESET)
+    editor = PlanEditor(plan.with_env("VLLM_API_KEY", "sk-secret", Origin.PRESET))
+    editor.unset_flag("enforce-eager")
+    editor.set_env("VLLM_API_KEY", "sk-other")
+    view = editor.view()
+    (row,) = [row for row in view.rows if row.name == "enforce-eager"]
+    assert (row.value, row.origin) == (None, Origin.EDITED)
+    assert [(c.name, c.a, c.b) for c in view.changes] == [
+        ("enforce-eager", True, None),
+        ("VLLM_API_KEY", "***", "***"),
+    ]
+    assert view.edited == 2

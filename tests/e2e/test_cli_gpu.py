@@ -44,6 +44,17 @@ def test_gpus_are_shown_even_if_the_state_directory_cannot_be_created(
     assert started.code == 1 and "set XDG_STATE_HOME" in started.document["next_step"]
 
 
+def test_a_journal_that_cannot_be_used_does_not_hide_the_gpus(cli: Cli) -> None:
+    cli(*PRO, "gpu", "status")
+    journal = Path(os.environ["XDG_STATE_HOME"], "workbench/sim/rtx-pro-6000/gpu/journal.json")
+    journal.parent.mkdir(mode=0o700, exist_ok=True)
+    journal.write_text('{"version": 2, "entr')
+    ran = cli(*PRO, "gpu", "status", "--json")
+    assert ran.code == 0 and ran.document["gpus"] and ran.document["guard"] is None
+    assert f"{journal} cannot be used" in ran.document["journal_problem"]
+    assert f"mv {journal} {journal}.bad" in cli(*PRO, "gpu", "status").err
+
+
 @NO_GPU
 def test_settings_without_a_driver(cli: Cli) -> None:
     for argv in (

@@ -16,7 +16,7 @@ from workbench.cli.open_session import connected, gpus_read, name_unreached
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
 from workbench.model.counts import count_of
-from workbench.model.errors import HostError
+from workbench.model.errors import HostError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuState, clocks_text
 from workbench.model.setting_commands import left_to
 from workbench.model.settings import HOST, label_of, place_of, stored_text
@@ -41,12 +41,13 @@ async def status(arguments: argparse.Namespace) -> int:
 
         # shows whether the driver was reloaded since a change
         session.core.update(telemetry=telemetry)
-        guard, journal_problem = None, None
+        guard = None
+        journal_problem: HostError | SettingsError | None = None
         doubts: tuple[str, ...] = ()
         try:
             guard = await session.gpu.guard.read()  # and the journal
             doubts = tuple(await session.gpu.doubts())
-        except HostError as error:  # the GPUs can be shown without the journal
+        except (HostError, SettingsError) as error:  # the GPUs can be shown without the journal
             journal_problem = error
         state = session.state
         drift = drifts(state.alterations, state.others, telemetry)

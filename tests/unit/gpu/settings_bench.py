@@ -41,7 +41,8 @@ class FullDisk(Box):
         if b'{"do": "save"' in (rest.get("input") or b""):
             self.saves -= 1
             if self.saves < 0:
-                answer = b'{"error": "No space left on device", "errno": 28}'
+                full = {"error": "No space left on device", "errno": 28, "answered": "save"}
+                answer = json.dumps(full).encode()
                 return Completed(tuple(argv), 0, answer, b"")
         return await super().run(argv, **rest)
 

@@ -94,6 +94,7 @@ def host_with(register_text: str, journal_text: str) -> FakeHost:
         "text": journal_text,
         "damage": None,
         "register": register_text,
+        "answered": "read",
     }
 
     def answer(call: Call) -> str:

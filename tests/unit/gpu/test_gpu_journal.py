@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from settings_bench import Bench, Box, FullDisk, run
+from settings_bench import UUID, Bench, Box, FullDisk, run
 
 from workbench.gpu.settings import alterations, apply, journal, plan, revert
 from workbench.gpu.telemetry.source_of_host import read_once
@@ -172,6 +172,67 @@ def test_two_workbenches_wait_for_one_another(
             ):
                 await revert.revert(bench.host)
         assert (await revert.revert(bench.host)).ok
+
+    run(work)
+
+
+class Broken(Box):
+    """This machine, where another Workbench takes the journal's lock away before the save with the
+    number `at`, changes a setting of another GPU, and ends."""
+
+    def __init__(self, path: Path, at: int) -> None:
+        super().__init__()
+        self.path, self.left = path, at
+
+    async def run(self, argv: Any, **rest: Any) -> Any:
+        if b'{"do": "save"' in (rest.get("input") or b""):
+            if self.left == 0:
+                self.take_over()
+            self.left -= 1
+        return await super().run(argv, **rest)
+
+    def take_over(self) -> None:
+        Path(f"{self.path}.lock").unlink()
+        found = json.loads(self.path.read_text()) if self.path.exists() else dict(EMPTY)
+        entry = {**found["entries"][0], "gpu_uuid": UUID[:-1] + "1"} if found["entries"] else None
+        found["entries"] += [entry] if entry else []
+        found["log"] += [{"what": "by the other"}]
+        self.path.write_text(json.dumps(found))
+
+
+EMPTY = {"version": 2, "entries": [], "log": []}
+
+
+def test_a_workbench_that_has_lost_its_lock_changes_nothing(bench: Bench) -> None:
+    async def work() -> None:
+        bench.host = Broken(bench.path, 0)
+        with pytest.raises(SettingsError, match=r"lost its lock.*nothing was changed") as error:
+            await bench.set(GpuSettings(power_limit_w=450.0))
+        assert error.value.next_step and "repeat the command" in error.value.next_step
+        assert bench.smi.setters == []
+        assert json.loads(bench.path.read_text())["log"] == [{"what": "by the other"}]
+
+    run(work)
+
+
+@pytest.mark.parametrize("reverts", [False, True])
+def test_what_another_workbench_wrote_after_the_lock_was_lost_stays(
+    bench: Bench, reverts: bool
+) -> None:
+    """A Workbench that was stopped for more than ten minutes goes on with its change."""
+
+    async def work() -> None:
+        if reverts:
+            await bench.set(GpuSettings(power_limit_w=450.0))
+        bench.host = Broken(bench.path, 0 if reverts else 1)
+        change = revert.revert(bench.host) if reverts else bench.set(GpuSettings(power_limit_w=450))
+        assert (await change).ok
+        found = {e["gpu_uuid"][-1]: (e["before"], e["now"]) for e in bench.entries()}
+        own = {} if reverts else {"0": (600.0, 450.0)}
+        assert found == {**own, "1": (600.0, 450.0)}
+        log = [line["what"] for line in json.loads(bench.path.read_text())["log"]]
+        assert log[-2:] == ["by the other", "revert" if reverts else "set"]
+        assert not Path(f"{bench.path}.lock").is_symlink()
 
     run(work)
 

@@ -20,11 +20,12 @@ from workbench.gpu.settings.journal_client import ShellJournal
 from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
-from workbench.hosts.python_programs import TOO_OLD
+from workbench.hosts.python_programs import ASKED, TOO_OLD
 from workbench.model.errors import HostError
 
 JOURNAL = {"version": 2, "entries": [], "log": [{"what": "set"}], "later": 1}
 OWNER = "another-boot:7:1:ada@far"
+SAVE = {"journal": JOURNAL, "owner": "b:1:1:me@here", "aside": False, "unlocks": False}
 
 
 def leave(root: Path) -> None:
@@ -52,6 +53,15 @@ def lock(age_s: float) -> Callable[[Path], None]:
     return prepare
 
 
+def link_journal(root: Path) -> None:
+    (root / "there").write_text(json.dumps(JOURNAL))
+    (root / "journal.json").symlink_to("there")
+
+
+def lock_by_directory(root: Path) -> None:
+    (root / "journal.json.lock").symlink_to(".")
+
+
 def block(root: Path) -> None:
     (root / "journal.json.lock").write_text("no link")
 
@@ -65,9 +75,14 @@ def block(root: Path) -> None:
         (write(""), "read", {"log": True}),
         (write(" " * (MOST_BYTES + 1)), "read", {"log": True}),
         (make_fifo, "read", {"log": True}),
+        (link_journal, "read", {"log": True}),
         (leave, "lock", {"owner": "b:1:1:me@here", "dead": []}),
         (lock(1.0), "lock", {"owner": "b:1:1:me@here", "dead": []}),
         (block, "lock", {"owner": "b:1:1:me@here", "dead": []}),
+        (lock_by_directory, "lock", {"owner": "b:1:1:me@here", "dead": []}),
+        (leave, "save", SAVE),
+        (lock(1.0), "save", SAVE),
+        (lock(1.0), "save", {**SAVE, "owner": OWNER, "unlocks": True}),
         (leave, "holder", {}),
         (lock(1.0), "holder", {}),
         (lock(LEASE_S + 60), "holder", {}),
@@ -86,6 +101,8 @@ def test_a_host_without_python3_gives_the_answers_of_the_program(
         by_program = await journal_client.ask(LocalHost(), str(roots[0]), do, **more)
         by_shell = await ShellJournal(LocalHost(), str(roots[1])).ask(do, more)
         assert {**by_program, "register": ""} == {**by_shell, "register": ""}
+        left = [{path.name.partition(".bad")[0] for path in root.iterdir()} for root in roots]
+        assert left[0] == left[1]
 
     asyncio.run(main())
 
@@ -113,7 +130,8 @@ def test_the_journal_is_locked_written_and_read_without_python3(
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("said", ["", "3", "[]", "NaN", '{"a"'])
+# the last one: a wrapper that loses the exit status of python3, so the sources were never sent
+@pytest.mark.parametrize("said", ["", "3", "[]", "NaN", '{"a"', ASKED.decode()])
 def test_a_program_that_answers_nothing_usable_is_named(said: str) -> None:
     host = FakeHost(lambda call: f"{said}\n")
     with pytest.raises(HostError, match="journal of GPU settings failed") as error:

@@ -34,7 +34,7 @@ from workbench.gpu.settings.owners import (
     who,
 )
 from workbench.gpu.settings.register_client import Register, parse_register
-from workbench.hosts.base import FileError, Host
+from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_commands import JOURNAL_VERSION
@@ -254,6 +254,19 @@ class Journal:
         left = self.drop(key)
         return left if entry is None else replace(left, entries=(*left.entries, entry))
 
+    def with_changes(self, old: Journal, new: Journal) -> Journal:
+        """Return this journal with the difference between the journals `old` and `new`. An entry
+        that `new` has no longer is removed only if it has not changed since."""
+        merged = self
+        for key in dict.fromkeys(e.key for e in (*old.entries, *new.entries)):
+            was, now = old.get(*key), new.get(*key)
+            if now is not None and now != was:
+                merged = merged.put(now)
+            elif now is None and merged.get(*key) == was:
+                merged = merged.drop(key)
+        lines = tuple(line for line in new.log if line not in old.log)
+        return replace(merged, log=(*merged.log, *lines)[-LOG_LINES:])
+
     def known_lock(self, uuid: str, setting: str) -> tuple[SettingValue, str]:
         """Return (the clock lock that the GPU `uuid` has now, where this is known from: "claim",
         "journal", "default" or "unknown"). The driver cannot report a lock. So it is the one that
@@ -291,8 +304,9 @@ class LockedJournal:
 
     async def save(self, journal: Journal, *, is_last: bool = False) -> None:
         """Write the journal's file atomically, with fsync, and publish its entries in the host's
-        register. If the file cannot be written, the old one stays and FileError is raised. With
-        `is_last`, unlock the journal after that."""
+        register. If the file cannot be written, the old one stays and FileError is raised. If
+        another Workbench has locked the journal meanwhile, nothing is written and LostLock is
+        raised. With `is_last`, unlock the journal after that."""
         data = {
             **journal.more,
             "version": JOURNAL_VERSION,
@@ -300,15 +314,35 @@ class LockedJournal:
             "log": list(journal.log),
         }
         aside = self.journal.recovered is not None  # the file may be missing
-        unlocks = owner_token() if is_last else ""
         answer = await ask(
-            self.host, root_of(self.path), "save", journal=data, aside=aside, unlocks=unlocks
+            self.host,
+            root_of(self.path),
+            "save",
+            journal=data,
+            owner=owner_token(),
+            aside=aside,
+            unlocks=is_last,
         )
+        if "lost" in answer:
+            self.is_locked = False
+            raise _lost(self.host, answer)
         if "error" in answer:
             raise _not_written(self.host, self.path, answer)
         self.is_locked = not is_last
         register = parse_register(answer.get("register"))
         self.journal = replace(journal, register=register, others=register.others, recovered=None)
+
+    async def save_last(self, journal: Journal) -> None:
+        """Save the journal after a change, and unlock it. If another Workbench has locked it
+        meanwhile, because this one was stopped for long, lock it again, and add this change to
+        what the other has written."""
+        try:
+            await self.save(journal, is_last=True)
+        except LostLock:
+            answer = await _acquire(self.host, self.path)
+            self.is_locked = True
+            fresh = _journal_from(answer, self.path, self.host.name)
+            await self.save(fresh.with_changes(self.journal, journal), is_last=True)
 
     async def read(self) -> None:
         """Read the journal again, and with it the claims of other Workbenches."""
@@ -344,10 +378,7 @@ async def read(host: Host, *, with_log: bool = True) -> Journal:
 def _journal_from(answer: Answer, path: str, host: str) -> Journal:
     """Return the journal from the answer of the program on the host to "read"."""
     if "error" in answer:
-        why = clean(str(answer["error"]))
-        raise SettingsError(
-            f"the journal of GPU settings cannot be read: {why}; nothing was changed", host=host
-        )
+        raise _unusable("read", path, host, answer)
     register = parse_register(answer.get("register"))
     boot_id, started, text = (answer.get(name) for name in ("boot_id", "driver_start", "text"))
     known = Journal(
@@ -371,6 +402,20 @@ def _journal_from(answer: Answer, path: str, host: str) -> Journal:
     return replace(known, entries=found.entries, log=found.log, more=found.more)
 
 
+class LostLock(HostError):
+    """Raised if another Workbench has locked the journal that this one had locked."""
+
+
+def _lost(host: Host, answer: Answer) -> LostLock:
+    by = clean(str(answer["lost"] or ""))
+    who_has_it = f"another Workbench ({described(by)}) has locked it" if by else "it is gone"
+    return LostLock(
+        f"this Workbench has lost its lock of the journal: {who_has_it}",
+        host=host.name,
+        next_step="`workbench gpu status` shows the present settings; then repeat the command",
+    )
+
+
 def _not_written(host: Host, path: str, answer: Answer) -> FileError:
     full = answer.get("errno") in (errno.ENOSPC, errno.EDQUOT)
     return FileError(
@@ -391,6 +436,18 @@ def _recovered(known: Journal, why: str) -> Journal | None:
         return None
     found = replace(known, entries=tuple(map(entry_from, register.own)), recovered=why)
     return found.note(f"recovered from the host's register: {why}")
+
+
+def _unusable(what: str, path: str, host: str, answer: Answer) -> SettingsError:
+    """Return the error for a journal that cannot be `what` ("read", "locked")."""
+    why = clean(str(answer["error"]))
+    full = answer.get("errno") in (errno.ENOSPC, errno.EDQUOT)
+    look = f"`ls -ld {root_of(path)} {path}` on that host shows what is there, and whose it is"
+    return SettingsError(
+        f"the journal of GPU settings {path} cannot be {what}: {why}; nothing was changed",
+        host=host,
+        next_step="free some space on that disk" if full else look,
+    )
 
 
 class DamagedJournal(SettingsError):
@@ -497,20 +554,35 @@ async def is_being_changed(host: Host) -> bool:
     return bool(found.get("by")) and not found.get("void")
 
 
+async def _ask_for_lock(host: Host, path: str, owner: str, dead: Sequence[str]) -> Answer:
+    """Ask once for the lock, and return the answer."""
+    root = root_of(path)
+    try:
+        return await ask(host, root, "lock", owner=owner, dead=dead)
+    except HostUnreachable:
+        raise
+    except HostError as error:
+        # the program may have been killed after it had locked the journal
+        with suppress(HostError):
+            if _ours[path] == 1:
+                await ask(host, root, "unlock", owner=owner)
+        raise SettingsError(
+            f"the journal of GPU settings cannot be locked: {error.message}; nothing was changed",
+            host=host.name,
+            next_step=error.next_step,
+        ) from None
+
+
 async def _acquire(host: Host, path: str) -> Answer:
     """Lock the journal, and return what the host says about it then."""
     until = time.monotonic() + WAIT_S
     owner, dead = owner_token(), list[str]()
     while True:
-        answer = await ask(host, root_of(path), "lock", owner=owner, dead=dead)
+        answer = await _ask_for_lock(host, path, owner, dead)
         if answer.get("held"):
             return answer
         if "error" in answer:
-            why = clean(str(answer["error"]))
-            raise SettingsError(
-                f"the journal of GPU settings cannot be locked: {why}; nothing was changed",
-                host=host.name,
-            )
+            raise _unusable("locked", path, host.name, answer)
         held = clean(str(answer.get("by") or ""))
         # left by an interrupted change of this process, or by a process of this machine
         void = (held == owner and _ours[path] == 1) or lock_is_dead(held)

@@ -43,7 +43,7 @@ async def ask(host: Host, root: str, do: str, **more: Any) -> Answer:
         answer = strict_json(done.out.splitlines()[-1])
     except (ValueError, IndexError, RecursionError):
         answer = None
-    if isinstance(answer, dict):
+    if isinstance(answer, dict) and answer.pop("answered", None) == do:
         return answer
     why = done.problem if done.returncode else "it gave no valid answer"
     raise HostError(
@@ -73,16 +73,20 @@ class ShellJournal:
         if do == "holder":
             return _holder(await self._run("holder"))
         if do == "save":
-            return await self._save(more["journal"], aside=more["aside"], unlocks=more["unlocks"])
+            return await self._save(more)
         await self._run("unlock", more["owner"])
         return {}
 
-    async def _save(self, journal: Answer, *, aside: bool, unlocks: str) -> Answer:
-        if aside:
+    async def _save(self, more: Answer) -> Answer:
+        journal, owner = more["journal"], more["owner"]
+        holder = _holder(await self._run("holder"))["by"]
+        if holder != owner:
+            return {"lost": holder}
+        if more["aside"]:
             await self.host.run(["mv", "-f", "--", self.path, f"{self.path}.damaged"])
         await self.host.write_file(self.path, json.dumps(journal, indent=1).encode())
-        if unlocks:
-            await self._run("unlock", unlocks)
+        if more["unlocks"]:
+            await self._run("unlock", owner)
         return {"register": _NO_REGISTER}
 
     async def _run(self, do: str, *words: str) -> Completed:

@@ -11,18 +11,19 @@ made the lock.
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
 
-# ruff: noqa: PTH118
+# ruff: noqa: PTH118, PTH208
 # (pathlib is slow to import, and this runs on every host)
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.gpu.settings import claims, register
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 LOG_LINES = 200
 MOST_BYTES = 4 << 20  # of the journal and of the guard's state: Workbench writes no larger one
 LEASE_S = 600.0  # an older lock counts as abandoned: no plan takes that long
+REMOVED_WITHIN_S = 1.0  # another program removes a lock within microseconds, unless it is stopped
+_NEW = ".new.journal."  # the name of a file that is being written, before the process id
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
@@ -149,8 +152,18 @@ class JournalFile:
         """Write the journal's file atomically, with fsync. If it cannot be written, the old one
         stays and OSError is raised."""
         data = {**journal, "log": journal["log"][-LOG_LINES:]}
+        self.remove_unfinished()
         self.replace(self.journal, json.dumps(data, indent=1), self.at)
         os.fsync(self.at)
+
+    def remove_unfinished(self) -> None:
+        """Remove the files of writers that were killed before they put them in the journal's place.
+        The caller has locked the journal, so nobody else writes one."""
+        for name in os.listdir(self.at):
+            pid = name[len(_NEW) :]
+            if name.startswith(_NEW) and pid.isdecimal() and not start_of(int(pid)):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=self.at)
 
     def save(self, journal: Mapping[str, Any]) -> None:
         """Write the journal's file, and publish its entries in the host's register. If the file
@@ -161,7 +174,7 @@ class JournalFile:
     def replace(self, name: str, text: str, at: int) -> None:
         """Write the file `name` in the open directory `at` under another name first, then put it in
         the place of the old one. The journal's own directory gets the file with fsync."""
-        new = f".new.journal.{os.getpid()}"
+        new = f"{_NEW}{os.getpid()}"
         try:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(new, dir_fd=at)
@@ -245,7 +258,37 @@ class JournalFile:
         ours = boot == self.boot_id and pid.isdecimal() and who.endswith("@" + self.node)
         return ours and (start_of(int(pid)) != start or uid not in uids_of(int(pid)))
 
+    def locked_by(self) -> str:
+        """Return the owner of the lock; "" if the journal is not locked."""
+        try:
+            return os.readlink(self.link, dir_fd=self.at)
+        except OSError:
+            return ""
+
     def release(self, owner: str | None = None) -> None:
-        with contextlib.suppress(OSError):
-            if os.readlink(self.link, dir_fd=self.at) == (owner or self.token):
+        """Remove the lock of `owner`, by default of this writer. Do nothing if it is another's."""
+        with self._removing(), contextlib.suppress(OSError):
+            if self.locked_by() == (owner or self.token):
                 os.unlink(self.link, dir_fd=self.at)
+
+    @contextlib.contextmanager
+    def _removing(self) -> Iterator[None]:
+        """Let one program at a time remove a lock. If two did so at once, the slower one could
+        remove the lock that a third has made since. A program that is stopped here delays others
+        by REMOVED_WITHIN_S."""
+        until = time.monotonic() + REMOVED_WITHIN_S
+        with contextlib.suppress(OSError):  # of a file system on which directories have no flock
+            while not self._locks_directory() and time.monotonic() < until:
+                time.sleep(0.005)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(self.at, fcntl.LOCK_UN)
+
+    def _locks_directory(self) -> bool:
+        try:
+            fcntl.flock(self.at, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

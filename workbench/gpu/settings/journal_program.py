@@ -5,11 +5,13 @@ It reads a request from stdin, a JSON object whose "do" is one of these, and pri
     read    boot id, load of the driver, text of the journal ("log": with its log?), the register
     lock    {"held": true} and what `read` answers, or {"held": false} and what `holder` answers
     holder  who has locked the journal: {"by": owner or null, "void": whether the lock counts no longer}
-    save    writes the journal with fsync and publishes its entries; answers with the register
+    save    writes the journal with fsync and publishes its entries; answers with the register, or
+            with {"lost": owner or null} if another owner has the lock, and then writes nothing
     unlock  {}
 
-An answer with "error" says why a request failed. The lock lasts longer than this program: it names
-the Workbench, and only that Workbench knows whether its commands still run.
+An answer with "error" says why a request failed, and "answered" repeats the "do". The lock lasts
+longer than this program: it names the Workbench, and only that Workbench knows whether its commands
+still run.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -73,7 +75,7 @@ class JournalProgram:
             if do == "holder":
                 return self.holder()
             if do == "save":
-                return self.save(request["journal"], request["aside"], request["unlocks"])
+                return self.save(request)
             self.file.release(request["owner"])
         except OSError as error:
             return {"error": error.strerror or str(error), "errno": error.errno}
@@ -141,18 +143,22 @@ class JournalProgram:
         void = _is_old(link.st_mtime) or file.has_ended(owner, link.st_uid)
         return {"by": owner, "void": void}
 
-    def save(self, journal: Mapping[str, Any], aside: bool, unlocks: str) -> dict[str, Any]:
-        """Write the journal and publish its entries. With `aside`, keep the old file, which is
-        damaged, under another name. `unlocks` names the owner whose lock ends then, "" for none."""
-        file = self.file
-        if aside:
+    def save(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the request's "journal" and publish its entries, if "owner" has the lock. With
+        "aside", keep the old file, which is damaged, under another name. With "unlocks", the lock
+        ends then."""
+        file, journal, owner = self.file, request["journal"], request["owner"]
+        holder = file.locked_by()
+        if holder != owner:
+            return {"lost": holder or None}
+        if request["aside"]:
             damaged = f"{file.journal}.damaged"
             with contextlib.suppress(FileNotFoundError):
                 os.replace(file.journal, damaged, src_dir_fd=file.at, dst_dir_fd=file.at)
         file.write(journal)
         found = register.exchange(self.root, journal["entries"])
-        if unlocks:
-            file.release(unlocks)
+        if request["unlocks"]:
+            file.release(owner)
         return {"register": json.dumps(found)}
 
 
@@ -179,4 +185,6 @@ def main() -> None:
     program = JournalProgram(json.loads(sys.argv[1])["root"])
     os.umask(0o077)
     with open(0, "rb", closefd=False) as requests:
-        print(json.dumps(program.answer(json.loads(requests.readline()))))  # noqa: T201
+        request = json.loads(requests.readline())
+        answer = {**program.answer(request), "answered": request["do"]}
+        print(json.dumps(answer))  # noqa: T201

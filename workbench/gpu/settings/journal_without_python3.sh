@@ -14,8 +14,10 @@ case $1 in
 read)
     # $3: number of bytes, $4: "" to leave out the log. Prints two lines first: the boot id, and the
     # load of the driver's kernel module (process_facts.py). Exit code 3: no journal; 4: not a file.
+    # A link is no file: the program on other hosts does not follow it either.
     cat /proc/sys/kernel/random/boot_id || echo
     stat -c %i "${WORKBENCH_SIM_SYSFS:-/sys}/module/nvidia" 2>/dev/null || echo
+    [ ! -L "$2" ] || exit 4
     [ -e "$2" ] || exit 3
     [ -f "$2" ] || exit 4
     head -c 1 <"$2" >/dev/null || exit 1
@@ -26,9 +28,10 @@ lock)
     # and is renamed.
     umask 077
     mkdir -p -- "$(dirname -- "$2")" || exit 1
-    ln -s "$3" "$link" 2>/dev/null && { echo ok; exit 0; }
+    # -n: a link to a directory is a lock as well
+    ln -sn "$3" "$link" 2>/dev/null && { echo ok; exit 0; }
     if [ -e "$link" ] && [ ! -L "$link" ]; then mv -f -- "$link" "$link.bad.$$"; fi
-    owner=$(readlink "$link") || { ln -s "$3" "$link" && echo ok; exit $?; }
+    owner=$(readlink "$link") || { ln -sn "$3" "$link" && echo ok; exit $?; }
     name_owner
     ;;
 holder)

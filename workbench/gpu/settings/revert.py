@@ -24,7 +24,7 @@ from workbench.gpu.settings.plan import commands_for, select
 from workbench.gpu.settings.rights import Rights, may_set, rights_on
 from workbench.hosts.base import Host
 from workbench.model import setting_commands
-from workbench.model.errors import HostError
+from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_commands import SETTINGS, equal, shown
 from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
 from workbench.model.settings import HOST, UNKNOWN
@@ -274,8 +274,8 @@ async def save_last(
     """Save the journal after a change, and return the outcomes. If it cannot be saved, the outcomes
     say so. No error is raised, because the old journal still has every previous value."""
     try:
-        await held.save(state, is_last=True)
-    except HostError as error:
+        await held.save_last(state)
+    except (HostError, SettingsError) as error:
         note = (
             f"the journal could not be updated ({error.message}); it still has the previous values"
         )

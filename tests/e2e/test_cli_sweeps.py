@@ -149,6 +149,7 @@ def test_verify_reports_that_a_passed_through_gpu_ignores_a_lock(
     assert "on GB202 a memory lock can cost performance" in memory
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "asked",

@@ -261,6 +261,7 @@ def test_a_container_that_replaces_the_runs_own_is_left_alone(
     supervised(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("word", ["podman", "docker"])
 def test_a_container_that_is_replaced_while_it_is_kept(
     word: str, engine: Podman, tmp_path: Path
@@ -307,6 +308,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
+@pytest.mark.long
 def test_the_log_fills_the_disk_of_the_host(small_disk: Path, tmp_path: Path) -> None:
     """The server goes on, and its end is known nevertheless."""
 

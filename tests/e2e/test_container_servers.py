@@ -45,6 +45,7 @@ __all__ = ["engine", "on_path"]
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("word", ["podman", "docker"])
 def test_from_start_until_nothing_is_left(word: str, engine: Podman, tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
@@ -122,6 +123,7 @@ def test_another_workbench_adopts_it_and_stops_it(tmp_path: Path) -> None:
     supervised(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("word", ["podman", "docker"])
 def test_a_killed_keeper_does_not_end_the_server(word: str, tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
@@ -300,7 +302,7 @@ def test_a_program_that_is_not_installed_and_a_port_that_is_taken(
     supervised(scenario)
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_pull_shows_its_progress_and_pins_the_digest(
     listed: bool, engine: Podman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

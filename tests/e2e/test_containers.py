@@ -107,6 +107,7 @@ def state_of(session: Session) -> ServerState | None:
     return session.state.server.state if session.state.server else None
 
 
+@pytest.mark.long
 def test_the_whole_loop_in_a_podman_container(engine: Podman, box: str) -> None:
     asyncio.run(whole_loop(engine, box, "podman"))
 

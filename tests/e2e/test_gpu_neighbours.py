@@ -56,6 +56,7 @@ def change(cli: Cli, watts: int) -> None:
     assert ran.code == 0, ran
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 def test_a_junk_file_of_a_neighbour_stops_nothing(cli: Cli, neighbour: int) -> None:
     change(cli, 400)

@@ -83,7 +83,6 @@ ORDERS: dict[str, tuple[Step, ...]] = {
 IN_CI = (
     "a b, a reverts first",
     "a trial, b, a's guard",
-    "a, its guard killed, b",
     "both at once",
     "locks",
 )
@@ -147,6 +146,7 @@ def accounts() -> Iterator[TwoUsers]:
         yield users
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
@@ -288,7 +288,7 @@ def applied(user: User) -> Iterator[dict[str, Any]]:
         done(user.spawn(document["run_id"], command="stop"))
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["a", "b"])
 def test_two_users_of_one_preset_take_no_setting_from_each_other(

@@ -149,6 +149,7 @@ def test_the_whole_loop_with_at_most_40_keys(
     assert host.ok("stop", str(run["run_id"]))["state"] == "stopped" and host.left() == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(
     host: CommandLine, screen: Open

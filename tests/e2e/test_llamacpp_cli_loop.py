@@ -39,6 +39,7 @@ def options(model: Path | str) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_loop_and_its_counts(command: CommandLine, model: Path) -> None:
     given = options(model)

@@ -245,6 +245,7 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
     on(scenario, "rtx-pro-6000-passthrough")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_named() -> None:
     """Somebody writes other C-states and another limit between the question and the answer, and

@@ -144,6 +144,7 @@ def person(tmp_path: Path) -> Iterator[Person]:
                     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_loop_with_commands(person: Person) -> None:
     starting = person.begins(

@@ -64,7 +64,7 @@ async def settled(
     return supervisor.status(run_id)
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("cut", [0, 1])
 def test_a_cut_link_is_unknown_and_ends_nothing(
     boxes: list[Sshd], tmp_path: Path, cut: int

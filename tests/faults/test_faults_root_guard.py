@@ -119,7 +119,7 @@ def test_a_link_in_place_of_the_state_directory_is_not_followed(
     assert untouched(victim) and not ran_as_root(told) and ada.calls
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["log", "pid", "lock", "state.json", "beats", "leave"])
 def test_links_to_roots_files_lead_nowhere(ada: SudoAccount, victim: Path, name: str) -> None:
     ada.sh(f"umask 077; mkdir -p {ada.gpu}/guard; ln -s {victim} {ada.gpu}/guard/{name}")
@@ -240,7 +240,7 @@ def test_a_journal_that_is_no_journal_stops_nothing(ada: SudoAccount, damage: st
     assert not alive(pid) or int(status_words(pid, "VmHWM")[0]) < 60_000  # kB
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["state.json", "pid", "told"])
 def test_a_fifo_among_the_guards_own_files_stops_no_status(ada: SudoAccount, name: str) -> None:
     on_trial(ada)
@@ -332,6 +332,7 @@ def test_a_program_of_the_users_that_takes_the_guards_place_ends_no_guard(ada: S
     eventually(lambda: not alive(guard), "the guard's end", 30)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "forged",
     [

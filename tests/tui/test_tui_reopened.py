@@ -217,6 +217,7 @@ def test_a_change_of_state_while_the_screen_closes_is_not_drawn(
     screens(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_screen_that_was_closed_after_a_failed_restart_still_goes_back(
     clean_environment: None, monkeypatch: pytest.MonkeyPatch

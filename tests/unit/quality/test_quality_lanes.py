@@ -39,6 +39,7 @@ def divergence(a: Sequence[ScoredText], b: Sequence[ScoredText]) -> float:
     return sum(found) / len(found)
 
 
+@pytest.mark.ci_cases(3)  # the last one scores as the one before
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_write(
     start_simulated: Start, on_server: OnServer, engine: str
@@ -62,7 +63,7 @@ def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_wr
     on_server(start_simulated(engine), measure)
 
 
-@pytest.mark.ci_cases(3)  # the last one scores as the one before
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_injected_divergence_is_found_as_a_lower_bound(
     start_simulated: Start, on_server: OnServer, engine: str
@@ -78,6 +79,7 @@ def test_an_injected_divergence_is_found_as_a_lower_bound(
     assert divergence(plain, plain) == 0
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_server_that_is_broken_in_a_batch_scores_alone_as_ever_and_writes_nonsense_together(
     start_simulated: Start, on_server: OnServer, engine: str

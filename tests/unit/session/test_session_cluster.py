@@ -71,7 +71,7 @@ def test_a_preset_with_ray_has_no_error_on_a_cluster(tmp_path: Path, preset: str
     asyncio.run(scenario())
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", _presets_with_ray())
 def test_a_preset_with_ray_starts_ray_and_the_server_and_stops_both(
@@ -101,7 +101,7 @@ def test_a_preset_with_ray_starts_ray_and_the_server_and_stops_both(
     asyncio.run(scenario())
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", [PRESET, _presets_with_ray()[0]])
 def test_a_restart_on_a_cluster_stops_the_server_only_if_the_next_can_start(

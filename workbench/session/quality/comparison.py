@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import BenchError, InputError, ServerError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
+from workbench.model.findings import Level
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv
 from workbench.session.quality.lineage import Lineage
@@ -119,6 +120,8 @@ class QualityComparisons:
         later ends the measurement, and the result then says so."""
         spec = ExperimentSpec(_masked(a), _masked(b), {})
         sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
+        for line in _warnings(sides):
+            tell(line)
         began = time.time()
         async with self._reserved(sides):
             work = _Comparison(spec, sides, options, tell, on_step)
@@ -262,6 +265,19 @@ def plan_lines(
         *cost_lines(prefill, options, options.restart and "A" in bases),
         *([_own_line(options.own)] if options.own is not None else []),
     ]
+
+
+def _warnings(sides: Mapping[str, Side]) -> Iterator[str]:
+    """Yield what is doubtful about the plans of the servers that are started, each sentence once: B
+    may fail only after A was measured for minutes."""
+    said: set[str] = set()
+    for name, side in sides.items():
+        findings = side.editor.findings() if side.editor is not None else ()
+        for finding in findings:
+            if finding.level is Level.WARN and finding.text not in said:
+                said.add(finding.text)
+                fix = f" — {finding.fix}" if finding.fix else ""
+                yield f"{name}: warning: {finding.text}{fix}"
 
 
 def _own_line(own: OwnCommand) -> str:

@@ -75,10 +75,14 @@ class ScoredServer:
         self._before = (await self._watch.read()).requests_finished
 
     async def others(self) -> str:
-        """Return a sentence about the requests of others since `begin`; "" if there were none, or if
-        the engine does not count its requests."""
-        after = (await self._watch.read()).requests_finished
-        if after is None or self._before is None or after - self._before <= self._sent:
+        """Return a sentence about the requests of others since `begin`, or why they are not known; ""
+        if there were none."""
+        read = await self._watch.read()
+        after = read.requests_finished
+        if after is None or self._before is None:
+            why = read.absent.get("requests_finished", "its counter could not be read at first")
+            return f"whether {self.title} served others meanwhile is not known: {why}"
+        if after - self._before <= self._sent:
             return ""
         count = count_of(after - self._before - self._sent, "request")
         return f"{self.title} served {count} of others meanwhile"

@@ -241,7 +241,7 @@ def _positive(value: float | None) -> float | None:
 def _streams(result: BenchResult) -> int | None:
     spec, known = result.spec, result.conditions.known_workload
     unknown = result.conditions.imported and "concurrency" not in known
-    return None if unknown or spec.command or spec.rate is not None else spec.concurrency
+    return None if unknown or spec.command or spec.has_schedule else spec.concurrency
 
 
 def _gpus(conditions: Conditions, summary: BenchSummary) -> list[GpuFacts]:

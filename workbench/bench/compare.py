@@ -58,6 +58,8 @@ _NOT_WORKLOAD = {
     "profile",
     "client",
     "slo",
+    "trace_s",
+    "trace_reuse",
 }
 _WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
 ARMS = {  # subject of a comparison -> kinds of differences that it is about

@@ -181,7 +181,8 @@ def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) ->
     """Return what the content of the load means for this comparison. "" if the differences do not
     depend on what the prompts say, or if the prompts are text of the user. Excerpts of real text
     share no prefix either."""
-    if spec.prompts_name or spec.prompts or spec.command or spec.endpoint == "embeddings":
+    own = spec.prompts_name or spec.prompts or spec.command or spec.trace_reuse
+    if own or spec.endpoint == "embeddings":
         return ""
     names = [str(d["name"]).replace("_", "-") for d in differences if d["kind"] in ("flag", "env")]
     reservations = (_PREFIX_CACHE,) if spec.has_real_text else _DEPENDS_ON_TEXT

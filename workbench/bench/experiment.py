@@ -154,8 +154,8 @@ def measurable(metric: str, shape: BenchSpec) -> None:
     why = None
     if name in ("ttft_ms", "itl_ms", "tpot_ms", "ttft_from_schedule_ms") and not shape.stream:
         why = "answers that are not streamed (--no-stream) have no first token and no gaps"
-    elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and shape.rate is None:
-        why = "only requests with a --rate have a schedule"
+    elif name in ("ttft_from_schedule_ms", "e2e_from_schedule_ms") and not shape.has_schedule:
+        why = "only requests with a --rate or a --trace have a schedule"
     elif name in OF_AN_SLO and not shape.slo:
         why = "without limits (--slo) there are no requests that keep them"
     elif metric.endswith(".p99") and name != "itl_ms" and shape.requests < P99_VALUES:

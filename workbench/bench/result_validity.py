@@ -66,7 +66,7 @@ def refusals(
         _cached(spec, good, facts),
         _not_offered(spec, counted),
         _not_sent(spec, counted, facts),
-        steadiness.overload(spec, counted),
+        None if spec.trace_name else steadiness.overload(spec, counted),
     )
     return tuple(r for r in reasons if r)
 
@@ -76,7 +76,9 @@ def marks(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> 
     run was short. Empty if there are none."""
     reasons = (
         steadiness.too_short(counted, window),
-        steadiness.halves_apart(spec, counted, window),
+        # the second half of a trace may just have more to do
+        steadiness.overload(spec, counted) if spec.trace_name else None,
+        None if spec.trace_name else steadiness.halves_apart(spec, counted, window),
     )
     return tuple(r for r in reasons if r)
 
@@ -105,7 +107,7 @@ def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Win
     """
     mean = mean_in_flight(window, counted)
     if (
-        spec.rate is not None
+        spec.has_schedule
         or window.name != STEADY
         or mean is None
         or mean >= LEAST_LOAD * spec.concurrency
@@ -157,7 +159,7 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
     tokens of template. More cached tokens than that are tokens of the prompt's text.
     """
     prompt = total([r.prompt_tokens for r in good])
-    if not prompt or spec.shared_prefix or spec.prompts:
+    if not prompt or spec.shared_prefix or spec.prompts or spec.trace_name:
         return None
     words = facts.prompt_words or 0
     own = sum(
@@ -178,14 +180,16 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
     rate demands, and never caught up. Otherwise return None. The measured rate is then not the
     requested one."""
     starts = sorted((r.due_s, r.start_s) for r in counted if r.due_s is not None)
-    if spec.rate is None or len(starts) < 2:
+    if not spec.has_schedule or len(starts) < 2:
         return None
     due_span_s = starts[-1][0] - starts[0][0]
     behind_s = starts[-1][1] - starts[-1][0]
+    if due_span_s <= 0:  # all are due at once
+        return None
     if behind_s <= max(_LATE_MS / 1000, due_span_s * (1 / LEAST_LOAD - 1)):
         return None
     reached = (len(starts) - 1) / (due_span_s + behind_s)
-    scheduled = (len(starts) - 1) / due_span_s if due_span_s > 0 else spec.rate
+    scheduled = (len(starts) - 1) / due_span_s
     return (
         f"requests started at {reached:.2f} per second instead of the scheduled {scheduled:.2f}: "
         "the last one was"
@@ -320,6 +324,9 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
             else (", each with a random mark in front, so that no cache contains it")
         )
         notes = [f"{length}, from {spec.prompts_name or 'a file'}{marked}"]
+    elif spec.trace_name:
+        how = "by the server's tokenizer" if spec.prompt_words else "by the warm-up's usage"
+        notes = [f"{length} ({spec.input_tokens} in the trace, {how})"]
     elif spec.prompt_words:
         notes = [f"{length} ({spec.input_tokens} requested, by the server's tokenizer)"]
     else:
@@ -333,6 +340,7 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
         cached
         and cached > CACHED_SHARE * prompt
         and not spec.shared_prefix
+        and not spec.trace_name
         and not _cached(spec, good, facts)
     ):
         why = (

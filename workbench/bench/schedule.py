@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from workbench.bench.records import RequestRecord
 from workbench.bench.time_limits import RUN_S
+from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
 
 STEADY_ROUNDS = 4  # least number of requests per stream for a steady window
@@ -26,9 +27,12 @@ _RAMP_SHARE = 0.02
 
 
 def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
-    """Return an endless iterator over the times at which requests are due, in seconds after the
+    """Return an iterator over the times at which requests are due, in seconds after the
     start of the warm-up (`warmup`) or of the measured part. None if requests have no due times,
-    because the spec has no request rate."""
+    because the spec has neither a request rate nor a trace. The warm-up of a trace has none."""
+    if spec.trace:
+        times_s = trace_load(spec.trace).times_s
+        return None if warmup else iter([at_s / (spec.speed or 1.0) for at_s in times_s])
     if spec.rate is None:
         return None
     return (
@@ -92,7 +96,7 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
     start their later requests at different times, as under a lasting load. Otherwise it is shorter,
     because a long ramp would lower the rates.
     """
-    if spec.rate is not None or spec.concurrency == 1:
+    if spec.has_schedule or spec.concurrency == 1:
         return 0.0
     if duration_s is None:
         return 0.001 * spec.concurrency
@@ -154,7 +158,7 @@ class Warmup:
 
     def __init__(self, spec: BenchSpec) -> None:
         self.until_steady = spec.until_steady
-        self.window = max(2, spec.concurrency) if spec.rate is None else _OPEN_WINDOW
+        self.window = max(2, spec.concurrency) if not spec.has_schedule else _OPEN_WINDOW
         self.limit = (
             max(spec.warmup, _MOST_WINDOWS * self.window) if spec.until_steady else spec.warmup
         )

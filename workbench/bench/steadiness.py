@@ -30,7 +30,7 @@ def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     latencies then grow for as long as the run lasts.
     """
     due = [(r.due_s, end_s(r)) for r in counted if r.due_s is not None]
-    if spec.rate is None or len(due) < 2 * _HALF:
+    if not spec.has_schedule or len(due) < 2 * _HALF:
         return None
     begin, end = min(d for d, _ in due), max(d for d, _ in due)
     middle = (begin + end) / 2

@@ -67,7 +67,7 @@ def window_of(
     stalled = sum(r.error in SILENT for r in counted)
     if stalled:
         return Window(WHOLE, *whole, f"the server let {stalled} of {len(counted)} streams stall")
-    if spec.rate is None and spec.concurrency == 1:
+    if not spec.has_schedule and spec.concurrency == 1:
         return Window(STEADY, *whole)
     begin = max(ramp_end_s, min(end_s(r) for r in good))
     last: dict[int, float] = {}
@@ -76,7 +76,7 @@ def window_of(
             record.start_s, last.get(record.index % processes, 0.0)
         )
     end = min(last.values())
-    if spec.rate is None:
+    if not spec.has_schedule:
         needed = STEADY_ROUNDS * spec.concurrency
         short = (
             ""

@@ -9,10 +9,12 @@ time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from workbench.bench import records
+from workbench.bench.trace_load import trace_load
 
 if TYPE_CHECKING:
     from workbench.bench.exchange import Exchange
@@ -33,6 +35,13 @@ ENDLESS_FROM = 1000  # and this many more
 _CHARACTERS_PER_TOKEN = 4
 
 
+def _longest_prompt(spec: BenchSpec) -> int:
+    if spec.trace:
+        return trace_load(spec.trace).most_input_tokens
+    characters = (len(one) // _CHARACTERS_PER_TOKEN for one in spec.prompts)
+    return max(characters, default=spec.input_tokens)
+
+
 class Limits:
     """Time limits of one run. `heard_ns` is the monotonic time at which the last content of any
     request arrived."""
@@ -40,10 +49,9 @@ class Limits:
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
         self.heard_ns = 0
-        self.deadline_s = spec.deadline_s or RUN_S + (spec.seconds or 0.0)
-        prompt_tokens = max(
-            (len(one) // _CHARACTERS_PER_TOKEN for one in spec.prompts), default=spec.input_tokens
-        )
+        lasts_s = min(spec.seconds or math.inf, spec.trace_s or math.inf)
+        self.deadline_s = spec.deadline_s or RUN_S + (lasts_s if math.isfinite(lasts_s) else 0.0)
+        prompt_tokens = _longest_prompt(spec)
         together = min(spec.concurrency, _PREFILLED_TOGETHER)
         self._least_stall_ns = int(1e9 * (STALL_S if spec.stall_s is None else spec.stall_s))
         self._first_token_s = FIRST_TOKEN_S + prompt_tokens * together / _PREFILL_TOK_S

@@ -155,16 +155,16 @@ def _send_shared(
 def _read_line(wake: int) -> bytes | None:
     """Return the first line of stdin. None if stdin is empty or a signal arrives before the line is
     complete. A signal makes the descriptor `wake` readable."""
-    data = b""
-    while not data.endswith(b"\n"):
+    pieces: list[bytes] = []
+    while not (pieces and pieces[-1].endswith(b"\n")):
         ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
             return None
         piece = os.read(0, 65536)
         if not piece:
             break
-        data += piece
-    return data or None
+        pieces.append(piece)
+    return b"".join(pieces) or None
 
 
 def _asked(line: bytes) -> tuple[BenchSpec, str | None, int | None]:

@@ -17,6 +17,7 @@ except ImportError:  # a Python without its own hash functions
     from hashlib import shake_128
 
 from workbench.bench.real_text import RealText
+from workbench.bench.trace_load import BLOCK_TOKENS, trace_load
 from workbench.model.bench import BenchSpec
 
 # Common English words: each is one token, with the space before it, in the BPE vocabularies in use.
@@ -38,6 +39,9 @@ _VOCABULARY = tuple(_WORDS.split())
 _WORD_OF_BYTE = tuple(_VOCABULARY[byte % len(_VOCABULARY)] for byte in range(256))
 _TASK = "Continue this list of words: "
 _TEXT_TASK = "Continue this text:\n\n"
+_BLOCK_FIXED_TOKENS = 9  # of the digits between two blocks, about
+_EXCERPT_PIECES = 32  # of a block; longer ones make blocks differ more in tokens
+_BETWEEN_BLOCKS = 0.41421356  # of the offsets of their excerpts; no multiple is near another
 _TEXT_FIXED_TOKENS = 24  # of the digits, the task and a chat template, about
 _IN_CHUNKS = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know it
 # Between the marks of two successive requests, about the golden ratio of their range, so that their
@@ -86,12 +90,15 @@ def _ring(texts: tuple[str, ...]) -> RealText:
 class Workload:
     """Makes the body of each request of a run. `words` is the number of words, or of pieces of real
     text, in a synthetic prompt. This number comes from the server's tokenizer
-    (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up (`calibrate`)."""
+    (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up (`calibrate`). For a
+    trace, it is the number of pieces for 512 tokens."""
 
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
         self.dropped: list[str] = []
-        self.words = spec.prompt_words or max(1, spec.input_tokens)
+        self._trace = trace_load(spec.trace) if spec.trace else None
+        uncounted = max(1, spec.input_tokens) if self._trace is None else BLOCK_TOKENS
+        self.words = spec.prompt_words or uncounted
         self.calibrated = False
         own = [split(json.loads(one)) for one in spec.prompts]
         self._own, self._own_lengths = [prompt for prompt, _ in own], [length for _, length in own]
@@ -109,6 +116,8 @@ class Workload:
         depends only on the seed and the index, so that A and B of a comparison request equal
         lengths."""
         spec = self.spec
+        if self._trace is not None:
+            return spec.max_tokens if warmup else self._trace.output_tokens[index]
         if self._own and (length := self._own_lengths[index % len(self._own)]) is not None:
             return length
         if not spec.length_spread:
@@ -139,6 +148,8 @@ class Workload:
         runs share a prefix. With `spec.shared_prefix`, the digits are at the end.
         """
         spec = self.spec
+        if self._trace is not None:
+            return self._of_trace(index, warmup)
         own = _name(index, warmup)
         mark = request_mark(spec.salt, own)
         if self._real is not None:
@@ -148,6 +159,37 @@ class Workload:
             return f"{_TASK}{' '.join(self._shared[: self.words])} [{mark}]"
         chosen = shake_128(f"{spec.seed}/{own}".encode()).digest(self.words)
         return f"[{mark}] {_TASK}{' '.join([_WORD_OF_BYTE[byte] for byte in chosen])}"
+
+    def _of_trace(self, index: int, warmup: bool) -> str:
+        """Return the prompt of request `index` of the trace: one text for each of its blocks. The
+        text of a block that is shorter in one prompt than in another is the beginning of the other,
+        so prompts share as many tokens as their blocks say, and none with prompts of other runs."""
+        assert self._trace is not None
+        if warmup:
+            return self._block("w", index, self.spec.input_tokens, begins=True)
+        blocks = self._trace.blocks(index)
+        texts = [
+            self._block("b", number, tokens, begins=not place)
+            for place, (number, tokens) in enumerate(blocks)
+        ]
+        return "\n\n".join(texts)
+
+    def _block(self, kind: str, number: int, tokens: int, *, begins: bool) -> str:
+        """Return the text of block `number` with about `tokens` tokens. `begins` says whether it
+        begins a prompt. Its excerpts are spread over all texts, so that all blocks have about as
+        many tokens for a piece."""
+        assert self._real is not None
+        fixed = _TEXT_FIXED_TOKENS if begins else _BLOCK_FIXED_TOKENS
+        left = max(1, round((tokens - fixed) * self.words / BLOCK_TOKENS))
+        offset = _offset(self.spec.seed, kind) + _BETWEEN_BLOCKS * number
+        excerpts: list[str] = []
+        while left > 0:
+            start = self._real.start(offset, len(excerpts))
+            excerpts.append(self._real.excerpt(start, min(left, _EXCERPT_PIECES)))
+            left -= _EXCERPT_PIECES
+        mark = request_mark(self.spec.salt, f"{kind}/{number}")
+        task = _TEXT_TASK if begins else ""
+        return f"[{mark}] {task}{' '.join(excerpts)}"
 
     def _start(self, index: int, warmup: bool) -> int:
         """Return the first piece of the excerpt of request `index`."""
@@ -161,6 +203,8 @@ class Workload:
         """Return a text that is equal for two requests whose prompts differ only in their mark."""
         if self._own:
             return f"{index % len(self._own)}"
+        if self._trace is not None:
+            return str(self._trace.blocks(index))
         if self._real is not None:
             return f"{self._start(index, warmup=False)}"
         return "" if self.spec.shared_prefix else f"{index}"
@@ -275,6 +319,9 @@ class Workload:
         if self._own or self.spec.prompt_words:
             return
         wanted = self.spec.input_tokens
+        if self._trace is not None:
+            self._calibrate_blocks(prompt_tokens)
+            return
         if self._real is None:
             per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
             fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK}")
@@ -284,6 +331,14 @@ class Workload:
             text_tokens = max(1, prompt_tokens - _TEXT_FIXED_TOKENS)
             words = round(self.words * (wanted - _TEXT_FIXED_TOKENS) / text_tokens)
         self.words = max(1, min(4 * wanted + 16, words))
+        self.calibrated = True
+
+    def _calibrate_blocks(self, prompt_tokens: int) -> None:
+        wanted = self.spec.input_tokens - _TEXT_FIXED_TOKENS
+        if wanted < _TEXT_FIXED_TOKENS:
+            return  # too short to tell
+        words = round(self.words * wanted / max(1, prompt_tokens - _TEXT_FIXED_TOKENS))
+        self.words = max(1, min(4 * BLOCK_TOKENS, words))
         self.calibrated = True
 
 

@@ -61,6 +61,7 @@ _CONCURRENCY = option(
         "workbench bench RUN --concurrency 8",
         "workbench bench --url http://127.0.0.1:8000 --concurrency 1,2,4,8,16",
         "workbench bench RUN --rate 4 --seconds 30 --arrival poisson",
+        "workbench bench RUN --trace conversations.jsonl --first 1000 --speed 2x",
         "workbench bench RUN -- python eval.py --base-url {base_url}",
     ),
 )

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
-_NOT_USERS = ("seconds", "rate", "arrival", "own_command")  # these set no number of users
+# these set no number of users
+_NOT_USERS = ("seconds", "rate", "arrival", "own_command", "trace_file", "speed", "first")
 _LOAD = tuple(
     each
     for each in (*SIZE, *SHAPE, *CLIENT)

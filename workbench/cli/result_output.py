@@ -78,6 +78,8 @@ def _load_line(result: BenchResult) -> str:
         return f"#{result.id}  {command}{tunnel}: exit code {summary.command_exit}{simulated}"
     failed = f", {summary.requests_failed} failed" if summary.requests_failed else ""
     load = f"{spec.rate:g} requests/s" if spec.rate else f"concurrency {spec.concurrency}"
+    if spec.trace_name:
+        load = spec.trace_text
     done = f"{summary.requests_ok} ok{failed}"
     return f"#{result.id}  {spec.profile}: {load}{tunnel}: {done}{simulated}"
 

@@ -35,7 +35,7 @@ def limit_pct(result: BenchResult) -> float | None:
     limit, measured = conditions.ceiling_tok_s, summary.per_stream_tok_s
     if result.spec.concurrency > 1:
         limit, measured = (
-            None if result.spec.rate else conditions.ceiling_total_tok_s,
+            None if result.spec.has_schedule else conditions.ceiling_total_tok_s,
             summary.output_tok_s,
         )
     return 100 * measured / limit if limit and measured is not None else None
@@ -55,7 +55,7 @@ def against_total(result: BenchResult) -> str | None:
     """Return how close the total speed of all streams came to its limit, as text. None if the
     result has only one stream or if the limit is unknown."""
     limit, streams = result.conditions.ceiling_total_tok_s, result.spec.concurrency
-    if not limit or streams < 2 or result.spec.rate:
+    if not limit or streams < 2 or result.spec.has_schedule:
         return None
     bound = (
         "computing" if result.conditions.ceiling_total_bound == "compute" else "memory bandwidth"

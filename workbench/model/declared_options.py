@@ -33,6 +33,15 @@ def _json_object(text: str) -> dict[str, Any]:
     return found
 
 
+def _factor(text: str) -> float:
+    try:
+        return float(text.strip().removesuffix("x"))
+    except ValueError:
+        raise InputError(
+            f"{text!r} is not a factor", next_step="give a number such as 2x or 0.5"
+        ) from None
+
+
 def _shell_words(text: str) -> tuple[str, ...]:
     import shlex  # the load client, which imports this module, reads no such text
 
@@ -97,11 +106,21 @@ class Whole(Kind):
             )
 
 
+class OptionalWhole(Whole):
+    """Whole numbers of at least 1. None means no limit."""
+
+    preset_type = int | None
+
+    def check(self, field: str, value: Any) -> None:
+        if value is not None:
+            super().check(field, value)
+
+
 class Number(Kind):
     """Numbers above 0 in a unit such as seconds. None means no limit."""
 
     preset_type = float | None
-    parse = float
+    parse: Callable[[str], Any] = float
 
     def __init__(self, unit: str = "seconds") -> None:
         self.unit = unit
@@ -115,6 +134,18 @@ class Number(Kind):
                 f"{field} {value:g} is not a valid number of {self.unit}",
                 next_step=f"give {field} a number above 0",
             )
+
+
+class Factor(Number):
+    """Factors above 0, such as "2x" or "0.5". None means as it is."""
+
+    parse: Callable[[str], Any] = staticmethod(_factor)
+
+    def __init__(self) -> None:
+        super().__init__("times the recorded speed")
+
+    def text(self, value: Any) -> str:
+        return f"{number_text(value)}x"
 
 
 class Fraction(Kind):

@@ -16,9 +16,11 @@ from workbench.model.declared_options import (
     Choice,
     Command,
     Constant,
+    Factor,
     Fraction,
     JsonObject,
     Number,
+    OptionalWhole,
     Switch,
     Whole,
     declared,
@@ -236,6 +238,35 @@ class BenchSpec:
             hint="JSON lines of your own",
         ),
     )
+    # The requests of recorded traffic (bench/trace_load.py); () = no trace. Never stored.
+    trace: tuple[str, ...] = ()
+    # file name, count, format and digest of `trace`, stored with the result
+    trace_name: str = field(
+        default="",
+        metadata=declared(
+            "--trace FILE",
+            "replay recorded traffic: times, lengths and shared prefixes from a Mooncake JSONL, an "
+            "Azure LLM CSV or a BurstGPT CSV",
+            SHAPE,
+            argument="trace_file",
+        ),
+    )
+    speed: float | None = field(
+        default=None,
+        metadata=declared(
+            "--speed FACTOR", "replay a --trace faster or slower: 2x, 0.5x", SHAPE, Factor()
+        ),
+    )
+    first: int | None = field(
+        default=None,
+        metadata=declared(
+            "--first N", "replay only the first N requests of a --trace", SHAPE, OptionalWhole()
+        ),
+    )
+    # from the first request of the trace to the last one, at the speed of this run; None: no trace
+    trace_s: float | None = None
+    # share of the trace's prompt tokens that a prefix cache without limit would reuse
+    trace_reuse: float | None = None
     # Of synthetic prompts. Results of earlier versions do not name it: their prompts were words.
     content: str = field(
         default="words",
@@ -368,6 +399,18 @@ class BenchSpec:
     )
 
     @property
+    def has_schedule(self) -> bool:
+        """Whether requests start at times of their own, whatever the server does: at a rate, or at
+        the times of a trace."""
+        return self.rate is not None or self.trace_s is not None
+
+    @property
+    def trace_text(self) -> str:
+        """Which trace the load replays, and how fast: "trace conversation.jsonl (…) at 2x"."""
+        speed = "" if self.speed is None else f" at {self.speed:g}x"
+        return f"trace {self.trace_name}{speed}"
+
+    @property
     def has_real_text(self) -> bool:
         """Whether the prompts are excerpts of real text."""
         return self.content == "text" and not self.prompts and not self.prompts_name
@@ -376,4 +419,12 @@ class BenchSpec:
 OPTIONS = options_of(BenchSpec)
 # Fields of one server or one run. A repeated benchmark has the others in common with the first.
 _OF_ONE_RUN = ("url", "model", "salt", "prompt_words", "api_key_env", "ca_file", "insecure")
+# Fields of BenchSpec that a trace decides, with their options.
+OF_A_TRACE = {
+    name: next(one.name for one in OPTIONS if one.field == name)
+    for name in (
+        *("requests", "max_tokens", "input_tokens", "until_steady", "shared_prefix", "rate"),
+        *("length_spread", "arrival", "prompts_name", "content", "command"),
+    )
+}
 REPEATED = tuple(one.name for one in fields(BenchSpec) if one.name not in _OF_ONE_RUN)

@@ -85,6 +85,7 @@ _SPEC_FIELDS_NOT_LISTED = {
     "model",
     "salt",
     "prompts",
+    "trace",
     "texts",
     "command",
     "extra_body",

@@ -122,6 +122,8 @@ def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
     shape = [getattr(spec, name) for name in _LOAD]
     if spec.has_real_text:
         shape.append(spec.content)
+    if spec.trace_name:
+        shape += [spec.trace_name, spec.speed]
     text = json.dumps([served, spec.model, *shape], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

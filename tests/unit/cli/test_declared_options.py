@@ -70,7 +70,8 @@ OPTION_AND_VALUE = st.sampled_from(OPTIONS).flatmap(
     lambda option: st.tuples(st.just(option), values_of(option))
 )
 # the server is named beside the options, a profile is its values, and a command stands after --
-REPLAYED = [o for o in OPTIONS if o.field not in ("model", "profile", "command", "prompts_name")]
+_BY_ANOTHER_NAME = ("model", "profile", "command", "prompts_name", "trace_name")
+REPLAYED = [o for o in OPTIONS if o.field not in _BY_ANOTHER_NAME]
 
 
 def given_by(words: tuple[str, ...]) -> dict[str, Any]:

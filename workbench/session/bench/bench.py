@@ -172,7 +172,7 @@ class Bench:
             "simulated": load.server.simulated,
             "client": load.prestarted.client,
             "kept": asdict(kept),
-            "spec": to_json(replace(load.spec, prompts=())),
+            "spec": to_json(replace(load.spec, prompts=(), trace=())),
             "began_unix_s": time.time(),
             "pid": os.getpid(),
         }
@@ -360,7 +360,8 @@ class Bench:
 
     async def _store(self, measured: Measured, load: Load, files: ModelBytes) -> int:
         server = load.server
-        spec = replace(measured.outcome.spec, prompts=())  # a result keeps their name and digest
+        # a result keeps their names and digests
+        spec = replace(measured.outcome.spec, prompts=(), trace=())
         conditions = conditions_of(
             load.prestarted.client,
             spec,
@@ -467,27 +468,29 @@ class Bench:
 
     def shape_again(self, spec: BenchSpec) -> dict[str, Any]:
         """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result.
-        Results do not contain the user's prompts and command, so both come from the last benchmark
-        of this session. Raises BenchError if that benchmark used other prompts or another command.
+        Results do not contain the user's prompts, trace and command, so they come from the last
+        benchmark of this session. Raises BenchError if that benchmark used others.
         """
         shape = {name: getattr(spec, name) for name in REPEATED}
         if spec.profile not in profiles.NAMES:
             del shape["profile"]  # a preset's own word, which names no values
-        if spec.prompts_name or spec.command:
+        if spec.prompts_name or spec.trace_name or spec.command:
             last = self.asked or self._core.state.bench.spec
-            if last is None or (last.prompts_name, last.command) != (
-                spec.prompts_name,
-                spec.command,
-            ):
-                what = spec.prompts_name or "a command of your own"
+            if last is None or _own_content(last) != _own_content(spec):
+                what = spec.prompts_name or spec.trace_name or "a command of your own"
                 raise BenchError(
                     f"the last benchmark used {what}, which results do not contain, so it cannot "
                     "be repeated",
                     host=self._core.host.name,
                     next_step="press b and run that benchmark in this session first",
                 )
-            shape["prompts"] = last.prompts
+            shape |= {"prompts": last.prompts, "trace": last.trace}
         return shape
+
+
+def _own_content(spec: BenchSpec) -> tuple[object, ...]:
+    """Return what identifies the content of a load that results do not contain."""
+    return spec.prompts_name, spec.trace_name, spec.command
 
 
 def _command(load: Load) -> str:

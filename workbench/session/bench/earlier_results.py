@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.server.model_fingerprint import ModelBytes
     from workbench.session.bench.benchmark_load import ServerUnderTest
 
-_LOAD = ("model", "endpoint", "ignore_eos", "prompts_name", "command", "content")
+_LOAD = ("model", "endpoint", "ignore_eos", "prompts_name", "trace_name", "command", "content")
 _LENGTHS = ("input_tokens", "max_tokens", "temperature")
 
 

@@ -16,6 +16,8 @@ from workbench.bench import own_command, prompt_length, runner, tls
 from workbench.bench.energy import without_energy
 from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled
+from workbench.bench.trace_load import trace_load
+from workbench.bench.trace_reuse import reuse_findings
 from workbench.hosts import detached_process
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.cluster import ClusterHost
@@ -257,7 +259,7 @@ class Measurement:
             return
         self._count = tokenizer.count
         if not (self._spec.prompts or self._spec.prompt_words):
-            await self._fit_prompts(tokenizer)
+            await (self._fit_trace if self._spec.trace else self._fit_prompts)(tokenizer)
 
     async def _fit_prompts(self, tokenizer: Tokenizer) -> None:
         spec = self._spec
@@ -273,6 +275,21 @@ class Measurement:
                 "context",
             )
         self._length = await prompt_length.measure(spec, tokenizer.count)
+        if self._length is not None:
+            self._spec = replace(spec, prompt_words=self._length.words)
+
+    async def _fit_trace(self, tokenizer: Tokenizer) -> None:
+        spec, limit = self._spec, tokenizer.max_model_len
+        load = trace_load(spec.trace)
+        if limit is not None and load.most_tokens > limit:
+            raise BenchError(
+                f"the longest request of the trace has {load.most_tokens:,} tokens with its answer, "
+                f"which do not fit the server's context of {limit:,}",
+                host=self._server.host,
+                next_step="start the server with a longer context, or take the longer requests out "
+                "of the trace",
+            )
+        self._length = await prompt_length.measure_trace(spec, tokenizer.count)
         if self._length is not None:
             self._spec = replace(spec, prompt_words=self._length.words)
 
@@ -354,11 +371,18 @@ class Measurement:
                 f"{differing}: the likely cause is a little traffic of other clients on this server,"
                 " or an engine whose counters and usage differ"
             )
+        reuse = reuse_findings(outcome.spec, summary, during, partial=outcome.partial)
+        notes += reuse.notes
         cached = self._decided_by_cache(outcome, during)
         if cached and not any("cache" in reason for reason in invalid):
             invalid.append(cached)
         return replace(
-            summary, engine=during, absent=absent, notes=tuple(notes), refused=tuple(invalid)
+            summary,
+            engine=during,
+            absent=absent,
+            notes=tuple(notes),
+            marked=(*summary.marked, *reuse.marks),
+            refused=tuple(invalid),
         )
 
     def _decided_by_cache(self, outcome: BenchOutcome, during: EngineDuring) -> str | None:
@@ -366,7 +390,7 @@ class Measurement:
         prefix cache; None if it is not. Cached tokens of a chat template, which all requests share,
         do not count."""
         spec, hits, prompt = outcome.spec, during.prefix_hit_tokens, during.prompt_tokens
-        if spec.shared_prefix or spec.prompts or not hits or not prompt:
+        if spec.shared_prefix or spec.prompts or spec.trace_name or not hits or not prompt:
             return None
         template = _TEMPLATE_TOKENS if spec.endpoint == "chat" else 0
         # each of Workbench's words is at least one token; the rest may be template
@@ -417,6 +441,9 @@ def _of_failed(spec: BenchSpec, summary: BenchSummary) -> tuple[int, int]:
     failed, good = summary.requests_failed, summary.requests_ok
     each = 2 * (summary.prompt_tokens or 0) / good if good else 0.0  # prompts differ in length
     longest = spec.max_tokens * (1 + spec.length_spread)
+    if spec.trace:
+        load = trace_load(spec.trace)
+        each, longest = load.most_input_tokens, max(load.output_tokens)
     return round(failed * each), round(failed * longest)
 
 

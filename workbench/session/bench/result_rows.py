@@ -168,7 +168,7 @@ def ceiling_view(result: BenchResult) -> CeilingView | None:
     if summary.refused:
         return None
     if streams > 1:
-        if not conditions.ceiling_total_tok_s or result.spec.rate:
+        if not conditions.ceiling_total_tok_s or result.spec.has_schedule:
             return None
         basis = f"{streams} streams together"
         return CeilingView(conditions.ceiling_total_tok_s, summary.output_tok_s, basis, result.id)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from workbench.bench.time_limits import LONGEST_RUN_S
 from workbench.bench.workload import has_messages
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
-from workbench.model.load_spec import OPTIONS, BenchSpec
+from workbench.model.load_spec import OF_A_TRACE, OPTIONS, BenchSpec
 from workbench.model.slo import check_streamed, parse_slo
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _OWN_OPTIONS = {  # fields of a request that only these options may set
 
 def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
     """Return the spec of a benchmark. `overrides` are fields of BenchSpec (None if not given) and
-    `prompts_file`, a path. A profile among the overrides replaces the preset's suggestion
+    `prompts_file` and `trace_file`, paths. A profile among the overrides replaces the preset's suggestion
     `suggested`. Raises InputError for a spec that cannot be run."""
     from workbench.bench import profiles
 
@@ -39,6 +40,11 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     file = given.pop("prompts_file", None)
     if file is not None:
         given |= _prompts(file)
+    trace_file = given.pop("trace_file", None)
+    if trace_file is not None:
+        given |= _trace(trace_file, given)
+    elif not given.get("trace_name"):
+        _check_no_trace(given)
     if "profile" in given:
         base = profiles.fields(given["profile"])
     elif suggested is not None:
@@ -64,7 +70,8 @@ def _check_streams(merged: dict[str, Any], given: Mapping[str, Any]) -> None:
     one request. Raises InputError if the user gave that concurrency. A benchmark with a request
     rate has no streams and is not checked."""
     streams, requests = merged.get("concurrency", 1), merged.get("requests", 1)
-    if merged.get("rate") is not None or merged.get("command") or streams <= requests:
+    scheduled = merged.get("rate") is not None or merged.get("trace_s") is not None
+    if scheduled or merged.get("command") or streams <= requests:
         return
     if "concurrency" in given:
         raise InputError(
@@ -106,6 +113,8 @@ def _derived_counts(given: Mapping[str, Any]) -> dict[str, Any]:
     concurrency or the duration in `given`, the user's options. {} if `given` has none of the three.
     """
     fitting: dict[str, Any] = {}
+    if given.get("trace_name"):
+        return {"concurrency": OPEN_STREAMS}
     if "rate" in given:
         fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
     elif "concurrency" in given:
@@ -136,6 +145,57 @@ def _prompts(file: str) -> dict[str, Any]:
 
     found = prompt_file.read(file)
     return {"prompts": found.prompts, "prompts_name": found.name}
+
+
+def _trace(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of BenchSpec for the trace in a file. `given` are the user's options. Raises
+    InputError if one of them contradicts the trace, or for a trace that takes too long."""
+    from workbench.bench import trace_file
+
+    for name, option in OF_A_TRACE.items():
+        value = given.get(name)
+        if value and not (name == "content" and value == "text"):
+            raise InputError(
+                f"a trace decides when and what is sent, so {option} has no effect beside it",
+                next_step=f"leave out {option}",
+            )
+    if given.get("endpoint") == "embeddings":
+        raise InputError(
+            "a trace has answers of some length, and embeddings are no answers",
+            next_step="leave out --endpoint, or measure without a trace",
+        )
+    _check({name: given[name] for name in ("speed", "first", "seconds") if name in given})
+    found = trace_file.read(file, given.get("first"))
+    lasts_s = found.seconds / given.get("speed", 1.0)
+    if min(lasts_s, given.get("seconds", lasts_s)) > LONGEST_RUN_S:
+        raise InputError(
+            f"the trace lasts {lasts_s / 3600:,.1f} hours, and a benchmark at most "
+            f"{LONGEST_RUN_S / 3600:g}",
+            next_step=f"give --first N, --seconds S, or --speed {lasts_s / LONGEST_RUN_S:,.0f}x "
+            "and more",
+        )
+    return {
+        "trace": found.requests,
+        "trace_name": found.name,
+        "trace_s": lasts_s,
+        "trace_reuse": found.reuse,
+        "requests": len(found.requests),
+        "input_tokens": found.input_tokens,
+        "max_tokens": found.output_tokens,
+        "content": "text",
+        "until_steady": False,
+        "shared_prefix": False,
+        "length_spread": 0.0,
+    }
+
+
+def _check_no_trace(given: Mapping[str, Any]) -> None:
+    """Raise InputError if an option of a trace is given without a trace."""
+    for name, option in (("speed", "--speed"), ("first", "--first")):
+        if given.get(name) is not None:
+            raise InputError(
+                f"{option} needs a trace", next_step=f"give --trace FILE, or leave out {option}"
+            )
 
 
 def _check(fields: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench.reply import Reply as StreamedReply
 from workbench.bench.sse import SseDecoder, SseError
+from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.model import answer_verdict
 from workbench.model.answer_probe import (
     CHARACTERS_PER_TOKEN,
@@ -346,7 +347,8 @@ def _characters_per_token(spec: BenchSpec) -> float:
     if not spec.prompt_words or spec.prompts:
         return CHARACTERS_PER_TOKEN
     characters = (3.1 if spec.has_real_text else 5.5) * spec.prompt_words
-    return min(CHARACTERS_PER_TOKEN, characters / max(1, spec.input_tokens))
+    tokens = BLOCK_TOKENS if spec.trace else max(1, spec.input_tokens)
+    return min(CHARACTERS_PER_TOKEN, characters / tokens)
 
 
 def _total(values: Sequence[int | None]) -> int | None:

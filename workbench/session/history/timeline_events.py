@@ -218,6 +218,8 @@ _SERVER_TIMES = (
 def _load(spec: BenchSpec) -> str:
     if spec.command:
         return "a command"
+    if spec.trace_name:
+        return spec.trace_text
     if spec.rate is not None:
         return f"{spec.rate:g} requests/s"
     return count_of(spec.concurrency, "stream")

@@ -233,9 +233,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of BenchSpec as a sweep stores them: secrets are masked, and the path of a
-    prompts file is absolute."""
+    """Return fields of BenchSpec as a sweep stores them: secrets are masked, and paths of
+    prompts and traces are absolute."""
     masked: dict[str, Any] = mask_data(bench)
-    if masked.get("prompts_file"):
-        masked["prompts_file"] = str(Path(masked["prompts_file"]).absolute())
+    for name in ("prompts_file", "trace_file"):
+        if masked.get(name):
+            masked[name] = str(Path(masked[name]).absolute())
     return masked

@@ -53,6 +53,8 @@ _OWN = {
     "rate": "--rate",
     "seconds": "--seconds",
     "command": "--command",
+    "trace_file": "--trace",
+    "trace_name": "--trace",
 }
 
 

@@ -65,6 +65,8 @@ def load_text(result: BenchResult) -> str:
         return shlex.join(spec.command)
     kind = " of real text" if spec.has_real_text else ""
     prompts = spec.prompts_name or f"{spec.input_tokens} in{kind}"
+    if spec.trace_name:
+        prompts = f"{spec.trace_text}, {spec.input_tokens} in on average"
     spread = f" ±{spec.length_spread * 100:.0f} %" if spec.length_spread else ""
     loop = f"{spec.rate:g} requests/s {spec.arrival}, " if spec.rate is not None else ""
     end = f", at most {spec.seconds:g} s" if spec.seconds is not None else ""

@@ -1,0 +1,262 @@
+"""Files of recorded traffic: every format, the arithmetic of shared prefixes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.bench import trace_file
+from workbench.bench.trace_load import trace_load
+from workbench.model.errors import InputError
+
+MOONCAKE = [
+    {"timestamp": 0, "input_length": 1124, "output_length": 500, "hash_ids": [0, 1, 2]},
+    {"timestamp": 3052, "input_length": 1300, "output_length": 26, "hash_ids": [0, 3, 4]},
+    {"timestamp": 3052, "input_length": 1224, "output_length": 52, "hash_ids": [0, 1, 2]},
+    {"timestamp": 4000, "input_length": 900, "output_length": 1, "hash_ids": [1, 2]},
+]
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,4808,10
+2023-11-16 18:17:04.0319600,3180,8
+"""
+AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
+2024-05-10 00:00:00.009930+00:00,2162,5
+2024-05-10 00:00:01+00:00,2399,6
+"""
+BURST = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,0,1087,Conversation log
+118,GPT-4,417,276,693,Conversation log
+"""
+BURST_3 = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type
+30.5,9f-1,4.2,GPT-4,100,20,120,Conversation log
+12.25,,1.5,ChatGPT,40,7,47,API log
+"""
+
+
+def lines(*rows: Any) -> str:
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+def read(tmp_path: Path, text: str | bytes, first: int | None = None) -> trace_file.Trace:
+    path = tmp_path / "trace.any"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return trace_file.read(path, first)
+
+
+def requests(trace: trace_file.Trace) -> list[tuple[float, int, int]]:
+    """Return (time, prompt tokens, answer tokens) of each request."""
+    load = trace_load(trace.requests)
+    return [
+        (at_s, load.input_tokens(index), load.output_tokens[index])
+        for index, at_s in enumerate(load.times_s)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "expected"),
+    [
+        (AZURE, "2 requests, Azure", [(0.0, 4808, 10), (0.052, 3180, 8)]),
+        ("\ufeff" + AZURE, "2 requests, Azure", [(0.0, 4808, 10), (0.052, 3180, 8)]),
+        (AZURE.replace("\n", "\r\n"), "2 requests", [(0.0, 4808, 10), (0.052, 3180, 8)]),
+        (AZURE_2024, "2 requests, Azure", [(0.0, 2162, 5), (0.99007, 2399, 6)]),
+        (
+            BURST,
+            "2 requests, BurstGPT, 1 row without tokens left out",
+            [(0.0, 472, 18), (113.0, 417, 276)],
+        ),
+        (BURST_3, "2 requests, BurstGPT", [(0.0, 40, 7), (18.25, 100, 20)]),
+        (
+            lines(*MOONCAKE[:2]),
+            "2 requests, Mooncake",
+            [(0.0, 1124, 500), (3.052, 1300, 26)],
+        ),
+        ("\n" + lines(MOONCAKE[0]) + "\n\n", "1 request, Mooncake", [(0.0, 1124, 500)]),
+    ],
+)
+def test_every_format_is_found_by_its_content(
+    tmp_path: Path, text: str, form: str, expected: list[tuple[float, int, int]]
+) -> None:
+    found = read(tmp_path, text)
+    assert found.name.startswith(f"trace.any ({form}") and ", sha256 " in found.name
+    assert requests(found) == [
+        (pytest.approx(at_s, abs=1e-5), prompt, answer) for at_s, prompt, answer in expected
+    ]
+    assert found.seconds == pytest.approx(expected[-1][0], abs=1e-5)
+
+
+def test_only_blocks_from_the_first_one_on_are_reused(tmp_path: Path) -> None:
+    found = read(tmp_path, lines(*MOONCAKE))
+    # the second has one block of the first, the third all of the first, the last one only blocks
+    # that did not begin a prompt
+    reused = 512 + (512 + 512 + 100)
+    assert found.reuse == pytest.approx(reused / (1124 + 1300 + 1224 + 900), abs=1e-6)
+    assert found.input_tokens == 1137 and found.output_tokens == 145
+    blocks = trace_load(found.requests).blocks
+    assert blocks(0) == [(0, 512), (1, 512), (2, 100)] and blocks(2) == [*blocks(0)[:2], (2, 200)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "blocks"),
+    [
+        ([(100, [1, 2, 3, 4, 5, 6, 7])], [16, 16, 16, 16, 16, 16, 4]),
+        ([(100, [1, 2, 3, 4, 5, 6])], [16, 16, 16, 16, 16, 16, 4]),  # of full blocks only
+        ([(600, [1])], [512, 88]),
+        ([(30, [10**30]), (600, [10**30, 2])], [30]),
+    ],
+)
+def test_the_size_of_blocks_follows_from_their_number(
+    tmp_path: Path, rows: list[tuple[int, list[int]]], blocks: list[int]
+) -> None:
+    made = [
+        {"timestamp": 1, "input_length": tokens, "output_length": 1, "hash_ids": hashes}
+        for tokens, hashes in rows
+    ]
+    load = trace_load(read(tmp_path, lines(*made)).requests)
+    assert [tokens for _, tokens in load.blocks(0)] == blocks
+    assert len({number for number, _ in load.blocks(0)}) == len(blocks)
+
+
+def test_the_first_requests_are_read_without_the_rest(tmp_path: Path) -> None:
+    found = read(tmp_path, lines(*MOONCAKE) + "\nno JSON", first=2)
+    assert len(found.requests) == 2 and "2 requests" in found.name
+    assert found.name != read(tmp_path, lines(*MOONCAKE[:3])).name
+
+
+def row(**fields: Any) -> str:
+    return json.dumps({**MOONCAKE[0], **fields})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is empty"),
+        (lines(MOONCAKE[0]) + '\n{"timestamp": 5, "input_le', ":2: not JSON: "),
+        (row(timestamp=-1), ":1: the timestamp -1 is negative"),
+        (row(timestamp="soon"), "the timestamp is 'soon', which is no number"),
+        (row(timestamp=1e300), "the timestamp 1e+300 is too large"),
+        ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "is too large"),
+        (row(input_length=-5), "the input_length -5 is negative"),
+        (row(input_length=10**9), "is larger than 2,000,000"),
+        (row(output_length=1.5), "the output_length is 1.5, which is no whole number"),
+        (row(output_length=True), "the output_length is True"),
+        (row(hash_ids=[0, "x", 2]), "hash_ids contains 'x', but needs whole numbers"),
+        (row(hash_ids=[0, -1, 2]), "hash_ids contains -1"),
+        (row(hash_ids={"a": 1}), "hash_ids is not a list"),
+        (row(hash_ids=[1, 2]) + "\n" + row(hash_ids=[1, 2, 3, 4, 5]), ":2: 5 hashes for 1,124"),
+        (row(hash_ids=[*range(2000)]), ":1: 2,000 hashes for 1,124 prompt tokens"),
+        ('{"prompt": "hello"}', ":1: the request has no timestamp; its fields are prompt"),
+        ("[1, 2]", "the request is not a JSON object"),
+        ("[" * 20000, "the JSON is nested too deeply"),
+        (b"\x7fELF\x02\x01\x01\x00\x00", ":1: the file is binary"),
+        (b"caf\xe9,1,2\n", ":1: the line is not UTF-8"),
+        ("a,b,c\n1,2,3\n", ":1: the line is neither a JSON object nor the header of a known"),
+        (AZURE + "2023-11-16 18:17:05.1", ":4: the line has 1 column instead of 3"),
+        (AZURE + "yesterday,1,2", ":4: the time 'yesterday' is no date and time"),
+        (AZURE + "2023-11-16 18:17:05.1,many,2", ":4: the number of prompt tokens is 'many'"),
+        (AZURE + "2023-11-16 18:17:05.1,5,-2", ":4: the number of answer tokens -2 is negative"),
+        (BURST + "-3,GPT-4,4,2,6,API log", ":5: the time -3.0 is negative"),
+        (BURST + "nan,GPT-4,4,2,6,API log", ":5: the time nan is too large"),
+        (BURST + "x,GPT-4,4,2,6,API log", ":5: the time 'x' is no number"),
+        (AZURE.splitlines()[0], "contains no request"),
+        (b"{" + b" " * (1 << 20), ":1: the line is longer than 1 MiB"),
+    ],
+)
+def test_a_malformed_trace_is_refused_with_its_line(
+    tmp_path: Path, text: str | bytes, said: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        read(tmp_path, text)
+    assert f"{tmp_path / 'trace.any'}" in error.value.message and said in error.value.message
+    assert error.value.next_step
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.csv does not exist"):
+        trace_file.read(tmp_path / "gone.csv")
+    with pytest.raises(InputError, match="is not a regular file"):
+        trace_file.read(tmp_path)
+
+
+def test_too_many_requests_need_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "MOST_REQUESTS", 3)
+    with pytest.raises(InputError, match=r"trace\.any:4: the trace has more than 3 requests") as no:
+        read(tmp_path, lines(*MOONCAKE))
+    assert no.value.next_step == "give --first N to use its first N requests"
+    assert len(read(tmp_path, lines(*MOONCAKE), first=3).requests) == 3
+
+
+# -- any file at all
+
+
+_WHOLE = tuple(text.encode() for text in (lines(*MOONCAKE), AZURE, AZURE_2024, BURST, BURST_3))
+_ODD = (
+    b"-1",
+    b"1e999",
+    b"null",
+    b"[]",
+    b"{}",
+    b"\0",
+    b"\xff",
+    b"NaN",
+    b'"',
+    b",",
+    b"\n",
+    b"9" * 40,
+)
+
+
+def spoiled(draw: random.Random) -> bytes:
+    """Return a trace with a few accidents: cut, changed, repeated or exchanged parts."""
+    data = bytearray(draw.choice(_WHOLE))
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        at = draw.randrange(len(data) + 1) if data else 0
+        match draw.randrange(6):
+            case 0:
+                del data[at:]
+            case 1:
+                del data[at : at + draw.randint(1, 20)]
+            case 2:
+                data[at:at] = draw.choice(_ODD)
+            case 3:
+                data[at : at + draw.randint(1, 6)] = draw.choice(_ODD)
+            case 4:
+                data[at:at] = data[: draw.randint(0, len(data))]
+            case 5:
+                data[at : at + 1] = bytes([draw.randrange(256)])
+    return bytes(data)
+
+
+def check_spoiled(path: Path, seeds: range) -> tuple[int, int]:
+    """Read spoiled traces. Return how many were read and how many refused."""
+    taken = refused = 0
+    for seed in seeds:
+        path.write_bytes(spoiled(random.Random(seed)))
+        try:
+            found = trace_file.read(path)
+        except InputError as error:
+            assert str(path) in error.message and error.next_step, seed
+            refused += 1
+            continue
+        taken += 1
+        made = requests(found)
+        assert made == sorted(made, key=lambda one: one[0]), seed
+        assert made[0][0] == 0 and all(prompt and answer for _, prompt, answer in made), seed
+        assert 0 <= found.reuse < 1, seed
+    return taken, refused
+
+
+def test_a_spoiled_trace_is_read_or_refused(tmp_path: Path) -> None:
+    taken, refused = check_spoiled(tmp_path / "spoiled", range(300))
+    assert taken and refused > 100
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_10_000_spoiled_traces_are_read_or_refused(tmp_path: Path) -> None:
+    taken, refused = check_spoiled(tmp_path / "spoiled", range(1000, 11_000))
+    assert taken + refused == 10_000

@@ -1,0 +1,281 @@
+"""Loads that replay a trace: their prompts, their times, and what their result says about both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scripted_server import Request, ScriptedServer, Step, chat_events, chunked
+from support.made_results import result
+
+from workbench.bench import prompt_length, runner, trace_file
+from workbench.bench.load_share import Share
+from workbench.bench.records import RequestRecord
+from workbench.bench.result_validity import ClientFacts, marks, refusals
+from workbench.bench.schedule import arrivals
+from workbench.bench.steady_window import window_of
+from workbench.bench.time_limits import RUN_S, Limits
+from workbench.bench.trace_reuse import reuse_findings
+from workbench.bench.workload import Workload
+from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
+from workbench.model.bench_cli_options import options
+from workbench.model.errors import InputError
+from workbench.quality.texts import shipped_contents
+from workbench.session.bench.spec import spec_from
+
+ROWS = [
+    {"timestamp": 1000, "input_length": 1124, "output_length": 5, "hash_ids": [0, 1, 2]},
+    {"timestamp": 1200, "input_length": 1300, "output_length": 6, "hash_ids": [0, 3, 4]},
+    {"timestamp": 1300, "input_length": 1224, "output_length": 7, "hash_ids": [0, 1, 2]},
+]
+
+
+def spec_of(tmp_path: Path, rows: list[dict[str, Any]] | None = None, **options: Any) -> BenchSpec:
+    path = tmp_path / "talks.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows or ROWS)))
+    made = spec_from(None, {"trace_file": str(path), **options})
+    return replace(made, salt="ab", model="m", texts=shipped_contents())
+
+
+def prompt(spec: BenchSpec, index: int, *, warmup: bool = False) -> str:
+    sent = json.loads(Workload(spec).body(index, warmup=warmup))
+    return str(sent["messages"][0]["content"])
+
+
+def shared(a: str, b: str) -> int:
+    """Return the number of characters with which both texts begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def test_prompts_share_the_blocks_that_the_trace_says(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    first, second, third = (prompt(spec, index) for index in range(3))
+    per_token = len(first) / 1124
+    assert shared(first, second) == pytest.approx(512 * per_token, rel=0.1)
+    assert third.startswith(first) and len(third) > len(first)
+    assert shared(first, prompt(replace(spec, salt="cd"), 0)) < 3
+    assert shared(first, prompt(spec, 0, warmup=True)) < 3
+
+
+def test_a_and_b_replay_the_same_text_behind_other_marks(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    a, b = (prompt(replace(spec, salt=salt), 1).split("[") for salt in ("a", "b"))
+    assert len(a) == len(b)
+    assert [part[13:] for part in a] == [part[13:] for part in b]
+
+
+def test_answers_have_the_lengths_of_the_trace(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path)
+    bodies = [json.loads(Workload(spec).body(index, warmup=False)) for index in range(3)]
+    assert [body["max_tokens"] for body in bodies] == [5, 6, 7]
+    assert all(body["min_tokens"] == body["max_tokens"] for body in bodies)
+    assert json.loads(Workload(spec).body(0, warmup=True))["max_tokens"] == 6
+    assert json.loads(Workload(replace(spec, endpoint="completions")).body(0, warmup=False))[
+        "prompt"
+    ] == prompt(spec, 0)
+
+
+def test_the_times_follow_the_speed_and_the_share(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, speed=2.0)
+    times = arrivals(spec, warmup=False)
+    assert times is not None and [*times] == pytest.approx([0, 0.1, 0.15])
+    assert arrivals(spec, warmup=True) is None
+    of_one = Share(1, 2).times(arrivals(spec, warmup=False))
+    assert of_one is not None and [*of_one] == pytest.approx([0.1])
+    assert spec.trace_s == pytest.approx(0.15) and spec.concurrency == 256
+    assert spec.requests == 3 and spec.input_tokens == 1216 and spec.max_tokens == 6
+    assert Limits(replace(spec, trace_s=7200.0)).deadline_s == 7200 + RUN_S
+    assert Limits(replace(spec, trace_s=7200.0, seconds=60.0)).deadline_s == 60 + RUN_S
+
+
+def test_prompts_have_the_lengths_of_the_trace_by_the_servers_tokenizer(tmp_path: Path) -> None:
+    rows = [{"timestamp": n, "input_length": 200 + 90 * n, "output_length": 1} for n in range(60)]
+    spec = spec_of(tmp_path, rows)
+
+    def tokens(text: str) -> int:  # letters in threes, all else alone; and a template
+        return 20 + round(sum(1 / 3 if sign.isascii() else 1.0 for sign in text))
+
+    async def count(fields: Mapping[str, Any]) -> int | None:
+        return tokens(fields["messages"][0]["content"])
+
+    length = asyncio.run(prompt_length.measure_trace(spec, count))
+    assert length is not None
+    fitted = replace(spec, prompt_words=length.words)
+    made = [tokens(prompt(fitted, index)) for index in range(60)]
+    assert sum(made) == pytest.approx(60 * spec.input_tokens, rel=0.02)
+    assert length.tokens == pytest.approx(spec.input_tokens, rel=0.02)
+
+    async def silent(fields: Mapping[str, Any]) -> int | None:
+        return None
+
+    assert asyncio.run(prompt_length.measure_trace(spec, silent)) is None
+
+
+# -- a run
+
+
+def answer(request: Request, n: int) -> list[Step]:
+    asked = request.body
+    prompt_tokens = len(asked["messages"][0]["content"]) // 3
+    return [chunked(chat_events(asked["max_tokens"], prompt=prompt_tokens))]
+
+
+def test_requests_start_at_the_times_of_the_trace(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, warmup=2)
+    with ScriptedServer(answer) as server:
+        outcome = asyncio.run(runner.run(replace(spec, url=server.url)))
+        assert len(server.requests) == 5
+    assert outcome.summary.requests_ok == 3 and outcome.summary.output_tokens == 18
+    due_s = sorted(one["due_s"] for one in outcome.samples)
+    assert [at - due_s[0] for at in due_s] == pytest.approx([0, 0.2, 0.3], abs=1e-5)
+    assert all(one["start_s"] >= one["due_s"] for one in outcome.samples)
+    assert outcome.summary.queue_ms is not None
+    assert any("1216 in the trace, by the warm-up's usage" in n for n in outcome.summary.notes)
+
+
+def test_two_processes_share_a_trace(tmp_path: Path) -> None:
+    rows = [{"timestamp": 10 * n, "input_length": 40, "output_length": 1 + n} for n in range(11)]
+    spec = spec_of(tmp_path, rows, warmup=2, concurrency=8)
+    with ScriptedServer(answer) as server:
+        outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=2))
+    assert sorted(one["output_tokens"] for one in outcome.samples) == [*range(1, 12)]
+
+
+# -- what a result says
+
+
+def record_of(due_s: float, start_s: float, took_s: float) -> RequestRecord:
+    return RequestRecord(
+        index=0,
+        warmup=False,
+        start_s=start_s,
+        end_us=round(took_s * 1e6),
+        ttft_us=1000,
+        output_tokens=5,
+        chunks=5,
+        due_s=due_s,
+    )
+
+
+def test_a_late_schedule_is_refused_and_a_busier_second_half_is_marked(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, concurrency=4)
+    late = [record_of(n, n * 1.2, 0.1) for n in range(40)]
+    window = window_of(spec, late)
+    assert any(
+        "instead of the scheduled" in why for why in refusals(spec, late, ClientFacts(), window)
+    )
+    growing = [record_of(n, n, 0.5 if n < 20 else n - 10) for n in range(40)]
+    window = window_of(spec, growing)
+    assert not refusals(spec, growing, ClientFacts(), window)
+    assert any("did not keep up" in why for why in marks(spec, growing, window))
+    at_once = [record_of(0.0, 0.02 * n, 0.1) for n in range(20)]
+    assert not refusals(spec, at_once, ClientFacts(), window_of(spec, at_once))
+
+
+@pytest.mark.parametrize(
+    ("hits", "cached", "marked"),
+    [
+        (1720, None, ""),
+        (1650, None, ""),
+        (1500, None, "off or too small"),
+        (0, None, "the engine reused 0.0 %"),
+        (2400, None, "answered such prompts before"),
+        (None, 1720, ""),
+        (None, 10, "the engine reused 0.3 %"),
+    ],
+)
+def test_the_engines_reuse_stands_beside_the_traces(
+    tmp_path: Path, hits: int | None, cached: int | None, marked: str
+) -> None:
+    spec = replace(spec_of(tmp_path), endpoint="completions", trace_reuse=1720 / 3648)
+    summary = summary_of(cached)
+    during = EngineDuring(prefix_hit_tokens=hits, prompt_tokens=3648 + 500)
+    found = reuse_findings(spec, summary, during, partial=False)
+    said = "a prefix cache without limit would reuse 47.1 % of the trace's prompt tokens"
+    assert all(text.startswith(said) for text in (*found.marks, *found.notes))
+    assert (len(found.marks), len(found.notes)) == ((1, 0) if marked else (0, 1))
+    assert marked in "".join(found.marks)
+    assert reuse_findings(spec, summary, during, partial=True).notes == ()
+
+
+def test_an_engine_that_counts_no_reuse_is_said(tmp_path: Path) -> None:
+    found = reuse_findings(spec_of(tmp_path), summary_of(None), EngineDuring(), partial=False)
+    assert found.notes[0].endswith("; the engine does not count reused tokens")
+    assert not found.marks
+    template = EngineDuring(prefix_hit_tokens=150, prompt_tokens=3648 + 500)
+    unshared = replace(spec_of(tmp_path), trace_reuse=0.0)
+    assert not reuse_findings(unshared, summary_of(None), template, partial=False).marks
+
+
+def summary_of(cached: int | None) -> BenchSummary:
+    return replace(
+        result().summary,
+        requests_ok=3,
+        requests_failed=0,
+        prompt_tokens=3648,
+        warmup_prompt_tokens=500,
+        cached_tokens=cached,
+    )
+
+
+# -- the options
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"requests": 5}, "so --requests has no effect beside it"),
+        ({"rate": 2.0}, "so --rate has no effect"),
+        ({"content": "words"}, "so --content has no effect"),
+        ({"command": ("x",)}, "so --command has no effect"),
+        ({"shared_prefix": True}, "so --shared-prefix has no effect"),
+        ({"endpoint": "embeddings"}, "embeddings are no answers"),
+        ({"speed": -1.0}, "speed -1 is not a valid number of times the recorded speed"),
+        ({"first": 0}, "0 is not a valid value of first"),
+        ({"speed": 1e-6}, "the trace lasts 83.3 hours, and a benchmark at most 4"),
+    ],
+)
+def test_options_that_a_trace_decides_are_refused(
+    tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        spec_of(tmp_path, **given)
+
+
+def test_options_of_a_trace_need_one() -> None:
+    for name in ("speed", "first"):
+        with pytest.raises(InputError, match=f"--{name} needs a trace"):
+            spec_from(None, {name: 2})
+
+
+def test_the_command_that_repeats_a_trace_names_what_it_does_not_decide(tmp_path: Path) -> None:
+    spec = replace(spec_of(tmp_path, first=2, speed=0.5, warmup=3, content="text"), texts=())
+    assert options(spec) == (
+        *("--concurrency", "256", "--warmup", "3"),
+        *("--trace", "talks.jsonl", "--speed", "0.5x", "--first", "2"),
+    )
+
+
+def test_a_large_trace_starts_in_little_memory(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": n, "input_length": 4000, "output_length": 9, "hash_ids": [*range(n, n + 8)]}
+        for n in range(2000)
+    ]
+    path = tmp_path / "large.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    tracemalloc.start()
+    try:
+        found = trace_file.read(path)
+        spec = replace(spec_of(tmp_path), trace=found.requests)
+        Workload(spec).body(1999, warmup=False)
+        most_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 60e6 / 10_000 * len(rows)

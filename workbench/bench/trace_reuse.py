@@ -1,0 +1,58 @@
+"""Whether the engine's prefix cache supplied as many prompt tokens as a replayed trace says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
+
+_APART_PCT = 2.0  # of the prompt tokens
+_TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseFindings:
+    """What a result says about the reuse of prompt tokens."""
+
+    notes: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+
+
+def reuse_findings(
+    spec: BenchSpec, summary: BenchSummary, during: EngineDuring, *, partial: bool
+) -> ReuseFindings:
+    """Return what a result of a trace says about reused prompt tokens. It is marked if the engine's
+    share differs by more than 2 points from the trace's own."""
+    if spec.trace_reuse is None or partial or summary.requests_failed or not summary.requests_ok:
+        return ReuseFindings()
+    expected_pct = 100 * spec.trace_reuse
+    said = f"a prefix cache without limit would reuse {expected_pct:.1f} % of the trace's prompt tokens"
+    counted = _counted(summary, during)
+    if counted is None:
+        return ReuseFindings(notes=(f"{said}; the engine does not count reused tokens",))
+    hits, prompt_tokens = counted
+    measured_pct = 100 * hits / prompt_tokens
+    template = _TEMPLATE_TOKENS * summary.requests_ok if spec.endpoint == "chat" else 0
+    most_pct = expected_pct + _APART_PCT + 100 * template / prompt_tokens
+    both = f"{said}, and the engine reused {measured_pct:.1f} %"
+    if measured_pct > most_pct:
+        why = "the server has answered such prompts before, or others sent some"
+        return ReuseFindings(marks=(f"{both}: {why}",))
+    if measured_pct < expected_pct - _APART_PCT:
+        why = (
+            "its cache is off or too small, or requests began before those that they share a "
+            "prefix with had computed it"
+        )
+        return ReuseFindings(marks=(f"{both}: {why}",))
+    return ReuseFindings(notes=(both,))
+
+
+def _counted(summary: BenchSummary, during: EngineDuring) -> tuple[int, int] | None:
+    """Return the reused prompt tokens of the measured requests, and all of them. The prompts of the
+    warm-up share nothing. None if nobody counted."""
+    if during.prefix_hit_tokens is not None and during.prompt_tokens:
+        measured = during.prompt_tokens - (summary.warmup_prompt_tokens or 0)
+        return (during.prefix_hit_tokens, measured) if measured > 0 else None
+    if summary.cached_tokens is not None and summary.prompt_tokens:
+        return summary.cached_tokens, summary.prompt_tokens
+    return None

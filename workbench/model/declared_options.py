@@ -20,13 +20,21 @@ _KEY = "option"  # in the metadata of a field
 # groups of options, which commands have together
 STREAMS, SIZE, SHAPE, CLIENT = "streams", "size", "shape", "client"
 DESIGN = "design"  # of an experiment
+_MOST_SHOWN = 24  # characters
+
+
+def _no_constant(word: str) -> Any:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def _json_object(text: str) -> dict[str, Any]:
     next_step = "give a JSON object, for example '{\"top_k\": 1}'"
     try:
-        found = json.loads(text)
-    except ValueError as error:
+        found = json.loads(text, parse_constant=_no_constant)
+        json.dumps(found, ensure_ascii=False).encode()
+    except RecursionError:
+        raise InputError("--extra-body is nested too deeply", next_step=next_step) from None
+    except ValueError as error:  # also of half a character, which no request can carry
         raise InputError(f"--extra-body is not JSON: {error}", next_step=next_step) from None
     if not isinstance(found, dict):
         raise InputError("--extra-body is not a JSON object", next_step=next_step)
@@ -65,6 +73,16 @@ def number_text(number: float) -> str:
     return short if float(short) == number else repr(number)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: Any) -> str:
+    """Return a value for a message about it, in which hundreds of digits would hide the rest."""
+    text = f"{value:g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}… ({len(text)} characters)"
+
+
 # The kinds are no dataclasses: generating ten of them would make each start of the load client 5 ms
 # longer.
 class Kind:
@@ -85,24 +103,33 @@ class Kind:
 
     def check(self, field: str, value: Any) -> None:
         """Raise InputError if the value is not valid for the field."""
+        try:
+            str(value).encode()
+        except UnicodeEncodeError:
+            name = field.replace("_", " ")
+            raise InputError(
+                f"the {name} has a character that is not text",
+                next_step=f"give the {name} in UTF-8",
+            ) from None
 
 
 class Whole(Kind):
-    """Whole numbers of at least `least`."""
+    """Whole numbers from `least` to `most`."""
 
     preset_type = int
     parse = int
 
-    def __init__(self, least: int | None = 1) -> None:
-        self.least = least
+    def __init__(self, least: int = 1, most: int = 10**9) -> None:
+        self.least, self.most = least, most
 
     def check(self, field: str, value: Any) -> None:
         is_whole = isinstance(value, int) and not isinstance(value, bool)
-        if not is_whole or (self.least is not None and value < self.least):
-            at_least = "" if self.least is None else f" of {self.least} or more"
+        if not is_whole or not self.least <= value <= self.most:
+            too_high = is_whole and value > self.most
+            limit = f"{self.most:,} or less" if too_high else f"{self.least:,} or more"
             raise InputError(
-                f"{value!r} is not a valid value of {field.replace('_', ' ')}",
-                next_step=f"give a whole number{at_least}",
+                f"{_shown(value)} is not a valid value of {field.replace('_', ' ')}",
+                next_step=f"give a whole number of {limit}",
             )
 
 
@@ -117,22 +144,27 @@ class OptionalWhole(Whole):
 
 
 class Number(Kind):
-    """Numbers above 0 in a unit such as seconds. None means no limit."""
+    """Numbers above 0 in a unit such as seconds, from `least` to `most`. None means no limit."""
 
     preset_type = float | None
     parse: Callable[[str], Any] = float
 
-    def __init__(self, unit: str = "seconds") -> None:
-        self.unit = unit
+    def __init__(self, unit: str = "seconds", least: float = 1e-6, most: float = 1e9) -> None:
+        self.unit, self.least, self.most = unit, least, most
 
     def text(self, value: Any) -> str:
         return number_text(value)
 
     def check(self, field: str, value: Any) -> None:
-        if value is not None and not 0 < value < math.inf:
+        if value is None:
+            return
+        if not _is_number(value) or not self.least <= value <= self.most:
+            above_0 = _is_number(value) and 0 < value < math.inf
+            limit = f"from {self.least:g} to {self.most:g}" if above_0 else "above 0"
+            name = field.replace("_", " ")
             raise InputError(
-                f"{field} {value:g} is not a valid number of {self.unit}",
-                next_step=f"give {field} a number above 0",
+                f"{name} {_shown(value)} is not a valid number of {self.unit}",
+                next_step=f"give {name} a number {limit}",
             )
 
 
@@ -161,7 +193,7 @@ class Fraction(Kind):
         return number_text(value)
 
     def check(self, field: str, value: Any) -> None:
-        if not 0 <= value < 1:
+        if not _is_number(value) or not 0 <= value < 1:
             name = field.replace("_", " ")
             raise InputError(
                 f"the {name} is not between 0 and 1",
@@ -245,6 +277,7 @@ class Command(Kind):
 
 
 TEXT = Kind()
+SEED = Whole(-(2**63), 2**63 - 1)
 
 
 class DeclaredOption(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any
 from workbench.model.bench import Comparison
 from workbench.model.declared_options import (
     DESIGN,
+    SEED,
     Number,
     Switch,
     Whole,
@@ -178,7 +179,7 @@ class ExperimentSpec:
             "--seed SEED",
             "seed of lengths and arrival times; pair n uses seed + n (0)",
             DESIGN,
-            Whole(None),
+            SEED,
             argument="first_seed",
         ),
     )
@@ -189,7 +190,7 @@ class ExperimentSpec:
             "--order-seed N",
             "seed of the order of A and B in the pairs (default: random, and stored)",
             DESIGN,
-            Whole(None),
+            SEED,
         ),
     )
     # two hosts between which A and B are swapped in half of the pairs; (): no twins

@@ -9,6 +9,7 @@ from typing import Any
 
 from workbench.model.declared_options import (
     CLIENT,
+    SEED,
     SHAPE,
     SIZE,
     STREAMS,
@@ -29,6 +30,8 @@ from workbench.model.declared_options import (
 
 PROFILES = ("quick", "single-stream", "batch", "long-prompt", "document")  # bench/profiles.py
 _SECONDS = Number("seconds")
+_MOST_STREAMS = 2**16  # each has a connection
+_TOKENS = Whole(most=20_000_000)  # more than any model's context
 
 
 def _check_slo(text: str) -> None:
@@ -59,7 +62,7 @@ class BenchSpec:
             "--concurrency N",
             "number of requests in flight at the same time",
             STREAMS,
-            Whole(),
+            Whole(most=_MOST_STREAMS),
             label="streams at once",
             hint="1: a single reader",
             always_written=True,
@@ -85,7 +88,7 @@ class BenchSpec:
             "--max-tokens N",
             "output tokens of each request",
             SIZE,
-            Whole(),
+            _TOKENS,
             label="output tokens each",
             hint="forced where possible",
             in_preset=True,
@@ -98,7 +101,7 @@ class BenchSpec:
             "--input-tokens N",
             "prompt tokens of each request",
             SIZE,
-            Whole(),
+            _TOKENS,
             label="prompt tokens each",
             hint="approximately",
             in_preset=True,
@@ -154,7 +157,7 @@ class BenchSpec:
             "--rate R",
             "start R requests per second on a schedule, with at most --concurrency (256) in flight",
             SHAPE,
-            Number("requests per second"),
+            Number("requests per second", most=1e6),
             label="requests a second",
             hint="empty: each stream sends without pause",
         ),
@@ -303,7 +306,7 @@ class BenchSpec:
     temperature: float = 0.0
     seed: int = field(
         default=0,
-        metadata=declared("--seed N", "seed of lengths and arrival times", CLIENT, Whole(None)),
+        metadata=declared("--seed N", "seed of lengths and arrival times", CLIENT, SEED),
     )
     # marks every prompt, so that the prefix cache cannot answer; "" = generated per run
     salt: str = ""

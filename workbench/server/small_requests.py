@@ -19,13 +19,15 @@ CONNECT_S = 5.0
 class Reply:
     """The reply to one request. `status` is None if there was no HTTP answer, and `problem` says
     why. `body` is the decoded JSON, not cleaned, and None if the reply is no JSON; `text` is the
-    reply as it came. `invalid_utf8` says that its bytes are not UTF-8."""
+    reply as it came. `invalid_utf8` says that its bytes are not UTF-8, and `late` that the request
+    was given up: the server may still work on it."""
 
     status: int | None
     body: Any = None
     text: str = ""
     invalid_utf8: bool = False
     problem: str = ""
+    late: bool = False
 
     @property
     def content(self) -> Any:
@@ -68,7 +70,7 @@ async def _asked(
 
 def late(timeout_s: float) -> Reply:
     """Return the reply for a request that got no complete answer in time."""
-    return Reply(None, problem=f"the server did not answer within {timeout_s:.0f} s")
+    return Reply(None, problem=f"the server did not answer within {timeout_s:.0f} s", late=True)
 
 
 def reply_of(status: int, data: bytes) -> Reply:

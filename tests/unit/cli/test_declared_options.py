@@ -22,6 +22,7 @@ from workbench.model.declared_options import (
     DeclaredOption,
     Fraction,
     JsonObject,
+    Kind,
     Number,
     Switch,
     Whole,
@@ -34,6 +35,13 @@ from workbench.model.load_spec import OPTIONS, BenchSpec
 from workbench.model.preset import Benchmark
 from workbench.tui.modals.bench_form import IN_FORM, overrides, text_of
 
+NO_NUMBERS = ("12", "", None, True, float("nan"), float("inf"), -(10**400), 10**400)
+IMPOSSIBLE: dict[type, tuple[Any, ...]] = {  # kind of an option -> values that it refuses
+    Whole: (0.5, *NO_NUMBERS),
+    Number: (0, -1, 1e-300, 1e300, *(value for value in NO_NUMBERS if value is not None)),
+    Fraction: (1, -0.1, *NO_NUMBERS),
+    Choice: ("no such word", None, 1, ("chat",)),
+}
 SLOS = ("ttft<=500@p95", "e2e<=8000@p99, tpot<=0.5@p50")
 LINE = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12)
 WORD = LINE.filter(lambda text: text.strip() == text)
@@ -43,12 +51,10 @@ JSON = st.dictionaries(LINE, st.integers() | LINE | st.booleans() | st.lists(LIN
 def values_of(option: DeclaredOption) -> st.SearchStrategy[Any]:
     """Return a strategy for the valid values of an option."""
     match option.kind:
-        case Whole(least=None):
-            return st.integers(-(2**62), 2**62)
-        case Whole(least=least):
-            return st.integers(least, 10**9)
-        case Number():
-            return st.floats(0, 1e12, exclude_min=True, allow_subnormal=False)
+        case Whole(least=least, most=most):
+            return st.integers(least, most)
+        case Number(least=least, most=most):
+            return st.floats(least, most)
         case Fraction():
             return st.floats(0, 1, exclude_max=True, allow_subnormal=False)
         case Choice(choices=choices):
@@ -126,19 +132,35 @@ def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: Decla
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [
-        (option, value)
-        for option in OPTIONS
-        for value in {Whole: (0.5, True), Number: (0, -1), Fraction: (1, -0.1)}.get(
-            type(option.kind), ("no such word",) if isinstance(option.kind, Choice) else ()
-        )
-    ],
+    [(option, value) for option in OPTIONS for value in IMPOSSIBLE.get(type(option.kind), ())],
 )
 def test_an_impossible_value_is_refused_by_the_name_of_its_option(
     option: DeclaredOption, value: Any
 ) -> None:
-    with pytest.raises(InputError, match=option.field.replace("_", ".")):
+    with pytest.raises(InputError, match=option.field.replace("_", ".")) as refused:
         option.check(value)
+    assert len(f"{refused.value.message} {refused.value.next_step}") < 250
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('{"top_p": NaN}', "NaN is no number of JSON"),
+        ('{"a":' * 100_000, "nested too deeply"),
+        ('{"x": "\\ud800"}', "surrogates not allowed"),
+        ("[1]", "not a JSON object"),
+    ],
+)
+def test_a_body_that_no_request_can_carry_is_refused(text: str, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        parse(["bench", "RUN", "--extra-body", text])
+
+
+def test_a_text_of_other_bytes_than_utf_8_is_refused() -> None:
+    for option in OPTIONS:
+        if type(option.kind) is Kind:
+            with pytest.raises(InputError, match="has a character that is not text"):
+                option.check("\udcff")
 
 
 @given(st.fixed_dictionaries({}, optional={o.field: values_of(o) for o in DESIGN}))

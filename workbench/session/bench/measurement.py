@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from workbench.hosts.base import HostUnreachable
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.api_key import api_key
 from workbench.model.bench import BenchProgress
+from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
@@ -31,7 +33,7 @@ from workbench.server.kept_connection import asking
 from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.engine_watch import EngineWatch
 from workbench.session.bench.gpu_meter import Meter, span_of, window_unix
-from workbench.session.bench.text_probe import TextProbe, nonsense_expected
+from workbench.session.bench.text_probe import PART_S, GivenUp, TextProbe, nonsense_expected
 from workbench.session.conditions import gpus_of
 from workbench.session.state import PREPARING
 
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+IDLE_S = 20.0  # for the requests that the probe gave up
+_LOOK_S = 0.2
 MOMENTS_S = 60.0  # around the window of a run: readings that its timeline may contain
 _CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache decide the result
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
@@ -121,6 +125,7 @@ class Measurement:
         self._alterations, self._known, self._idle = alterations, known, idle
         self._length: Length | None = None
         self._count: Count | None = None  # the server's tokenizer
+        self._left = GivenUp()  # requests of the probe that still run when the load begins
 
     async def run(self) -> Measured:
         """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
@@ -241,6 +246,8 @@ class Measurement:
         await self._probe.before(self._spec, self._count)
         sent = self._probe.sent
         await engine.after(0.0, 0.0, lambda counted: caught_up(counted, *sent))
+        if self._probe.given_up.requests and not await _idle(engine):
+            self._left = self._probe.given_up
 
     async def _probe_after(self, outcome: BenchOutcome) -> None:
         if outcome.summary.requests_ok and not self._probe.skipped:
@@ -354,14 +361,20 @@ class Measurement:
         absent = {k: v for k, v in summary.absent.items() if k != "engine"}
         if outcome.spec.command:
             return own_command.with_counts(replace(summary, engine=during, absent=absent), during)
+        left, marked = self._left, list(summary.marked)
+        if left.requests:
+            marked.append(
+                f"the load began while the server still worked on "
+                f"{count_of(left.requests, 'prompt')} of the text probe, given up after {PART_S:.0f} s"
+            )
         # the engine may count a part of a failed request
-        if not (summary.requests_failed or outcome.partial):
+        if not (summary.requests_failed or outcome.partial or left.requests):
             during = replace(during, disagreements=disagreements(during, *_sent(summary)))
         others = foreign(
             during,
             *_sent(summary),
-            outcome.spec.concurrency,
-            uncounted=_of_failed(outcome.spec, summary),
+            outcome.spec.concurrency + left.requests,
+            uncounted=_of_failed(outcome.spec, summary, left),
         )
         if others is not None:
             invalid.append(others)
@@ -380,8 +393,8 @@ class Measurement:
             summary,
             engine=during,
             absent=absent,
+            marked=(*marked, *reuse.marks),
             notes=tuple(notes),
-            marked=(*summary.marked, *reuse.marks),
             refused=tuple(invalid),
         )
 
@@ -435,16 +448,31 @@ class Measurement:
             cancelled.cancel()
 
 
-def _of_failed(spec: BenchSpec, summary: BenchSummary) -> tuple[int, int]:
+async def _idle(engine: EngineWatch) -> bool:
+    """Wait, at most IDLE_S, until the engine has no request. Return whether it has none; False if it
+    does not say so."""
+    until_s = time.monotonic() + IDLE_S
+    while time.monotonic() < until_s:
+        in_flight = (await engine.requests()).in_flight
+        if not in_flight:
+            return in_flight is not None
+        await asyncio.sleep(_LOOK_S)
+    return False
+
+
+def _of_failed(spec: BenchSpec, summary: BenchSummary, left: GivenUp) -> tuple[int, int]:
     """Return how many prompt tokens and output tokens the engine may have counted for the failed
-    requests, at most."""
+    requests and those that the probe `left`, at most."""
     failed, good = summary.requests_failed, summary.requests_ok
     each = 2 * (summary.prompt_tokens or 0) / good if good else 0.0  # prompts differ in length
     longest = spec.max_tokens * (1 + spec.length_spread)
     if spec.trace:
         load = trace_load(spec.trace)
         each, longest = load.most_input_tokens, max(load.output_tokens)
-    return round(failed * each), round(failed * longest)
+    return (
+        round(failed * each) + left.prompt_tokens,
+        round(failed * longest) + left.output_tokens,
+    )
 
 
 def _sent(summary: BenchSummary) -> tuple[int, int | None, int | None]:

@@ -4,10 +4,11 @@ before the warm-up and after the last request, so that it never runs in the meas
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.bench.reply import Reply as StreamedReply
 from workbench.bench.sse import SseDecoder, SseError
@@ -55,6 +56,23 @@ _NO_OWN_FIELDS = (*_OWN_FIELDS, "ignore_eos", "min_tokens", "temperature", "max_
 Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
 
 
+class GivenUp(NamedTuple):
+    """Requests to which no answer came in time. The server may still work on them: `prompt_tokens`
+    and `output_tokens` are the most that it may count for them."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    def with_request(self, body: Mapping[str, Any]) -> GivenUp:
+        tokens = body.get("max_tokens") or body.get("max_completion_tokens") or 0
+        return GivenUp(
+            self.requests + 1,
+            self.prompt_tokens + len(json.dumps(body, ensure_ascii=False)),
+            self.output_tokens + tokens,
+        )
+
+
 def nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
     """Return why the text of a server's model need not be language; "" if it must be."""
     if spec.random_weights:
@@ -74,6 +92,7 @@ class TextProbe:
         self._short: list[Probed] = []  # answers of SHORT_TOKENS tokens
         self._failures: list[str] = []
         self._sent: list[tuple[int | None, int | None]] = []  # prompt and output tokens
+        self.given_up = GivenUp()
         self._tokens = MAX_TOKENS
         self._long_tokens = 0
         self.skipped = _no_probe(spec)
@@ -154,6 +173,8 @@ class TextProbe:
         self, body: Mapping[str, Any], left_s: float, prompt: str = ""
     ) -> tuple[Reply, Answer | None]:
         reply = await self._client.post(body, max(0.1, left_s))
+        if reply.late:
+            self.given_up = self.given_up.with_request(body)
         answer = _answer_in(reply, prompt)
         self._sent.append((answer.prompt_tokens, answer.output_tokens) if answer else (None, None))
         return reply, answer

@@ -48,6 +48,8 @@ def overrides(values: Values) -> dict[str, Any]:
         made["profile"] = values["profile"]
     for option in IN_FORM:
         made[option.dest] = _value_of(option, values)
+        if not option.argument:
+            option.check(made[option.dest])
     if made["rate"] is None:
         del made["arrival"]
     if made["prompts_file"]:
@@ -62,7 +64,7 @@ def _value_of(option: DeclaredOption, values: Values) -> Any:
     name, label = option.dest, option.label
     match option.kind:
         case Whole(least=least):
-            return whole_number(values, name, label, least or 0)
+            return whole_number(values, name, label, max(0, least))
         case Number():
             return positive(values, name, label)
         case Switch():

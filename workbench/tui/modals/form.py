@@ -3,6 +3,7 @@ hidden at first."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -22,6 +23,7 @@ Values = dict[str, str]  # field name -> text
 Submit = Callable[[Values], Awaitable[None]]
 LABEL_CELLS = 24
 ENTRY_CELLS = 22
+_MOST_DIGITS = 18  # of a whole number, so that no number is too large to be stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +337,7 @@ def _field_of(problem: str, fields: Sequence[Field]) -> Field | None:
 # values of fields, for `check`
 def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
     text = values[name]
-    if not text.isdecimal() or int(text) < least:
+    if not text.isdecimal() or len(text) > _MOST_DIGITS or int(text) < least:
         raise InputError(f"{label}: expected a whole number of at least {least}, got “{text}”")
     return int(text)
 
@@ -348,7 +350,7 @@ def positive(values: Values, name: str, label: str, unit: str = "") -> float | N
         number = float(text) if text else None
     except ValueError:
         number = 0.0
-    if number is not None and number <= 0:
+    if number is not None and not 0 < number < math.inf:
         raise InputError(f"{label}: expected a number above 0, got “{values[name]}”")
     return number
 

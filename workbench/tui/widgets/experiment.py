@@ -265,8 +265,6 @@ class _PairTable:
 
     def metric_row(self, m: MetricChange, chosen: bool) -> Row:
         word, role = VERDICTS.get(m.verdict, ("" if m.interval_pct is None else m.verdict, "dim"))
-        if self.verdict < 13 and word == "= none shown":
-            word = "= none"
         verdict = (pad(f"  {word}", self.verdict + 2), role)
         drawn = role if role != "dim" else "text"
         name, values = (
@@ -291,7 +289,7 @@ def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
     pairs, metrics = pair_values(e), _metrics(e)
     if not pairs:
         return []
-    name, value, verdict = (16, 10, 14) if width >= 96 else (13, 7, 9)
+    name, value, verdict = (16, 10, 14) if width >= 96 else (13, 7, 12)
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
     spans += [((b / a - 1) * 100, 0.0) for _, a, b in pairs if a]
     axis = axis_for(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))

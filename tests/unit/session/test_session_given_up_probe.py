@@ -42,7 +42,9 @@ class Engine:
         return EngineDuring()
 
     async def requests(self) -> RequestCounts:
-        return RequestCounts(self.in_flight.pop(0) if len(self.in_flight) > 1 else self.in_flight[0])
+        return RequestCounts(
+            self.in_flight.pop(0) if len(self.in_flight) > 1 else self.in_flight[0]
+        )
 
 
 def prepared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Measurement:

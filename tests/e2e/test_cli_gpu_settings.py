@@ -442,3 +442,32 @@ def test_a_value_of_another_program_is_replaced_only_by_an_explicit_choice(
     assert power() == [300.0]
     quick.ok("gpu", "revert")
     assert power() == [500.0]  # not the value before Workbench: an administrator chose this one
+
+
+@pytest.mark.slow
+def test_a_damaged_journal_is_told_with_what_was_kept_and_where_the_file_lies(
+    cli: Callable[..., Any],
+) -> None:
+    pro = ("--simulate", PRO, "gpu")
+    assert cli(*pro, "set", "--power-limit", "400", "--yes").code == 0
+    journal = Path(directory(), "gpu/journal.json")
+    whole = journal.read_text()
+    journal.write_text(whole[:200])
+    kept = "1 setting (GPU0 power limit 400 W, before 600 W)"
+    said = cli(*pro, "status").out
+    assert f"{journal} was damaged (" in said and kept in said
+    assert f"keeps the damaged file as {journal}.damaged" in said
+    assert journal.read_text() == whole[:200]
+    ran = cli(*pro, "set", "--gpu-clocks", "1000-2000", "--yes")
+    assert ran.code == 0 and kept in ran.out
+    assert f"the damaged file is {journal}.damaged" in ran.out
+    assert Path(f"{journal}.damaged").read_text() == whole[:200]
+    assert cli(*pro, "status", "--json").document["journal_recovery"] is None
+
+    journal.unlink()
+    view = cli(*pro, "keep", "--json").document["guard"]
+    assert f"{journal} was missing: it was made anew" in view["note"] and kept not in view["note"]
+    journal.unlink()
+    told = cli(*pro, "revert", "--json").document["journal_recovery"]
+    assert "which has 2 settings (" in told
+    assert driver().settings()[0].limit_w in (None, 600.0)

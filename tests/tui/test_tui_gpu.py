@@ -12,9 +12,15 @@ from support.fake_canned import guard
 from support.fake_session import FakeSession
 
 from workbench.model.errors import InputError, SettingsError
-from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome, SettingsReport
+from workbench.model.setting_records import (
+    InForce,
+    Recovery,
+    SettingCommand,
+    SettingOutcome,
+    SettingsReport,
+)
 from workbench.model.settings import DEFAULT, ClockRange, GpuSettings
-from workbench.tui.modals.gpu_confirm import command_rows, note_rows
+from workbench.tui.modals.gpu_confirm import command_rows, note_rows, report_rows
 from workbench.tui.modals.gpu_settings import parse, suggestion_of
 
 EMPTY = {
@@ -225,6 +231,13 @@ def test_a_page_lists_failed_reverted_and_unchecked_settings(drive: Any) -> None
             assert words in d.text, words
 
     drive(scenario, stage="ready")
+
+
+def test_a_page_says_what_was_kept_of_a_damaged_journal() -> None:
+    recovery = Recovery("the journal was damaged (x)", ("GPU1 kept",), "there.damaged", True)
+    rows = report_rows(SettingsReport(recovery=recovery), 60)
+    text = " ".join(part[0].strip() for row in rows for part in row)
+    assert "which has 1 setting (GPU1 kept); the damaged file is there.damaged" in text
 
 
 @pytest.mark.slow

@@ -287,6 +287,7 @@ def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str
         "rolled_back": [_outcome_json(o) for o in report.rolled_back],
         "guard": asdict(report.guard) if report.guard else None,
         "journal": report.journal,
+        "journal_recovery": report.recovery.text if report.recovery else None,
         "dry_run": report.dry_run,
         "ok": report.ok,
         "simulated": simulated,

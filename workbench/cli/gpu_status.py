@@ -11,7 +11,13 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.gpu_text import change_text, guard_lines, other_changes_lines, time_text
+from workbench.cli.gpu_text import (
+    change_text,
+    guard_lines,
+    other_changes_lines,
+    recovery_lines,
+    time_text,
+)
 from workbench.cli.open_session import connected, gpus_read, name_unreached
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
@@ -62,6 +68,7 @@ async def status(arguments: argparse.Namespace) -> int:
         "others_doubted": doubts,
         "others_problem": state.host.others_problem,
         "guard": asdict(guard) if guard else None,
+        "journal_recovery": state.host.journal_recovery,
         "journal_problem": journal_problem.message if journal_problem else None,
         "simulated": telemetry.simulated,
         "slow": telemetry.slow_text,
@@ -73,6 +80,7 @@ async def status(arguments: argparse.Namespace) -> int:
         say_lines(_status_lines(document, telemetry.driver.message))
         say_lines(other_changes_lines(state))
         say_lines(f"  {text}" for text in doubts)
+        say_lines(recovery_lines(state.host.journal_recovery))
         say_lines(guard_lines(guard, last_action=True))
     if journal_problem is not None:
         note(f"cannot read which settings Workbench has changed: {journal_problem}")
@@ -199,12 +207,18 @@ async def journal(arguments: argparse.Namespace) -> int:
             "entries": [_entry_json(r, sysfs) for r in records],
             "others": [a.as_json() for a in session.state.others],
             "others_problem": session.state.host.others_problem,
+            "journal_recovery": session.state.host.journal_recovery,
             "log": list(log),
         }
     return emit_or_say(
         arguments.json,
         document,
-        [*_journal_lines(document), *other_changes_lines(session.state), *map(_log_line, log)],
+        [
+            *_journal_lines(document),
+            *other_changes_lines(session.state),
+            *recovery_lines(session.state.host.journal_recovery),
+            *map(_log_line, log),
+        ],
     )
 
 

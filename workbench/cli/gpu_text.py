@@ -130,9 +130,15 @@ def affected_lines(affected: Mapping[str, Any]) -> Iterator[str]:
             yield f"  its processes are unknown: {reason}"
 
 
+def recovery_lines(text: str | None) -> Iterator[str]:
+    """Yield a line about a journal that was missing or damaged and came from the register."""
+    if text:
+        yield f"warning: {text}"
+
+
 def report_lines(report: SettingsReport) -> Iterator[str]:
     """Yield the lines of a report on settings: each setting's outcome, each setting that was rolled
-    back, and the state of the guard."""
+    back, the state of the guard, and whether the journal was made anew."""
     for outcome in report.outcomes:
         state = "ok" if outcome.ok else "FAILED"
         if report.dry_run:
@@ -145,6 +151,7 @@ def report_lines(report: SettingsReport) -> Iterator[str]:
     for outcome in report.rolled_back:
         yield _outcome_line(outcome, "rolled back" if outcome.ok else "NOT rolled back", False)
     yield from guard_lines(report.guard)
+    yield from recovery_lines(report.recovery.text if report.recovery else None)
 
 
 def _outcome_line(outcome: SettingOutcome, state: str, dry_run: bool) -> str:

@@ -105,6 +105,7 @@ def _applied_document(applied: AppliedPreset) -> dict[str, Any]:
         "server": status_json(applied.status),
         "rolled_back": len(report.rolled_back) if report else 0,
         "guard": asdict(report.guard) if report and report.guard else None,
+        "journal_recovery": report.recovery.text if report and report.recovery else None,
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
+from workbench.model.counts import count_of
 from workbench.model.settings import SettingValue, place_of, stored
 
 _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs: core, idle state
@@ -139,10 +140,44 @@ class GuardView:
     guarding: bool = True
 
 
+SHOWN = 8  # settings in a text about a recovered journal
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A journal whose entries come from the host's register, because its file is missing or damaged
+    (`why`). `kept` are these entries as text. `damaged` is the path that the damaged file gets, ""
+    if there is no file. A reader only uses the register; a change or a revert also makes the file
+    anew, and then the recovery `is_written`."""
+
+    why: str
+    kept: tuple[str, ...]
+    damaged: str = ""
+    is_written: bool = False
+
+    @property
+    def text(self) -> str:
+        """What happened, what was kept, and where the damaged file lies, for the user."""
+        more = len(self.kept) - SHOWN
+        shown = "; ".join([*self.kept[:SHOWN], *([f"and {more} more"] if more > 0 else [])])
+        has = f"which has {count_of(len(self.kept), 'setting')} ({shown})"
+        if self.is_written:
+            moved = f"; the damaged file is {self.damaged}" if self.damaged else ""
+            return (
+                f"{self.why}: it was made anew from its copy in the host's register, {has}{moved}"
+            )
+        moved = f" and keeps the damaged file as {self.damaged}" if self.damaged else ""
+        return (
+            f"{self.why}: its copy in the host's register is used, {has}; the next change or "
+            f"revert makes the journal anew{moved}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class SettingsReport:
     """The result of applying or reverting settings. `journal` is the path of the host's journal,
-    the file with the values from before the change."""
+    the file with the values from before the change. `recovery` is not None if this file was missing
+    or damaged before, and was made anew."""
 
     outcomes: tuple[SettingOutcome, ...] = ()
     journal: str | None = None
@@ -150,6 +185,7 @@ class SettingsReport:
     # reverted because a later command of the plan failed
     rolled_back: tuple[SettingOutcome, ...] = ()
     guard: GuardView | None = None  # the guard that watches over this change
+    recovery: Recovery | None = None
 
     @property
     def ok(self) -> bool:

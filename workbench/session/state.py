@@ -63,6 +63,8 @@ class HostView:
     sudo_password: bool = False  # whether a password for sudo is enough
     telemetry_problem: str | None = None  # why the GPUs are not read
     others_problem: str | None = None  # why the changes of other users' Workbenches are not known
+    # what was kept of a journal of GPU settings that was missing or damaged at the last reading
+    journal_recovery: str | None = None
     measured_by: MeasurementOwner | None = None  # another Workbench that measures on this host now
     model_work: ModelWorkView | None = None  # ends when the session leaves the host
     replay: ReplayView | None = None  # a recording in place of the host

@@ -480,6 +480,9 @@ def test_a_journal_that_is_lost_is_made_anew_from_the_register(bench: Bench, dam
         assert not path.exists() if damage == "deleted" else path.read_text() == text
         report = await revert.revert(bench.host)
         assert report.ok and [o.read_back for o in report.outcomes] == [250.0]
+        assert report.recovery is not None and report.recovery.is_written
+        assert "GPU0 power limit 200 W, before 250 W" in report.recovery.text
+        assert (f"{path}.damaged" in report.recovery.text) == (damage != "deleted")
         aside = path.with_name("journal.json.damaged")
         assert not aside.exists() if damage == "deleted" else aside.read_text() == text
         _, log = await alterations.records(bench.host)

@@ -17,7 +17,8 @@ from support.guarded import Bare
 from tests.support.fake_host import FakeHost
 from workbench.gpu.settings import journal, journal_client
 from workbench.gpu.settings.journal_client import ShellJournal
-from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES
+from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES, JournalFile
+from workbench.gpu.settings.journal_program import JournalProgram
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import ASKED, TOO_OLD
@@ -105,6 +106,25 @@ def test_a_host_without_python3_gives_the_answers_of_the_program(
         assert left[0] == left[1]
 
     asyncio.run(main())
+
+
+def test_a_damaged_journal_stays_in_its_place_if_no_new_one_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: JournalFile, journal: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "journal.json").write_text("{")
+    (tmp_path / "journal.json.lock").symlink_to(OWNER)
+    asked = {"do": "save", **SAVE, "owner": OWNER, "aside": True}
+    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", str(tmp_path / "register"))
+    with monkeypatch.context() as full:
+        full.setattr(JournalFile, "write", fail)
+        assert JournalProgram(str(tmp_path)).answer(asked)["errno"] == 28
+    assert (tmp_path / "journal.json").read_text() == "{"
+    assert "register" in JournalProgram(str(tmp_path)).answer(asked)
+    assert (tmp_path / "journal.json.damaged").read_text() == "{"
+    assert json.loads((tmp_path / "journal.json").read_text())["later"] == 1
 
 
 @pytest.mark.slow

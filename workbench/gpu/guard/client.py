@@ -19,7 +19,7 @@ from typing import Any
 from workbench.gpu.guard.files import GUARD_VERSION
 from workbench.gpu.remote_programs import GUARD
 from workbench.gpu.settings import journal as journals
-from workbench.gpu.settings.journal import Journal, JournalEntry
+from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.rights import ENGLISH, SUDO_ASKED, Rights, granted
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.hosts.python_programs import TOO_OLD
@@ -364,7 +364,7 @@ async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
                 "confirm", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
         await held.save(state)
-    return await _until(host, lambda view: view.trial_left_s is None)
+    return _told(await _until(host, lambda view: view.trial_left_s is None), held)
 
 
 async def keep(host: Host) -> GuardView:
@@ -387,7 +387,14 @@ async def keep(host: Host) -> GuardView:
                 "keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
         await held.save(state)
-    return await _until(host, lambda view: not view.running)
+    return _told(await _until(host, lambda view: not view.running), held)
+
+
+def _told(view: GuardView, held: LockedJournal) -> GuardView:
+    """Return the guard's state, with a note if the journal was made anew."""
+    if held.recovery is None:
+        return view
+    return replace(view, note="; ".join(filter(None, (held.recovery.text, view.note))))
 
 
 def _living(journal: Journal) -> list[JournalEntry]:

@@ -107,10 +107,16 @@ async def apply(
             done = tuple(await _settle(held, outcomes))
             # A guard that has nothing to watch ends at once.
             watching = watching if any(e.watch for e in held.journal.entries) else None
-            return SettingsReport(done, path, guard=watching)
+            return SettingsReport(done, path, guard=watching, recovery=held.recovery)
         outcomes, back = await _roll_back(held, was, outcomes, ran, rights, now)
         watching = watching if any(e.watch for e in held.journal.entries) else None
-        return SettingsReport(tuple(outcomes), path, rolled_back=tuple(back), guard=watching)
+        return SettingsReport(
+            tuple(outcomes),
+            path,
+            rolled_back=tuple(back),
+            guard=watching,
+            recovery=held.recovery,
+        )
 
 
 async def _planned(

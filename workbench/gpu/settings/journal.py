@@ -38,6 +38,7 @@ from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.setting_commands import JOURNAL_VERSION
+from workbench.model.setting_records import Recovery
 from workbench.model.settings import (
     DEFAULT,
     UNKNOWN,
@@ -165,15 +166,15 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class Journal:
     """The journal's contents. `boot_id` is the id of the host's present boot. `others` has the
-    settings that other Workbenches claim to have changed. If the file was damaged and the entries
-    come from the host's register instead, `recovered` names the damage."""
+    settings that other Workbenches claim to have changed. If the file was missing or damaged and
+    the entries come from the host's register instead, `recovered` says so."""
 
     boot_id: str = ""
     entries: tuple[JournalEntry, ...] = ()
     log: tuple[Mapping[str, Any], ...] = ()
     others: tuple[SettingClaim, ...] = ()
     register: Register = field(default_factory=Register)
-    recovered: str | None = None
+    recovered: Recovery | None = None
     driver_start: str | None = None  # which load of the driver's module; None if not known
     more: Mapping[str, Any] = field(default_factory=dict)  # parts of a later version
 
@@ -301,6 +302,7 @@ class LockedJournal:
     path: str
     journal: Journal = field(default_factory=Journal)
     is_locked: bool = True
+    recovery: Recovery | None = None  # the journal's file was missing or damaged before this lock
 
     async def save(self, journal: Journal, *, is_last: bool = False) -> None:
         """Write the journal's file atomically, with fsync, and publish its entries in the host's
@@ -313,14 +315,14 @@ class LockedJournal:
             "entries": [e.as_json() for e in journal.entries],
             "log": list(journal.log),
         }
-        aside = self.journal.recovered is not None  # the file may be missing
+        recovered = self.journal.recovered
         answer = await ask(
             self.host,
             root_of(self.path),
             "save",
             journal=data,
             owner=owner_token(),
-            aside=aside,
+            aside=recovered is not None,  # the file may be missing
             unlocks=is_last,
         )
         if "lost" in answer:
@@ -329,6 +331,8 @@ class LockedJournal:
         if "error" in answer:
             raise _not_written(self.host, self.path, answer)
         self.is_locked = not is_last
+        if recovered is not None:
+            self.recovery = replace(recovered, is_written=True)
         register = parse_register(answer.get("register"))
         self.journal = replace(journal, register=register, others=register.others, recovered=None)
 
@@ -389,13 +393,14 @@ def _journal_from(answer: Answer, path: str, host: str) -> Journal:
     )
     damage = answer.get("damage")
     if text is None and damage is None:
-        return _recovered(known, "the journal was missing") or known
+        return _recovered(known, f"the journal of GPU settings {path} was missing") or known
     try:
         if damage is not None:
             raise _broken(clean(str(damage)), path, host)
         found = parse(str(text), known.boot_id, path, host)
     except DamagedJournal as error:
-        recovered = _recovered(known, error.why)
+        why = f"the journal of GPU settings {path} was damaged ({error.why})"
+        recovered = _recovered(known, why, f"{path}.damaged")
         if recovered is None:
             raise
         return recovered
@@ -425,16 +430,19 @@ def _not_written(host: Host, path: str, answer: Answer) -> FileError:
     )
 
 
-def _recovered(known: Journal, why: str) -> Journal | None:
+def _recovered(known: Journal, why: str, damaged: str = "") -> Journal | None:
     """Return the empty journal `known` with the entries that this Workbench published in the host's
-    register. Its log gets a line with `why`, the fault of the journal's file. None if the register
-    has no such entries. Raises SettingsError if a newer version of Workbench published them."""
+    register. Its log gets a line with `why`, the fault of the journal's file. `damaged` is the path
+    that a damaged file gets. None if the register has no such entries. Raises SettingsError if a
+    newer version of Workbench published them."""
     register = known.register
     if register.own_version > JOURNAL_VERSION:
         raise _newer(f"{why}, and its copy in the host's register", register.own_version)
     if not register.own:
         return None
-    found = replace(known, entries=tuple(map(entry_from, register.own)), recovered=why)
+    entries = tuple(map(entry_from, register.own))
+    kept = tuple(f"{e.text}, before {text_of(e.setting, e.before)}" for e in entries)
+    found = replace(known, entries=entries, recovered=Recovery(why, kept, damaged))
     return found.note(f"recovered from the host's register: {why}")
 
 

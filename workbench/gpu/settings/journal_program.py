@@ -152,14 +152,29 @@ class JournalProgram:
         if holder != owner:
             return {"lost": holder or None}
         if request["aside"]:
-            damaged = f"{file.journal}.damaged"
-            with contextlib.suppress(FileNotFoundError):
-                os.replace(file.journal, damaged, src_dir_fd=file.at, dst_dir_fd=file.at)
-        file.write(journal)
+            self.write_anew(journal)
+        else:
+            file.write(journal)
         found = register.exchange(self.root, journal["entries"])
         if request["unlocks"]:
             file.release(owner)
         return {"register": json.dumps(found)}
+
+    def write_anew(self, journal: Mapping[str, Any]) -> None:
+        """Write the journal, and keep the damaged file under another name. If the journal cannot be
+        written, the damaged file stays in its place."""
+        file, damaged = self.file, f"{self.file.journal}.damaged"
+        is_moved = True
+        try:
+            os.replace(file.journal, damaged, src_dir_fd=file.at, dst_dir_fd=file.at)
+        except FileNotFoundError:
+            is_moved = False
+        try:
+            file.write(journal)
+        except OSError:
+            if is_moved:
+                os.replace(damaged, file.journal, src_dir_fd=file.at, dst_dir_fd=file.at)
+            raise
 
 
 def _without_log(text: str) -> str:

@@ -61,7 +61,7 @@ async def revert(
         )
     async with journals.locked(host) as held:
         if not held.journal.entries:
-            return SettingsReport((), path)
+            return SettingsReport((), path, recovery=held.recovery)
         await _wait_for_rivals(held)
         now = await read_values(host, {e.setting for e in held.journal.entries})
         rights = rights or await rights_on(host)
@@ -103,7 +103,8 @@ async def revert(
                 whose = f"made by {entry.who}, process {entry.owner.get('pid')}, which still runs"
                 found = [replace(o, message=joined(o.message, whose)) for o in found]
             report += found
-        return SettingsReport(tuple(await save_last(held, state, report)), path)
+        done_last = tuple(await save_last(held, state, report))
+        return SettingsReport(done_last, path, recovery=held.recovery)
 
 
 async def without_doubted(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from workbench.gpu.settings.register_client import LockChange
     from workbench.hosts.base import Host
     from workbench.model.gpu import Telemetry
-    from workbench.model.setting_records import Alteration, Drift
+    from workbench.model.setting_records import Alteration, Drift, Recovery
     from workbench.session.history.telemetry_watch import TelemetryWatch
     from workbench.session.state_holder import StateHolder
 
@@ -67,6 +67,7 @@ class GpuAlterations:
         """Read the altered settings, and who altered them, from the journal into the session's
         state. Notify the user of settings that a restart of the host or of the driver has reset."""
         state, records = await self._journal(with_log=False)
+        recovery = state.recovered
         if cut_off(records) and not self._is_changing:
             await self._settle()
             state, records = await self._journal(with_log=False)
@@ -92,10 +93,21 @@ class GpuAlterations:
             offers=offers([r for r in records if _is_offered(r, state.others)]),
             gpu_findings=findings,
         )
+        self._tell_recovery(recovery, state.recovered)
         self._core.update_host(others_problem=state.register.problem)
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
         if gone := [r for r in records if r.why_lost is not None]:
             await self._report_gone(gone)
+
+    def _tell_recovery(self, found: Recovery | None, left: Recovery | None) -> None:
+        """Notify the user if the journal was missing or damaged when it was read. `found` is its
+        recovery then, and `left` None if this session has made the file anew since."""
+        told = self._core.state.host.journal_recovery
+        text = replace(found, is_written=left is None).text if found is not None else None
+        self._core.update_host(journal_recovery=text)
+        if text is not None and text != told:
+            self._core.notify(Level.WARN, f"{self._core.host.name}: {text}")
+            self._core.record("# the journal of GPU settings was recovered", text)
 
     @property
     def _is_changing(self) -> bool:

@@ -14,6 +14,7 @@ from workbench.hosts import detached_process
 from workbench.hosts.allotment import allotment_on
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import SettingsError, WorkbenchError
+from workbench.model.findings import Level
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
 from workbench.model.setting_commands import OF_CORES, core_files
 from workbench.model.settings import HOST, SETTINGS
@@ -183,6 +184,9 @@ class GpuControl:
     async def _after(self, report: SettingsReport) -> None:
         for outcome in (*report.outcomes, *report.rolled_back):
             self._core.record(outcome.command.shell_line, "ok" if outcome.ok else outcome.message)
+        if report.recovery is not None:
+            self._core.notify(Level.WARN, f"{self._core.host.name}: {report.recovery.text}")
+            self._core.record("# the journal of GPU settings was recovered", report.recovery.text)
         try:
             await self.alterations.read()
             self._core.update(offers=())  # the user has just seen to them

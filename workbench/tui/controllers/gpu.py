@@ -254,6 +254,7 @@ class GpuController(Controller):
         in_force = (
             report.ok
             and not report.rolled_back
+            and report.recovery is None
             and all(o.in_force is InForce.YES for o in report.outcomes)
         )
         trial = report.guard.trial_left_s if report.guard and not texts else None

@@ -239,10 +239,13 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     """Return a table of the settings: the value before, requested and read back, and whether the
     setting is in force.
 
-    Below the table are the settings that were reverted after a failed command, the state of the
-    guard, and the file with the previous values.
+    Above the table is what was kept of a journal that was damaged. Below it are the settings that
+    were reverted after a failed command, the state of the guard, and the file with the previous
+    values.
     """
     rows: list[Row] = []
+    if report.recovery is not None:
+        rows += [*paragraph(f"! {report.recovery.text}", width, "warn"), ()]
     if report.outcomes:
         rows.append(
             ((_columns(width, "", "setting", "before", "requested", "reads", "in force"), "head"),)

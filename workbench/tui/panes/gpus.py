@@ -108,6 +108,8 @@ class GpuPane(Pane, Scrolled):
         rows += _changed_rows(state, -1, width)  # the host's own
         if state.host.others_problem and (state.alterations or state.host.can_change_gpus is None):
             rows += paragraph(f"! {state.host.others_problem}", width, "warn")
+        if state.host.journal_recovery:
+            rows += paragraph(f"! {state.host.journal_recovery}", width, "warn")
         return rows
 
     def _gpu(

@@ -70,7 +70,8 @@ def command(name: str, url: str, row: str, folder: str) -> tuple[list[str], dict
     env |= {f"XDG_{what}_HOME": f"{folder}/{what}" for what in ("STATE", "DATA", "CONFIG", "CACHE")}
     argv = [sys.executable, "-P", "-m", "workbench", "bench", "--url", url, "--model", "m"]
     argv += ["--concurrency", str(streams), "--requests", str(requests)]
-    argv += ["--warmup", str(warmup), "--max-tokens", str(tokens)]
+    # --anyway: nobody else who measures on this machine can stop it
+    argv += ["--warmup", str(warmup), "--max-tokens", str(tokens), "--anyway"]
     return argv, env | {"PYTHONPATH": name}
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.engines.gpu_table import GpuType, find
 from workbench.engines.plan_context import Situation
 from workbench.model.flags import FlagSetting
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.settings import POWER_LIMIT
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from workbench.advisor.advice import THRIFT, Advice, Gain, Rule, advice, percent
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts, GpuFacts
 from workbench.model.counts import gpus_text
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import InForce
 from workbench.model.settings import POWER_LIMIT, label_of, split_key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,7 @@ from workbench.bench.summary import summarize
 from workbench.model.answer_text import Answer, TextReport, set_features
 from workbench.model.bench import BenchSpec
 from workbench.model.json_records import to_json
+from workbench.model.lazy_dataclass import dataclass
 
 _ENDED = dict.fromkeys((ORPHANED, UNHEARD), "the connection to the client was lost")
 

@@ -14,12 +14,12 @@ import os
 import socket
 import struct
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 from workbench.bench import records
 from workbench.model.errors import BenchError
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     import ssl

@@ -3,10 +3,11 @@ power."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from workbench.model.bench import BenchSummary, GpuDuring
+from workbench.model.lazy_dataclass import dataclass
 
 _APART = 0.05  # counter and integrated power differ by more: one of the two is wrong
 FIGURES = ("power_w", "energy_j", "tok_per_joule", "energy_per_request_j", "net_tok_per_joule")

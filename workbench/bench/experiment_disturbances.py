@@ -11,13 +11,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
 
 from workbench.bench import twins
 from workbench.engines import registry
 from workbench.model.counts import four_digits
 from workbench.model.experiment import ExperimentRun
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.student_t import t_cdf, t_quantile
 
 _FALSE_ALARMS = 0.01

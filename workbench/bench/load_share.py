@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from workbench.model.bench import BenchSpec
+from workbench.model.lazy_dataclass import dataclass
 
 STREAMS_PER_PROCESS = 128
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from workbench.bench import twins
 from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, MetricChange
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import LATENCY, METRICS, metrics_of, value_of
 from workbench.model.multiple_tests import holm
 from workbench.model.slo import OF_AN_SLO

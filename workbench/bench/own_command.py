@@ -19,7 +19,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from workbench.bench.runner import BenchCancelled
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv, mask_text
 from workbench.model.untrusted_text import clean
 

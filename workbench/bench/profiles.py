@@ -4,10 +4,10 @@ those of `quick`. Values that the user gives override all others."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
 MOST_BYTES = 1024 * 1024 * 1024  # ShareGPT has 640 MB
 _EXPECTED = (

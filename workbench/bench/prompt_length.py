@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from workbench.bench.trace_load import BLOCK_TOKENS, trace_load
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec
+from workbench.model.lazy_dataclass import dataclass
 from workbench.quality.texts import shipped_contents
 
 Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]

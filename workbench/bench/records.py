@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from itertools import compress
 from operator import attrgetter, ne
 from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary
+from workbench.model.lazy_dataclass import dataclass
 
 # Kinds of failure; an HTTP status gives "http 503" and the like.
 REFUSED = "connect refused"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import geometric_mean, mean, stdev
 
 from workbench.model.bench import BenchSummary
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import METRICS, repeated_metrics, value_of
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from workbench.bench import steadiness
 from workbench.bench.records import SHORT, RequestRecord, total
 from workbench.bench.steady_window import STEADY, Window, mean_in_flight
 from workbench.model.answer_text import TextReport
 from workbench.model.bench import BUSY_CLIENT_PCT, FAILED_SHARE, BenchSpec
+from workbench.model.lazy_dataclass import dataclass
 
 LEAST_LOAD = 0.97  # share of the requested streams or rate that must be reached
 CACHED_SHARE = 0.01

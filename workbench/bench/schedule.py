@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from workbench.bench.records import RequestRecord
 from workbench.bench.time_limits import RUN_S
 from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
+from workbench.model.lazy_dataclass import dataclass
 
 STEADY_ROUNDS = 4  # least number of requests per stream for a steady window
 _AGREE = 0.03

@@ -15,12 +15,12 @@ favour requests that happen to end inside.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 from workbench.bench.records import SILENT, RequestRecord
 from workbench.bench.schedule import STEADY_ROUNDS
 from workbench.model.bench import BenchSpec
+from workbench.model.lazy_dataclass import dataclass
 
 STEADY, WHOLE = "steady", "whole run"
 _OPEN_DURATIONS = 2.0  # least length of an open loop's window, in durations of a mean request

@@ -10,9 +10,9 @@ over the concurrency the value with the lowest latency.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from workbench.model.counts import four_digits
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import SweepPoint
 
 NEEDED = 3  # measured values: two give a line, not a bend

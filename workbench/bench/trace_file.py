@@ -13,7 +13,6 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
 MOST_REQUESTS = 200_000
 _MOST_LINE_BYTES = 1 << 20

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
+from workbench.model.lazy_dataclass import dataclass
 
 _APART_PCT = 2.0  # of the prompt tokens
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request

@@ -20,11 +20,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from workbench.model.errors import InputError
 from workbench.model.experiment import ExperimentSpec
+from workbench.model.lazy_dataclass import dataclass
 
 PAIRS = 6  # if the user gives none: about as narrow as five pairs on one host
 LEAST_PAIRS = 4  # two of each kind

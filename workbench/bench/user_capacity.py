@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from statistics import fmean, stdev
 
 from workbench.model.counts import count_of, four_digits
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained
 from workbench.model.student_t import incomplete_beta, t_quantile
 

@@ -12,7 +12,6 @@ import sys
 import time
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.python_programs import TOO_OLD, PythonProgram
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import BenchError, HostError
+from workbench.model.lazy_dataclass import dataclass
 
 _LINE_LIMIT_BYTES = 64 * 1024 * 1024  # one line holds the gaps of one request
 _END_WAIT_S = 2.0
@@ -35,6 +35,7 @@ CLIENT = PythonProgram(
     "load client",
     (
         "bench.older_python",
+        "model.lazy_dataclass",
         *(f"model.{name}" for name in ("flags", "model_shape", "open_files", "plan")),
         *(f"model.{name}" for name in ("untrusted_text", "answer_text")),
         *(f"model.{name}" for name in ("findings", "errors", "slo")),

@@ -7,7 +7,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from workbench.hosts.base import CommandNotFound, Host, HostFacts, Stream
 from workbench.hosts.python_programs import TOO_OLD, PythonProgram
 from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.node_network import NodeNetwork, NodePlace
 from workbench.model.untrusted_numbers import of_field
 from workbench.model.untrusted_text import clean_json

@@ -8,13 +8,14 @@ that would take seconds, and would touch the GPU.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.shell_scripts import sh
 from workbench.hosts.swept_command import run_swept
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_json
 
 OUTPUT_MAX_BYTES = 65536

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from workbench.doctor import engine_packages, host_values
@@ -16,6 +16,7 @@ from workbench.hosts.base import Host, HostFacts, HostUnreachable
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample, HostSample
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry

@@ -5,12 +5,12 @@ trip."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from workbench.engines import registry
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.hosts.swept_command import run_swept
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import hexadecimal
 from workbench.model.untrusted_text import clean
 from workbench.server.file_limit import UNLIMITED

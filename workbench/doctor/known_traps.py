@@ -3,9 +3,10 @@ They are in known_traps.json, with their source."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from workbench.model.lazy_dataclass import dataclass
 
 # what can see a trap, and what that is called
 KINDS = {

@@ -4,11 +4,11 @@ the source of each."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

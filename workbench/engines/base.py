@@ -11,7 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.engines import catalog as catalogs
@@ -20,6 +20,7 @@ from workbench.engines.kv_size import KvRule
 from workbench.engines.reported_settings import Answer
 from workbench.model.errors import PlanError
 from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan, Node
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from workbench.engines.catalog_files import DIRECTORY
 from workbench.engines.flag_groups import group_of, place_among_most_used
 from workbench.model import fuzzy
 from workbench.model.flags import MOST_USED, EnvSpec, FlagCatalog, FlagKind, FlagSpec
+from workbench.model.lazy_dataclass import dataclass
 
 _TUPLES = ("aliases", "choices", "json_fields", "words")
 

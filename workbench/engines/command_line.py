@@ -11,7 +11,7 @@ import posixpath
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
@@ -21,6 +21,7 @@ from workbench.engines.plans import set_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue, Origin
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import is_secret_name, mask_text
 

@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from workbench.engines.base import Engine
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 
 HUB_CACHE = ".cache/huggingface"  # in the home directory, on the host and in the engines' images

@@ -4,7 +4,7 @@ free memory."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from workbench.engines import registry
 from workbench.engines.memory_estimate import GIB, MemoryFit, fit
@@ -13,6 +13,7 @@ from workbench.engines.plan_context import Situation
 from workbench.engines.roofline import ceiling
 from workbench.engines.weight_bits import BITS, GGUF_BITS, held_bytes, name_of, token_bytes
 from workbench.model.gpu import GpuInfo
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES, LaunchPlan, ModelFacts
 
 # AWQ and GPTQ have checkpoints of one size.

@@ -5,9 +5,10 @@ names its sources.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
+
+from workbench.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_shape import KvLayers
 
 BLOCK = 16  # tokens in a block of vLLM

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from workbench.engines import registry
 from workbench.engines.kv_size import BATCHED_TOKENS, sequence_bytes
 from workbench.engines.plan_context import Situation, visible_gpus
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 
 GIB = 2**30

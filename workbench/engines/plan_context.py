@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from workbench.engines.base import Engine
 from workbench.engines.flag_values import human_int
@@ -13,6 +12,7 @@ from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
 from workbench.model.job_request import VISIBLE_TO_CUDA
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 
 

@@ -11,13 +11,14 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
 from workbench.engines.catalog import lookup
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import Origin
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import OPTIONS
 from workbench.model.secrets import mask_data, mask_text
 from workbench.model.untrusted_text import clean, clean_json

@@ -4,7 +4,6 @@ nearest to a result."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from workbench.engines import registry
 from workbench.engines.gpu_table import GpuType, all_types, find, rows_of
 from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of, four_digits
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES
 
 if TYPE_CHECKING:

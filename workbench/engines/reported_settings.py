@@ -4,7 +4,8 @@ metrics page, and JSON answers of its server."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from workbench.model.lazy_dataclass import dataclass
 
 _CUSTOM_ALL_REDUCE = (
     r"Custom ?all-?reduce(?:V2)? is disabled (?:because|due to) "

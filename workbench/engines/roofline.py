@@ -15,7 +15,6 @@ prompt at once, so that computing limits it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from workbench.engines.gpu_table import find, memory_bandwidth_gbs
 from workbench.engines.kv_size import read_bytes
@@ -23,6 +22,7 @@ from workbench.engines.model_facts import parts_of
 from workbench.engines.weight_bits import name_of
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import ModelFacts
 
 _FULL_CLOCK = 0.99  # a mean over a run lies a little below the clock

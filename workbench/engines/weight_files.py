@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_shape import WeightParts
 
 _BITS = {"F64": 64, "F32": 32, "F16": 16, "BF16": 16}  # types that hold one weight per number

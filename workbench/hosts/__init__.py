@@ -32,10 +32,10 @@ in container_kinds.KINDS.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host

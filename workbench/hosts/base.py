@@ -21,13 +21,14 @@ from __future__ import annotations
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from workbench.hosts.line_splitter import OUTPUT_MAX_BYTES
 from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean
 
 LOOPBACK = "127.0.0.1"

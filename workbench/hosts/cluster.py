@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from workbench.hosts import interfaces
 from workbench.hosts.base import (
@@ -29,6 +28,7 @@ from workbench.hosts.cluster_network import places
 from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.host_entry import ClusterEntry, ClusterNode
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.node_network import NodeNetwork, NodePlace
 
 PREFIX = "cluster:"

@@ -19,7 +19,7 @@ import secrets
 import shlex
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from workbench.hosts import files_via_shell, host_facts, shell_scripts
@@ -57,6 +57,7 @@ from workbench.hosts.reconnecting_link import Link
 from workbench.hosts.shared_answers import SharedAnswer
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.process_container import container_of
 from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import NAME_CHARS, clean

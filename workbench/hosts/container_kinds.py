@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from workbench.hosts.base import Completed
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import NAME_CHARS, clean, clean_json
 
 RUNNING = "running"

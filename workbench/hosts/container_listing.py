@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from workbench.hosts import shell_scripts
 from workbench.hosts.base import CommandTimeout, Host, no_answer
 from workbench.hosts.container_kinds import KINDS, ContainerKind, ListedContainer, refused_rights
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean
 
 LIST_S = 8.0  # below the limit of a check of hosts

@@ -20,12 +20,13 @@ import secrets
 import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from workbench.hosts import run_processes, shell_scripts
 from workbench.hosts.base import CommandNotFound, Completed, FileError, Host, not_found
 from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, signal_name
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import clean
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean
 
 MOST_LINES = 6  # of one question

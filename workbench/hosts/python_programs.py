@@ -18,12 +18,13 @@ import json
 import sys
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from workbench.hosts.base import Completed, Host, Stream
+from workbench.model.lazy_dataclass import dataclass
 
 TOO_OLD = 78  # exit status: this python3 cannot run it
 MISSING = 79  # exit status: the host does not have the program, and stdin ended before it came

@@ -17,8 +17,9 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 
 # `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code

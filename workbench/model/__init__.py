@@ -1,5 +1,7 @@
-"""Plain data without I/O, shared by all packages: frozen dataclasses of the standard library. Only
-preset.py uses pydantic, because it parses files.
+"""Plain data without I/O, shared by all packages: frozen dataclasses. Only preset.py uses pydantic,
+because it parses files.
+
+lazy_dataclass       the decorator of all dataclasses, whose methods are made when they are needed
 
 bench, metrics       a benchmark: workload, results, conditions and comparison; the table of its metrics
 conditions_table     the conditions of a result as text

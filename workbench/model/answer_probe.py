@@ -18,7 +18,6 @@ What a random or tiny model must not be blamed for, `judge` cannot know: the cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -47,6 +46,7 @@ from workbench.model.answer_words import (
     without_spaces,
 )
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import NAME_CHARS, clean
 
 if TYPE_CHECKING:

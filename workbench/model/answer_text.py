@@ -21,9 +21,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean
 
 EXCERPT_CHARACTERS = 160

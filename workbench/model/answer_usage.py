@@ -9,9 +9,10 @@ give the tokens that usage counts for each token of the text, whatever these mar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
+
+from workbench.model.lazy_dataclass import dataclass
 
 # Hidden marks and tags of chat templates cost a few tokens each.
 _FACTOR, _SLACK = 1.35, 12

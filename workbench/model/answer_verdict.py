@@ -9,7 +9,6 @@ answer, is broken too, or if every answer is one repeated token from its first c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from workbench.model.answer_probe import (
     DEGENERATE,
@@ -23,6 +22,7 @@ from workbench.model.answer_probe import (
 )
 from workbench.model.answer_text import ProbeOutcome, SetFeatures, TextFinding
 from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.lazy_dataclass import dataclass
 
 _NEARLY_ALL = 0.9
 _MOST = 0.5

@@ -8,10 +8,11 @@ in which all streams are in flight (bench/steady_window.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from workbench.model.answer_text import TextFinding, TextReport, fault
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.load_spec import BenchSpec as BenchSpec
 from workbench.model.plan import ModelFacts
 from workbench.model.slo import LimitAttained

@@ -4,7 +4,7 @@ pairs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +18,7 @@ from workbench.model.declared_options import (
     declared,
     options_of,
 )
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.series_state import SeriesState
 from workbench.model.settings import GpuSettings
 

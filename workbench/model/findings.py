@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
 from workbench.model.flags import FlagValue
+from workbench.model.lazy_dataclass import dataclass
 
 
 class Level(StrEnum):

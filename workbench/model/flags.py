@@ -8,9 +8,11 @@ flag that takes JSON).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
+
+from workbench.model.lazy_dataclass import dataclass
 
 MOST_USED = "most used"
 FlagValue = Any  # bool | int | float | str | list[FlagValue] | dict[str, FlagValue]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
+
+from workbench.model.lazy_dataclass import dataclass
 
 FEW_CLOCKS = 8  # so many are listed one by one
 MOST_RUNS = 4  # of clocks with one step

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from workbench.model.gpu import GpuInfo
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import NAME_CHARS, clean
 
 # Shell lines that print what the host's own environment says, in the form that `read` parses.

@@ -3,8 +3,10 @@ uses."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
+
+from workbench.model.lazy_dataclass import dataclass
 
 NOT_REPORTED = "not reported"
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from workbench.model.lazy_dataclass import dataclass
 
 VISIBLE_TO_CUDA = "CUDA_VISIBLE_DEVICES"  # a scheduler sets it for the GPUs that it assigns
 _SBATCH = {  # run options, and the options of sbatch that they become

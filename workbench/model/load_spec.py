@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from workbench.model.declared_options import (
@@ -27,6 +27,7 @@ from workbench.model.declared_options import (
     declared,
     options_of,
 )
+from workbench.model.lazy_dataclass import dataclass
 
 PROFILES = ("quick", "single-stream", "batch", "long-prompt", "document")  # bench/profiles.py
 _SECONDS = Number("seconds")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import time
-from dataclasses import dataclass
+
+from workbench.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

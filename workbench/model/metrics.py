@@ -9,8 +9,9 @@ and the counters of the engine during a run have tables of their own, in the sam
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSummary

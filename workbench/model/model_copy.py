@@ -6,10 +6,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from workbench.model.counts import count_of
+from workbench.model.lazy_dataclass import dataclass
 
 HUB, DIRECTORY, FILE = "hub cache", "directory", "file"
 WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")

@@ -3,7 +3,7 @@ part has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from workbench.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ other."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.host_entry import HostEntry

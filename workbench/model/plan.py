@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from workbench.model.flags import FlagSetting, FlagValue, Origin
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_shape import ModelShape
 from workbench.model.open_files import shell_prefix
 

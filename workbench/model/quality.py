@@ -7,8 +7,10 @@ model that has seen the tokens before it. A is the server to compare with, and B
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from workbench.model.lazy_dataclass import dataclass
 
 Token = int | str  # the id, or the piece of an engine that gives no ids
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from workbench.model.cluster_run import RankStatus
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import PROCESS
 
 

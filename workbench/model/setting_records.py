@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
 from typing import Any
 
 from workbench.model.counts import count_of
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import SettingValue, place_of, stored
 
 _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs: core, idle state

@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, TypeAlias
 
 from workbench.model import core_values, setting_commands
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
+from workbench.model.lazy_dataclass import dataclass
 
 HOST = setting_commands.HOST  # `gpu_uuid` of a setting of the host itself
 HOST_INDEX = -1

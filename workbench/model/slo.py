@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
 LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms"}  # word -> field of BenchSummary
 # fields of BenchSummary that only a run with an SLO has

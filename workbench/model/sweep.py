@@ -4,10 +4,11 @@ flag."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.series_state import SeriesState
 
 

@@ -12,8 +12,9 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from workbench.model.lazy_dataclass import dataclass
 
 # Slot length in seconds and number of slots of a series' rings: one hour, eight hours, one day.
 RINGS = ((1, 3600), (10, 2880), (60, 1440))

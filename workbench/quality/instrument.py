@@ -10,9 +10,9 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import (
     DECODE,
     PREFILL,

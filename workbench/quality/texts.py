@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
 DIRECTORY = Path(__file__).parent / "texts"
 NAME, VERSION = "workbench", "1"

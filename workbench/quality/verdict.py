@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 
 from workbench.model.counts import count_of
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.multiple_tests import holm
 from workbench.model.quality import (
     BROKEN,

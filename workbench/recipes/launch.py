@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
@@ -17,6 +17,7 @@ from workbench.engines.ray import uses_ray
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan, Node
 from workbench.model.secrets import is_secret_name, mask_plan
 from workbench.recipes.recipe import Notes

@@ -8,11 +8,11 @@ first used.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean, clean_data, clean_json
 from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, finished
 

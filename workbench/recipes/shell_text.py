@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import VARIABLE_NAME
 
 MAX_CHARS = 256 * 1024

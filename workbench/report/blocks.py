@@ -5,10 +5,11 @@ each output format escapes them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 
 MARKS = ("", "good", "bad", "warning", "dim")  # formats with colours show them
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from workbench.engines.answer_settings import comparisons_of
 from workbench.model.bench import BenchResult, Comparison
 from workbench.model.experiment import Experiment
 from workbench.model.json_records import from_json, to_json
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import Sweep

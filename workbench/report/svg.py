@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.report.format_values import MINUS, escape
 
 BLUE, ORANGE, GREY = "#3a7fc2", "#d1762a", "#8a8f98"

@@ -13,13 +13,14 @@ import posixpath
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.swept_command import run_swept
 from workbench.model import gpu_allotment
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from workbench.model.engine_live import GAUGES, RATES, SHARES
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import EngineMetrics
 
 # between two readings: after a longer time without one there is a gap, as after an engine's restart

@@ -11,13 +11,14 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from workbench.engines.base import Engine
 from workbench.hosts import shell_scripts
 from workbench.hosts.base import FileError, Host
 from workbench.hosts.run_processes import TICKS_PER_S
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 from workbench.model.untrusted_text import clean
 from workbench.server import log_patterns

@@ -13,13 +13,14 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.hosts.base import Forward, Host
 from workbench.hosts.python_programs import PythonProgram
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv
 from workbench.model.server_run import EngineMetrics
 from workbench.model.untrusted_numbers import whole

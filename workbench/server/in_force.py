@@ -14,12 +14,13 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from workbench.engines.reported_settings import Answer, settings_in
 from workbench.model.errors import HostError
 from workbench.model.in_force import InForceReport, InForceRow
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command
 from workbench.model.secrets import MASK, is_secret_name, mask_data, mask_text
 from workbench.model.untrusted_text import clean, clean_json

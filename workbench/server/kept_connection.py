@@ -13,10 +13,10 @@ import contextlib
 import importlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean
 from workbench.server.small_requests import CONNECT_S, Ask, Reply, asker, reply_of
 

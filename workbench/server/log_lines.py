@@ -12,9 +12,9 @@ import re
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from workbench.hosts.base import CommandFailed, Host, HostUnreachable
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_lines, mask_text
 from workbench.model.server_run import LogBatch
 from workbench.model.untrusted_numbers import whole_number

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache, lru_cache
 from typing import Any
 
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import ANY, decimal
 
 _LEVELS = {

@@ -11,10 +11,10 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from workbench.hosts.base import Host
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 from workbench.server.hub_cache import find_hub, hub_variables

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
 from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import LINE_CHARS, clean

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from workbench.hosts.base import Host
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import FILE, HUB, ModelCopy, names_text, size_text
 from workbench.model.untrusted_numbers import whole_number
 from workbench.server.hub_cache import find_hub, hub_variables

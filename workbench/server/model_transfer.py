@@ -10,12 +10,12 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 from workbench.hosts.base import Host, SshAddress
 from workbench.hosts.shell_scripts import sh
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import size_text
 from workbench.server.model_shipment import Remaining, Shipment
 

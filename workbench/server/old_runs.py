@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from workbench.hosts import detached_process, shell_scripts
 from workbench.hosts.base import Host
 from workbench.hosts.detached_process import ProcessStatus
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 from workbench.server.run_directory import RUN_ID

@@ -4,10 +4,10 @@ changed."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from workbench.hosts.base import Host
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean
 
 # $1: a process. Prints its words and its environment, each on a line. A line feed in them becomes

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.small_requests import Ask, Get, short
 

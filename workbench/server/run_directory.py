@@ -19,11 +19,12 @@ import re
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from workbench.model.cluster_run import ClusterRun
 from workbench.model.errors import ServerError
 from workbench.model.json_records import from_json, to_json
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServedText, ServerState

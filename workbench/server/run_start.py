@@ -6,13 +6,14 @@ through a launcher."""
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from workbench.hosts import detached_process
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError, PlanError
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerStatus

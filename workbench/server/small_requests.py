@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean, clean_data
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import json
 import posixpath
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__
@@ -28,6 +28,7 @@ from workbench.hosts.file_marks import Marks, marks_of
 from workbench.hosts.session_marks import processes_of
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError, ServerError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_command, mask_plan
 from workbench.model.server_run import (

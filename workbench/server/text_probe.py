@@ -22,13 +22,14 @@ import re
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.model import answer_probe
 from workbench.model.answer_probe import Ask, Place, Probed
 from workbench.model.answer_text import excerpt
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServedText
 from workbench.server.small_requests import Ask as AskServer
 from workbench.server.small_requests import Reply, short

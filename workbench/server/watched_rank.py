@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from workbench.hosts.base import Host
 from workbench.model.cluster_run import ClusterRank, ClusterRun
 from workbench.model.errors import HostError
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 
 PROGRAM, ORDERS = "rank_watch.py", "watch.json"
 # Seconds. A network that is gone for five minutes has ended the server as well: vLLM waits as long

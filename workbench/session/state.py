@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
+
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the time to the first frame
     from workbench.model.bench import BenchProgress, BenchSpec, Comparison

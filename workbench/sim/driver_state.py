@@ -21,10 +21,10 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.sim import physics, profiles
 from workbench.sim.physics import GpuActivity, GpuSetting, OperatingPoint
 from workbench.sim.profiles import HostProfile

@@ -11,12 +11,12 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from heapq import nlargest
 from math import cos, exp, log, pi, sqrt
 from pathlib import Path
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.sim.reply_text import GARBAGE
 
 # The files themselves: workbench/quality/texts.py needs a newer Python than the simulation.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.sim import flag_parser, profiles
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
 from workbench.sim.model_sizes import SimulatedModel

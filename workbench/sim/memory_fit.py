@@ -5,10 +5,11 @@ cache has room for. A server that does not fit fails as the real engine would.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.sim import model_sizes
 
 if TYPE_CHECKING:

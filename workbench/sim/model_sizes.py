@@ -6,9 +6,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from workbench.model.lazy_dataclass import dataclass
 
 _DATA: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 BITS: dict[str, float] = _DATA["bits_per_weight"]

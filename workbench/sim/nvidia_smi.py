@@ -13,8 +13,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.sim import driver_state, physics
 from workbench.sim.nvidia_smi_fields import FIELDS, Cell, Device, NvmlError, cell, header
 from workbench.sim.nvml_library import SimulatedNvml

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.sim.profiles import GpuModel, HostProfile
 
 IDLE, SW_POWER_CAP, SW_THERMAL = 0x1, 0x4, 0x20  # nvmlClocksEventReason bits

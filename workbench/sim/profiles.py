@@ -5,9 +5,10 @@ in profiles.json.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from workbench.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.sim import step_time
 from workbench.sim.physics import GpuActivity, drift
 from workbench.sim.step_time import ModelReplica

@@ -19,8 +19,7 @@ GB10 3.17; a 2B model with TP=4 in eager mode on four PCIe GPUs 51.5 steps/s wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from workbench.model.lazy_dataclass import dataclass
 from workbench.sim import model_sizes, physics
 from workbench.sim.model_sizes import SimulatedModel
 from workbench.sim.profiles import GpuModel, Interconnect

@@ -4,9 +4,10 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.store.toml_schema import Problem, choice, map_of, number, table, text
 
 THEMES = ("dark", "light", "high-contrast", "256")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from workbench.model.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import FINE_S, OWN_BENCHMARK, Event, EventKind, History
 from workbench.store import recording
 from workbench.store.paths import state_dir

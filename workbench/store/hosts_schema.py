@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from workbench.hosts import ssh_names
 from workbench.hosts.container_kinds import KINDS
 from workbench.model.errors import InputError
 from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
 from workbench.model.untrusted_text import NAME_CHARS, UNSAFE, VARIABLE_NAME, clean
 from workbench.store.toml_schema import (

@@ -14,11 +14,11 @@ import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.model.errors import StoreError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_json
 from workbench.store import paths
 from workbench.store.series_lock import held, is_held

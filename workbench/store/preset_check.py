@@ -6,7 +6,7 @@ No function here raises an error, whatever the file contains.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType, UnionType
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from workbench.engines import memory_locks, registry
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.preset import Preset
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
 from workbench.model.settings import MEMORY_CLOCKS

@@ -6,10 +6,10 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.model.counts import count_of
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import PROCESS
 from workbench.model.settings import label_of, text_of
 

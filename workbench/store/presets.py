@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.model.errors import PresetError
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.store import paths, preset_documents, preset_list_cache
 from workbench.store.preset_file import parse, read_text
 from workbench.store.preset_list_cache import Stamp

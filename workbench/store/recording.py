@@ -25,12 +25,13 @@ import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Key
 from workbench.model.untrusted_numbers import of_field, whole
 from workbench.model.untrusted_records import record

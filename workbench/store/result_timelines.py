@@ -6,10 +6,10 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.model.errors import InputError, StoreError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import Event, EventKind, History
 from workbench.store import recording
 

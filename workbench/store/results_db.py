@@ -19,7 +19,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,7 @@ from workbench.model.bench import (
 )
 from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_data
 from workbench.model.untrusted_text import clean, clean_json
 from workbench.store import request_file

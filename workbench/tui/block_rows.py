@@ -4,9 +4,9 @@ commands and the reports show."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.report.blocks import (
     Alert,
     CodeBlock,

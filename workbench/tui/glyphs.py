@@ -7,9 +7,9 @@ import locale
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 
 # Severity of a finding: its sign, and the role of its text.
 LEVELS: Mapping[str, tuple[str, str]] = {

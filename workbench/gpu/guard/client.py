@@ -13,7 +13,7 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from workbench.gpu.guard.files import GUARD_VERSION
@@ -26,6 +26,7 @@ from workbench.hosts.python_programs import TOO_OLD
 from workbench.hosts.shell_scripts import SUDO, sh
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import GuardView
 from workbench.model.settings import HOST, stored
 from workbench.model.untrusted_numbers import decimal, of_field, range_of, strict_json

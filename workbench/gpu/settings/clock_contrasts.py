@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import median
 from typing import Any
 
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import Telemetry
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import LOCKS, MEMORY_CLOCKS, ClockRange, ClockSetting
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from workbench.gpu.settings.rights import Rights, run_allowed
 from workbench.hosts.base import CommandNotFound, CommandTimeout, Host
 from workbench.model import setting_commands
 from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import SettingCommand
 
 GPU_IS_LOST = 15  # nvidia-smi's exit status: NVML_ERROR_GPU_IS_LOST

@@ -4,7 +4,7 @@ its CPU cores."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import Host, HostFacts
@@ -12,6 +12,7 @@ from workbench.hosts.shell_scripts import sh
 from workbench.model import core_values, setting_commands
 from workbench.model.errors import HostError, InputError
 from workbench.model.gpu import GpuSample, Telemetry
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import OF_CORES
 from workbench.model.settings import (
     C_STATES,

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from workbench.gpu.settings import claims
@@ -37,6 +37,7 @@ from workbench.gpu.settings.register_client import Register, parse_register
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import JOURNAL_VERSION
 from workbench.model.setting_records import Recovery
 from workbench.model.settings import (

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -35,6 +35,7 @@ from workbench.gpu.settings.clock_contrasts import (
 from workbench.gpu.settings.setting_traps import Trap, memory_lock, trap
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import WATTS_EQUAL
 from workbench.model.setting_records import Alteration, InForce
 from workbench.model.settings import (

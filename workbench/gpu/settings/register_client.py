@@ -7,11 +7,11 @@ Workbench published.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from workbench.gpu.settings import claims, register
 from workbench.gpu.settings.claims import SettingClaim
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import value_from
 from workbench.model.untrusted_numbers import of_field, strict_json

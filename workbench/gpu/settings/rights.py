@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from workbench.gpu.settings.claims import SettingClaim
@@ -15,6 +15,7 @@ from workbench.hosts.base import Completed, Host, HostFacts
 from workbench.hosts.shell_scripts import SUDO, sh
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import hexadecimal
 
 # include/uapi/linux/capability.h; the driver asks for it in the initial user namespace

@@ -7,12 +7,12 @@ under load.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 from workbench.engines import memory_locks
 from workbench.engines.gpu_table import find
 from workbench.model.gpu import GpuInfo
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import GPU_CLOCKS, MEMORY_CLOCKS, ClockRange
 
 NEAR_TOP = 0.95  # of the highest clock: cards under load run below it (2790 to 2865 of 3090 MHz)

@@ -4,7 +4,7 @@ place of a document, the result has only possible values."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from workbench.model.gpu import (
@@ -18,6 +18,7 @@ from workbench.model.gpu import (
     MigInstance,
     Telemetry,
 )
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import MOST_GPUS, of_field, whole
 from workbench.model.untrusted_records import MOST_ITEMS, read, record
 from workbench.model.untrusted_text import NAME_CHARS, clean

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from workbench.model import untrusted_numbers
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
 _BREAK = re.compile(r"[\0\n\r]")
 

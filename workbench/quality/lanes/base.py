@@ -7,9 +7,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import ScoredPosition, Token
 from workbench.model.untrusted_numbers import whole, why_impossible
 from workbench.model.untrusted_text import clean

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
 from workbench.model.findings import Level
 from workbench.model.job_request import VISIBLE_TO_CUDA
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import whole_number
 from workbench.recipes.imports.fields import scalar_text
 from workbench.recipes.imports.server_command import (

@@ -4,7 +4,7 @@ produce this command."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from workbench.engines import registry
@@ -13,6 +13,7 @@ from workbench.engines.catalog import lookup, version_key
 from workbench.engines.command_line import StartOfEngine, read_plan, recognize
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, Origin
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import is_secret_name
 from workbench.model.untrusted_text import VARIABLE_NAME

@@ -12,13 +12,14 @@ import posixpath
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from workbench.engines.base import is_python
 from workbench.engines.command_line import StartOfEngine, recognize, starts_in
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import whole_number
 from workbench.recipes.imports import containers, tabby_config
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of

@@ -7,11 +7,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from workbench.model.findings import Level
 from workbench.model.gpu import GpuInfo
+from workbench.model.lazy_dataclass import dataclass
 from workbench.recipes.imports.fields import count_in, text_of, words_of
 from workbench.recipes.recipe import Given, Notes
 

@@ -5,13 +5,13 @@ names the file and the field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import METRICS
 from workbench.model.quality import QualityResult
 from workbench.model.untrusted_numbers import EXACT, number

@@ -13,7 +13,6 @@ import re
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from workbench.engines.command_line import recognize
 from workbench.engines.registry import server_patterns
@@ -23,6 +22,7 @@ from workbench.model import open_files
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.loopback import is_loopback
 from workbench.model.plan import Command
 from workbench.model.untrusted_numbers import whole_number

@@ -10,11 +10,12 @@ reporting `ended`, the server may still live, and Workbench asks the launcher
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Protocol
 
 from workbench.hosts.base import Host
 from workbench.model.findings import Finding
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.untrusted_numbers import whole_number
 from workbench.model.untrusted_text import clean

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.bench import runner
 from workbench.bench.workers import NoClientThere
 from workbench.model.job_request import VISIBLE_TO_CUDA
+from workbench.model.lazy_dataclass import dataclass
 from workbench.session.bench.gpu_meter import Meter
 
 if TYPE_CHECKING:

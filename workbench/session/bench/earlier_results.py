@@ -5,11 +5,12 @@ because any server may have any name."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from workbench.engines.answer_settings import tokenizer_flags
 from workbench.model.answer_verdict import Earlier
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec, Conditions

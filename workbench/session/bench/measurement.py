@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,6 +26,7 @@ from workbench.model.api_key import api_key
 from workbench.model.bench import BenchProgress
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
 from workbench.server.engine_counters import caught_up, disagreements, foreign

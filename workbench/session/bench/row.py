@@ -3,8 +3,9 @@ of its own, because importing the file of the session's state takes longer."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.findings import Finding

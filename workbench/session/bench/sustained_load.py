@@ -6,10 +6,11 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import BenchError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchProgress, BenchSpec

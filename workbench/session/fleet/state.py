@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from workbench.model.gpu import DriverStatus
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.model.timeline import QUIET_REASONS
 

@@ -4,12 +4,12 @@ afterwards."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
 from workbench.gpu.settings.journal import JournalEntry, entry_from
 from workbench.model.errors import SettingsError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import (
     DEFAULT,

@@ -4,12 +4,13 @@ the readings under that load are judged."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings.disturbance import locks_changed
 from workbench.gpu.settings.proof import judge_all
 from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import HOST_INDEX, setting_of
 from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import Driven, drive

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.doctor import examination
@@ -19,6 +19,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.gpu import DriverStatus
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import PROCESS
 from workbench.model.untrusted_numbers import decimal, range_of, whole_number
 from workbench.model.untrusted_text import NAME_CHARS, clean

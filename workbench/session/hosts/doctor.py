@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.session.hosts.settings import HostSettings
 from workbench.store.hosts_file import HostsStore

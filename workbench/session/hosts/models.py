@@ -7,12 +7,13 @@ import asyncio
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.hosts.base import Host, HostUnreachable, SshAddress
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import HostError, InputError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import HUB, ModelCopy, differences, size_text, unhashed
 from workbench.server import model_download, model_inventory, model_shipment, model_transfer
 from workbench.server.model_fingerprint import locate_arguments

@@ -6,13 +6,13 @@ from __future__ import annotations
 import os
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench import hosts
 from workbench.hosts import open_host, split_container
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.store import paths
 from workbench.store.hosts_file import HostsStore
 

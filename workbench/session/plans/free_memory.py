@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench import engines
@@ -11,6 +10,7 @@ from workbench.engines.memory_estimate import GIB
 from workbench.engines.plan_context import Situation
 from workbench.model.counts import gpus_text
 from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.session.conditions import gpus_of
 
 if TYPE_CHECKING:

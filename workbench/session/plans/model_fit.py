@@ -4,12 +4,13 @@ host."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, fit_rows, groups_of
 from workbench.engines.memory_estimate import GIB
 from workbench.model.counts import four_digits, gpus_text
+from workbench.model.lazy_dataclass import dataclass
 from workbench.report.blocks import SIMULATED, Alert, Block, Heading, Table, TextBlock
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ plan."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from workbench import engines
@@ -20,6 +20,7 @@ from workbench.model.flags import FlagCatalog, FlagKind, FlagRow, FlagSpec, Orig
 from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 from workbench.model.job_request import VISIBLE_TO_CUDA
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import Command, LaunchPlan, Node, diff
 from workbench.model.run_options import with_assignments

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.workload import prompt_of
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_command
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_commands import equal

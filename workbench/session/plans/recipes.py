@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, PresetError
 from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo

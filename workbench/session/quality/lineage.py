@@ -4,12 +4,13 @@ that it replaced and its preset, and a preset made from another one has it as it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.engines.answer_settings import plan_changes
 from workbench.model.errors import InputError, ServerError
 from workbench.model.experiment import Arm, ArmTarget
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 
 if TYPE_CHECKING:

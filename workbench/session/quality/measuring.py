@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED, GreedyAnswer, QualityParts, ScoredText
 from workbench.quality.instrument import ANSWER_TOKENS, Instrument, positions_of, requests_of
 from workbench.quality.verdict import Margins, judge

@@ -8,7 +8,6 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from workbench.bench import own_command
 from workbench.model.api_key import api_key
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv
 from workbench.quality.own_measure import Scores, read_scores
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.engines.answer_settings import plan_changes
 from workbench.gpu.measurement_lock import HostOccupied
 from workbench.model.errors import BenchError, InputError, ServerError
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED
 from workbench.model.server_run import ServerState
 from workbench.quality import texts

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from workbench import engines
@@ -19,6 +19,7 @@ from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import AdvisedChange, Arm
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import MASK
 from workbench.model.settings import GpuSettings, parse_word

@@ -4,12 +4,12 @@ requests."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.session.bench.sustained_load import REQUESTS
 from workbench.session.series.sweep_parts import (
     PlannedSweep,

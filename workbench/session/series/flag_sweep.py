@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.bench.metric_changes import BETTER
@@ -14,6 +14,7 @@ from workbench.bench.runner import BenchCancelled
 from workbench.engines.answer_settings import flag_sets
 from workbench.model.errors import WorkbenchError
 from workbench.model.experiment import Arm
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED
 from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState

@@ -6,13 +6,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench import engines
 from workbench.model.errors import InputError, PlanError, ServerError
 from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import diff
 from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_plan
 from workbench.model.sweep import Sweep, SweepSpec

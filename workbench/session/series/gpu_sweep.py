@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench import sweep_knee
@@ -17,6 +17,7 @@ from workbench.gpu.settings.owners import owner_facts
 from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.model.setting_commands import equal, is_lock
 from workbench.model.setting_records import InForce

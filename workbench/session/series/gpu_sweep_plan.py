@@ -4,13 +4,13 @@ first change."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.experiment import MOST_PAIRS
 from workbench.engines import memory_locks
 from workbench.gpu.settings.plan import select
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import (
     MEMORY_CLOCKS,
     SWEPT,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError, SettingsError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.session.conditions import gpus_of
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ the kind "users": each level of users is a point, which is added when the search
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from workbench.bench.user_capacity import (
 )
 from workbench.model.counts import four_digits
 from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import LATENCIES, Limit, parse_slo
 from workbench.model.sweep import USERS, PointState, SweepPoint, SweepSpec
 from workbench.session.series.sweep_parts import (

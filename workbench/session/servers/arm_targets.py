@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
@@ -16,6 +16,7 @@ from workbench.engines.preset_trust import untrusted
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, ArmTarget, ExperimentSpec
 from workbench.model.json_records import from_json
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import MASK, mask_plan
 from workbench.model.server_run import ServerState

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState, living_text
 from workbench.session.hosts import cluster_check
 

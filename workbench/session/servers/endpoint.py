@@ -4,12 +4,12 @@ the Python package verifiers finds the server by that entry."""
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workbench import engines
 from workbench.bench.endpoint_file import NO_KEY, entry_text, with_endpoint
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.preset import EndpointEntry

@@ -4,9 +4,9 @@ engine's counters."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from workbench.model.counts import count_of
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import EngineMetrics
 from workbench.model.timeline import Event, EventKind
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from workbench.model.api_key import api_key
 from workbench.model.errors import BenchError, InputError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.loopback import is_loopback
 from workbench.model.untrusted_text import clean_json
 from workbench.server.kept_connection import KeptConnection

@@ -4,9 +4,9 @@ name filters the list."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.store.config_schema import THEMES
 from workbench.tui.bindings import PAGE_KEYS, REPLAY_KEYS, Key
 from workbench.tui.cells import pad, width_of

@@ -4,9 +4,9 @@ hosts."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Run, cut, pad, width_of
 from workbench.tui.formats import NA, elapsed
 from workbench.tui.glyphs import G

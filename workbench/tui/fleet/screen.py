@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
@@ -12,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetState
 from workbench.tui.bindings import FLEET_KEYS, bindings_for

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from textual import events
@@ -14,6 +14,7 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 
 from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.store.crash_files import defect_text
 from workbench.tui.cells import Make, Painted, Row, pad, paragraph
 from workbench.tui.modals.base import Label, Modal, Text

@@ -4,10 +4,10 @@ they part. While a comparison runs, the page shows how far it is."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import gauge
 from workbench.tui.glyphs import G

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE, History
 from workbench.tui.cells import Row, cut
 from workbench.tui.formats import NA

@@ -3,7 +3,6 @@ interval on a common axis, and the runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from workbench.bench.experiment import order
 from workbench.model.bench import half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import short_title, table_metrics
 from workbench.report.format_values import metric_number
 from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.formats import GIB, NA, short_gpu_name
 from workbench.tui.glyphs import G
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, Run, merged, pad, width_of
 from workbench.tui.glyphs import G
 

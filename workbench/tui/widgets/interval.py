@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, Run, merged
 from workbench.tui.glyphs import ASCII, G
 

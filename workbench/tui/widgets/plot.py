@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, cut, merged, pad
 from workbench.tui.formats import figure as number
 from workbench.tui.formats import gauge

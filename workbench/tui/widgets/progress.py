@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.tui.cells import Painted, Row, row_width, spread
 from workbench.tui.countdown import Countdown

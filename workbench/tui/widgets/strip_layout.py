@@ -4,8 +4,8 @@ the graphs."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.widgets.graph import Columns
 
 Group = tuple[int, ...]  # indexes of equal GPUs that are drawn together

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import Event, EventKind
 from workbench.tui.cells import Row, Run, merged
 from workbench.tui.formats import clock

@@ -8,12 +8,10 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
 
-import workbench
 from workbench.model import json_records, lazy_dataclass
 from workbench.model.lazy_dataclass import dataclass
 
@@ -182,16 +180,3 @@ def test_no_init_is_compiled_before_the_first_object(monkeypatch: pytest.MonkeyP
     *_, Loose = shapes(dataclass)
     assert compiled == []
     assert [Loose(n).one for n in range(3)] == [0, 1, 2] and compiled == ["Loose"]
-
-
-def test_each_dataclass_of_the_program_is_lazy() -> None:
-    """One takes 15 KiB and 0.4 ms less at the start of each program that loads it."""
-    root = Path(workbench.__file__).parent
-    others = [
-        str(path.relative_to(root))
-        for path in root.rglob("*.py")
-        for line in path.read_text("utf-8").splitlines()
-        if line.startswith("from dataclasses import")
-        and "dataclass" in line.replace(",", " ").split()
-    ]
-    assert others == []

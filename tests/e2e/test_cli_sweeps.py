@@ -83,6 +83,7 @@ def verdict(
     cli: Cli, host: tuple[str, str], *asked: str
 ) -> tuple[int, dict[str, Any], dict[str, Any]]:
     ran = cli(*host, "gpu", "verify", "--seconds", "2.5", *asked, "--json")
+    assert "proofs" in ran.document, ran  # else the document of an error, which says why
     proof = next(p for p in ran.document["proofs"] if p["setting"] == "gpu_clocks")
     assert (
         ran.document["in_force"]["gpu0.gpu_clocks"] == proof["in_force"] and proof["samples"] >= 5

@@ -160,7 +160,7 @@ class BenchSpec:
             SHAPE,
             Number("requests per second", most=1e6),
             label="requests a second",
-            hint="empty: each stream sends without pause",
+            hint="empty: no stream pauses",
         ),
     )
     # no request starts after this time; `requests` is then the maximum
@@ -172,7 +172,7 @@ class BenchSpec:
             SIZE,
             _SECONDS,
             label="seconds",
-            hint="no request starts after this time",
+            hint="then no request starts",
         ),
     )
     arrival: str = field(  # of an open loop; "poisson" draws the times from `seed`

@@ -105,6 +105,10 @@ def test_the_command_that_repeats_a_load_sets_every_option(load: dict[str, Any])
     assert from_json(BenchSpec, to_json(spec)) == spec
 
 
+def test_the_hints_of_the_form_are_whole_at_80_columns() -> None:
+    assert {option.hint for option in IN_FORM if len(option.hint) > 31} == set()
+
+
 @given(st.fixed_dictionaries({o.dest: values_of(o) for o in IN_FORM}))
 def test_the_form_reads_what_it_shows(load: dict[str, Any]) -> None:
     texts = {name: text_of(value) for name, value in load.items()}

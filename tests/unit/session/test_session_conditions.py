@@ -96,6 +96,15 @@ def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -
         ({"gpu_settings": {"gpu0.power_limit_w": 600.0, "gpu0.gpu_clocks": "2400"}}, {}, "again"),
         ({}, {"gpu_settings": {"gpu0.power_limit_w": 600.0}}, "again"),
         ({}, {"spec": {"concurrency": 3}}, "c=3"),
+        ({}, {"spec": {"content": "text", "rate": 2.5}}, "rate=2.5 content=text"),
+        (
+            {"spec": {"shared_prefix": True}},
+            {"spec": {"stream": False}},
+            "no-shared-prefix no-stream",
+        ),
+        ({"spec": {"rate": 2.5}}, {"spec": {"extra_body": {"a": 1}}}, "-rate extra-body"),
+        ({}, {"spec": {"prompts_name": "own.jsonl (3 prompts, 1f)"}}, "prompts=own.jsonl"),
+        ({}, {"spec": {"seed": 7, "warmup": 2, "timeout_s": 9.0}}, "again"),
     ],
 )
 def test_a_label_says_what_differs(before: dict[str, Any], now: dict[str, Any], label: str) -> None:

@@ -7,12 +7,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.declared_options import SHAPE, Command, JsonObject, Switch
+from workbench.model.load_spec import OPTIONS
 from workbench.session.bench.row import BenchRow, CeilingView
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult
+    from workbench.model.bench import BenchResult, BenchSpec
 
 
+# A profile is its values, the other fields change the load little.
+_NOT_IN_LABEL = ("profile", "slo", "until_steady", "arrival")
 EXPERIMENT_TAG = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
 
 
@@ -96,6 +100,26 @@ def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
             timed and name == "requests"
         ):
             parts.append(f"{word}={getattr(result.spec, name)}")
+    return parts + _changed_shape(before.spec, result.spec)
+
+
+def _changed_shape(before: BenchSpec, now: BenchSpec) -> list[str]:
+    """Return a word for each difference of two loads that is no number of streams, requests or
+    tokens, such as "content=text" or "no-stream"."""
+    parts = []
+    for option in OPTIONS:
+        old, value = getattr(before, option.field), getattr(now, option.field)
+        if option.group != SHAPE or option.field in _NOT_IN_LABEL or old == value:
+            continue
+        word = option.name.removeprefix("--")
+        if isinstance(option.kind, Switch):
+            parts.append(word if value else f"no-{word}")
+        elif value in (None, "", (), {}):
+            parts.append(f"-{word}")
+        elif isinstance(option.kind, JsonObject | Command):
+            parts.append(word)
+        else:
+            parts.append(f"{word}={_short(option.kind.text(value).partition(' (')[0])}")
     return parts
 
 

@@ -230,6 +230,21 @@ def test_a_server_that_serves_others_is_refused_without_anyway(
         assert "--anyway" in ran.document["next_step"]
 
 
+@pytest.mark.long
+def test_a_server_that_serves_others_is_measured_with_anyway_and_the_result_says_so(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request of somebody else that did not end meanwhile was not named."""
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "1")
+    one_text = write_texts(tmp_path / "one.jsonl", 1)
+    _, url = server(cli)
+    with _busy(url):
+        ran = cli(*HOST, "quality", url, url, "--texts", one_text, "--anyway", "--json")
+    assert ran.code == 0, ran
+    said = f"{url} serves others (it has 1 request), and its answers depend on their requests"
+    assert said in ran.document["notes"] and said in ran.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -21,7 +21,7 @@ from workbench.model.quality import (
     ScoredPosition,
     ScoredText,
 )
-from workbench.quality.lanes.base import REQUEST_S, ImpossibleScore, ScoreError
+from workbench.quality.lanes.base import REQUEST_S, ImpossibleScore, ScoreError, UnusableText
 from workbench.quality.pieces import Pieces
 from workbench.quality.statistics import gap_of
 from workbench.quality.texts import LONG_TOKENS
@@ -120,10 +120,11 @@ class Instrument:
             )
 
         try:
-            for text in texts[:_PROOF_TEXTS]:
+            usable = await self._usable(texts)
+            for text in usable:
                 if len(differences) < PROOF_POSITIONS:
                     differences += await self._differences(text, PROOF_POSITIONS - len(differences))
-            noise = await self._noise(texts[0])
+            noise = await self._noise(usable[0])
         except ImpossibleScore as error:
             return unusable(str(error), self._interface.defect)
         except ScoreError as error:
@@ -146,6 +147,23 @@ class Instrument:
             largest=max(differences),
             noise=noise,
         )
+
+    async def _usable(self, texts: Sequence[Text]) -> list[Text]:
+        """Return the first texts that this server can score."""
+        found: list[Text] = []
+        problem = UnusableText("there is no text")
+        for text in texts:
+            if len(found) == _PROOF_TEXTS:
+                break
+            try:
+                await self._prompt(text)
+            except UnusableText as error:
+                problem = UnusableText(f"text {text.name} cannot be scored: {error}")
+            else:
+                found.append(text)
+        if not found:
+            raise problem
+        return found
 
     async def _noise(self, text: Text) -> float | None:
         """Return the largest difference between two equal measurements."""
@@ -207,7 +225,8 @@ class Instrument:
             try:
                 return await self._scored(text, slot, concurrency)
             except ScoreError as error:
-                if not text.long:  # a context may be too short for a long text only
+                # A context may be too short for a long text only.
+                if not text.long and not isinstance(error, UnusableText):
                     raise
                 return ScoredText(
                     name=text.name,
@@ -235,7 +254,7 @@ class Instrument:
         for one in positions:
             _check_order(one)
         if len(positions) < min(_FEWEST_POSITIONS, len(prompt.ids) - 1):
-            raise ScoreError(f"text {text.name} can be scored at {len(positions)} positions only")
+            raise UnusableText(f"it can be scored at {len(positions)} positions only")
         return ScoredText(
             name=text.name,
             kind=text.kind,
@@ -250,7 +269,7 @@ class Instrument:
             whole = await self._interface.tokenize(text.before + text.content)
             cut = self._interface.last(whole, LONG_TOKENS) if text.long else whole.cut(MOST_TOKENS)
             if len(cut.ids) < 2:
-                raise ScoreError(f"text {text.name} has fewer than two tokens")
+                raise UnusableText("it has fewer than two tokens")
             self._prompts[text.name] = cut
         return self._prompts[text.name]
 
@@ -260,7 +279,10 @@ class Instrument:
         """Let the server go on after the beginning of each text, `concurrency` texts together."""
 
         async def one(text: Text, slot: int) -> GreedyAnswer:
-            prompt = await self._question(text)
+            try:
+                prompt = await self._question(text)
+            except UnusableText as error:
+                return GreedyAnswer(text.name, text.kind, (), (), concurrency, str(error))
             written = await self._interface.answer(prompt, ANSWER_TOKENS, slot)
             return _greedy(text, written, concurrency)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from workbench.engines.answer_settings import answer_changes
 from workbench.model.counts import count_of
@@ -38,6 +39,7 @@ from workbench.report.content import Answers
 from workbench.report.format_values import NA
 
 _MOST_ITEMS = 200  # shown
+_FLAG = "flag "  # in front of the name of a flag among the conditions
 _TITLES = {  # measure -> title, digits, factor
     KL: ("KLD per token, at least", 5, 1.0),
     LN_PPL: ("change of ln perplexity", 5, 1.0),
@@ -266,10 +268,17 @@ def _facts(result: QualityResult) -> list[tuple[str, str]]:
 
 def _change(result: QualityResult, name: str) -> str:
     """Return a setting with its values on both sides, such as "kv-cache-dtype auto > fp8"."""
-    sides = (result.conditions_a, result.conditions_b)
-    old, new = (side.get(f"flag {name}", side.get(name)) for side in sides)
-    before, after = ("-" if value is None else f"{value}" for value in (old, new))
+    before, after = (_value(side, name) for side in (result.conditions_a, result.conditions_b))
     return f"{name} {before} > {after}"
+
+
+def _value(side: Mapping[str, Any], name: str) -> str:
+    value = side.get(f"{_FLAG}{name}", side.get(name))
+    if value is not None:
+        return f"{value}" or '""'
+    started = "program" in side or "command" in side
+    known = started or any(one.startswith(_FLAG) for one in side)
+    return "not set" if known else "not known"  # only the address of the server is known
 
 
 def _forks(forks: ForkCount) -> str:

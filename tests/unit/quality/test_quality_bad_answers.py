@@ -18,6 +18,7 @@ from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface
 from workbench.quality.lanes.llama_server import _matched
 from workbench.quality.texts import Text
+from workbench.quality.verdict import judge
 from workbench.server.small_requests import Reply, reply_of
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -297,9 +298,32 @@ def test_a_text_that_does_not_come_back_from_tabbyapi_is_said() -> None:
         answer = {"tokens": [1, 2]} if path.endswith("encode") else {"text": "other"}
         return reply_of(200, json.dumps(answer).encode())
 
-    scores = asyncio.run(Instrument(interface("text")(send, "model")).score(TEXTS))
-    assert not scores.texts
-    assert "the server's tokenizer does not give back the text" in scores.problem
+    tabby = Instrument(interface("text")(send, "model"))
+    proof = asyncio.run(tabby.prove(TEXTS, "A"))
+    said = "the server's tokenizer does not give back the text"
+    assert not proof.usable and proof.reason == f"text three cannot be scored: {said}"
+    scores = asyncio.run(tabby.score(TEXTS))
+    assert [text.problem for text in scores.texts] == [said] * 3 and not scores.problem
+
+
+def test_a_text_that_cannot_be_scored_is_left_out_and_the_others_are_compared() -> None:
+    """One word of the user's own texts ended the whole comparison."""
+    one_word = Text("word", "prose", "w1")
+    mixed = (one_word, *TEXTS)
+    server = instrument(unchanged)
+
+    async def measure() -> tuple[Any, Any, Any]:
+        proof = await server.prove(mixed, "A")
+        return proof, await server.score(mixed), await server.write(mixed, concurrency=2)
+
+    proof, scores, written = asyncio.run(measure())
+    assert proof.usable, proof.reason
+    assert not scores.problem and not written.problem
+    assert [text.problem for text in scores.texts] == ["it has fewer than two tokens", "", "", ""]
+    assert [one.problem for one in written.answers] == ["it has fewer than two tokens", "", "", ""]
+    result = judge(scores.texts, scores.texts, floors=[scores.texts])
+    assert "A left out 1 text (word): it has fewer than two tokens" in result.notes
+    assert len(result.texts) == 3
 
 
 def test_tabbyapi_is_asked_only_where_its_tokenizer_cuts_the_text_as_the_whole() -> None:

@@ -15,7 +15,7 @@ from workbench.model.quality import NOT_MEASURED, InstrumentProof, Interval, Qua
 from workbench.report.blocks import Alert, Table, TextBlock
 from workbench.report.content import Report, answers_of
 from workbench.report.formats.terminal import block_lines
-from workbench.report.quality_blocks import quality_blocks
+from workbench.report.quality_blocks import quality_blocks, side_facts
 from workbench.report.registry import output_format
 
 SUMMARY = "its answers differ: KLD >= 0.035 ± 0.003"
@@ -110,6 +110,22 @@ def test_the_first_token_that_differs_stands_side_by_side() -> None:
     assert "B, token 13 “ a”" in lines
     assert "A, token 7 “ = 0; i < n; i++)”" in lines
     assert "B, token 7 “ a a a a a a a”" in lines
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        ({"command": "vllm"}, {"flag kv-cache-dtype": "fp8"}, "kv-cache-dtype not set > fp8"),
+        ({"flag kv-cache-dtype": "fp8"}, {"program": "vllm"}, "kv-cache-dtype fp8 > not set"),
+        ({"flag kv-cache-dtype": "fp8"}, {"address": "box"}, "kv-cache-dtype fp8 > not known"),
+        ({"flag kv-cache-dtype": ""}, {"flag kv-cache-dtype": "fp8"}, 'kv-cache-dtype "" > fp8'),
+    ],
+)
+def test_a_setting_that_one_side_lacks_is_said_in_words(
+    a: dict[str, str], b: dict[str, str], said: str
+) -> None:
+    sides = replace(made.quality(), conditions_a=a, conditions_b=b)
+    assert dict(side_facts(sides))["B differs in"] == said
 
 
 def test_a_measure_of_another_version_is_shown_by_its_name() -> None:

@@ -22,13 +22,13 @@ ADDRESS = "http://box:8000"
 class Watch:
     """An engine with these counts of finished requests, one after the other; None: it does not say."""
 
-    def __init__(self, *counts: float | None) -> None:
+    def __init__(self, *counts: int | None) -> None:
         self._counts = iter(counts)
 
     async def read(self) -> EngineMetrics:
         count = next(self._counts)
-        absent = {"requests_finished": "llama.cpp does not report this metric"}
-        return EngineMetrics(requests_finished=count, absent={} if count is not None else absent)
+        absent = {"requests_finished": "llama.cpp does not report this metric"} if not count else {}
+        return EngineMetrics(requests_finished=count, absent=absent)
 
 
 def server(watch: Any, address: str = ADDRESS) -> ScoredServer:
@@ -55,7 +55,7 @@ def server(watch: Any, address: str = ADDRESS) -> ScoredServer:
     ],
 )
 async def test_requests_of_others_are_counted_or_it_is_said_that_they_are_not(
-    counts: tuple[float | None, ...], said: str
+    counts: tuple[int | None, ...], said: str
 ) -> None:
     measured = server(Watch(*counts))
     await measured.begin()

@@ -28,6 +28,10 @@ class ScoreError(Exception):
     stop."""
 
 
+class UnusableText(ScoreError):
+    """A text that this server cannot score; others it can."""
+
+
 class ImpossibleScore(ScoreError):
     """A server whose log probabilities cannot be right."""
 

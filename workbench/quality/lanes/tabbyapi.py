@@ -15,6 +15,7 @@ from workbench.quality.lanes.base import (
     Prompt,
     ScoreError,
     Send,
+    UnusableText,
     best,
     check_sent,
     first_choice,
@@ -39,7 +40,7 @@ class TabbyInterface(Interface):
     async def tokenize(self, text: str) -> Prompt:
         ids = await self._encode(text)
         if await self._decode(ids) != text:
-            raise ScoreError("the server's tokenizer does not give back the text that it was given")
+            raise UnusableText("the server's tokenizer does not give back the text")
         return Prompt(text, ids)
 
     async def text_of(self, prompt: Prompt) -> str:

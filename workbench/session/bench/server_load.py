@@ -141,7 +141,7 @@ class ServerLoad:
             if not model:
                 raise BenchError(
                     f"{base}/v1/models named no model: {served.problem}",
-                    next_step="give --model NAME",
+                    next_step="check the address; `workbench bench` takes the name with --model NAME",
                 )
             host = self._core.host.name if address.loopback else address.hostname
             server = ServerUnderTest(

@@ -201,7 +201,7 @@ def cost_lines(prefill: bool | None, options: QualityOptions, restarted: bool) -
     requests = {way: requests_of(texts, prefill=way) for way in (True, False)}
     each = f"{requests[True]} to {requests[False]} requests"
     if prefill is not None:
-        each = f"{requests[prefill]} requests"
+        each = count_of(requests[prefill], "request")
     return (
         f"{count_of(len(texts), 'text')} of the set {options.texts.name}, version "
         f"{options.texts.version}: {each} each time, one at a time",

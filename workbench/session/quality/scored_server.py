@@ -58,25 +58,29 @@ class ScoredServer:
     async def check_alone(self) -> None:
         """Raise InputError if the server serves others now: their requests would change the
         answers, and the scores would take memory that their requests need."""
+        serving = await self.serving_others()
+        if serving:
+            raise InputError(serving, next_step="wait until it is idle, or add --anyway")
+
+    async def serving_others(self) -> str:
+        """Return a sentence if the server serves others now; "" if it does not, as far as it says.
+        No request of this comparison may be in flight."""
         first = await self._watch.requests()
         await asyncio.sleep(_OTHERS_S)
         second = await self._watch.requests()
         busy = max(first.in_flight or 0, second.in_flight or 0)
         if not busy and first.counted == second.counted:
-            return
+            return ""
         said = f"it has {count_of(busy, 'request')}" if busy else "its counters move"
-        raise InputError(
-            f"{self.title} serves others ({said}), and its answers depend on their requests",
-            next_step="wait until it is idle, or add --anyway",
-        )
+        return f"{self.title} serves others ({said}), and its answers depend on their requests"
 
     async def begin(self) -> None:
         """Begin to count the requests of others."""
         self._before = (await self._watch.read()).requests_finished
 
     async def others(self) -> str:
-        """Return a sentence about the requests of others since `begin`, or why they are not known; ""
-        if there were none."""
+        """Return a sentence about the requests of others that ended since `begin`, or why they are
+        not known; "" if there were none."""
         read = await self._watch.read()
         after = read.requests_finished
         if after is None or self._before is None:

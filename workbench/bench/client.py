@@ -36,6 +36,7 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
 from workbench.bench.sse import SseError
 from workbench.bench.time_limits import ENDLESS_FROM, Limits
+from workbench.bench.trace_load import trace_load
 from workbench.bench.whole_answer import WholeAnswer, WholeAnswers
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
@@ -114,6 +115,9 @@ class Client:
         self._by_fd: dict[int, Slot] = {}
         self._slots = [Slot() for _ in range(max(1, self.spec.concurrency))]
         self._idle = deque(self._slots)  # sorted by the time at which they may start
+        # of conversations: what follows a request that has ended, and what may be sent now
+        self._next_turn: dict[int, int] = {}
+        self._turns: deque[int] = deque()
         self._warmup = Warmup(self.spec)
         self._phase = self._new_phase(self._warmup.limit, 0, warmup=True)
         self._start_until_ns = _NEVER
@@ -286,6 +290,12 @@ class Client:
         self._ready.append(Exchange(index, warmup, body, due_ns=due_ns, stream=self.spec.stream))
         return self._ready[-1]
 
+    def _prepare_turn(self) -> None:
+        """Prepare the request of a conversation whose request before has ended. It comes first."""
+        index = self._turns.popleft()
+        body = self.workload.body(index, warmup=False)
+        self._ready.appendleft(Exchange(index, False, body, stream=self.spec.stream))
+
     def _note_warmup(self, record: RequestRecord) -> None:
         if self._warmup.enough(record):
             self.on_steady()
@@ -317,6 +327,8 @@ class Client:
             0 < one.due_ns <= due_by_ns for one in self._ready
         ) + self._phase.give_up(due_by_ns)
         self._ready.clear()
+        self._turns.clear()
+        self._next_turn = {}
 
     def _start_due(self, now: int) -> int | None:
         """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at
@@ -337,10 +349,12 @@ class Client:
             self._drop_unsent_requests(self._start_until_ns - _GRAIN_NS)
         if not self._waiting():
             return None
+        if self._turns:
+            return 0
         return (self._ready[0] if self._ready else self._prepare()).due_ns
 
     def _waiting(self) -> int:
-        return len(self._ready) + self._phase.left
+        return len(self._ready) + len(self._turns) + self._phase.left
 
     def _in_flight(self) -> int:
         return len(self._slots) - len(self._idle)
@@ -357,7 +371,12 @@ class Client:
 
     def _new_phase(self, requests: int, begin_ns: int, *, warmup: bool) -> RequestPhase:
         times = self.share.times(arrivals(self._whole, warmup=warmup))
-        return RequestPhase(warmup, requests, times, begin_ns, self.share.first, self.share.of)
+        phase = RequestPhase(warmup, requests, times, begin_ns, self.share.first, self.share.of)
+        if self._whole.has_conversations and not warmup:
+            talks = trace_load(self._whole.trace)
+            self._next_turn = dict(talks.next_turn)
+            phase.order, phase.left = talks.first_turns, self.share.count(len(talks.first_turns))
+        return phase
 
     def _begin_measuring(self) -> None:
         good = [r for r in self.warmups if r.ok and r.index >= self._warmup.first]
@@ -415,7 +434,9 @@ class Client:
     # -- one request -------------------------------------------------------------------------------
 
     def _start(self, slot: Slot) -> None:
-        if not self._ready:
+        if self._turns:
+            self._prepare_turn()
+        elif not self._ready:
             self._prepare()
         slot.exchange = self._ready.popleft()
         self._connect_or_send(slot)
@@ -660,6 +681,8 @@ class Client:
         self._failed += error is not None
         self._unheard += error is not None
         self._ended.append((exchange, error, detail))
+        if not exchange.warmup and exchange.index in self._next_turn:
+            self._turns.append(self._next_turn[exchange.index])
         self._start_next(slot)
 
     def _start_next(self, slot: Slot) -> None:
@@ -750,11 +773,16 @@ class Client:
         )
 
     def _give_up(self, why: str) -> None:
-        left = self._waiting()
+        left = self._unstarted() if self._next_turn else self._waiting()
         self._drop_unsent_requests(time.monotonic_ns())
         if left and self.phase == "measuring":
             self._gave_up = self._gave_up or why
             self._not_sent += left
+
+    def _unstarted(self) -> int:
+        """Return how many requests of conversations have not started."""
+        ended = len(self.counted) + sum(not one.warmup for one, _, _ in self._ended)
+        return self.spec.requests - ended - self._in_flight()
 
     def progress(self) -> BenchProgress:
         warming = self.phase == "warming up"

@@ -103,7 +103,7 @@ def _facts(
         dropped=tuple(dict.fromkeys(chain.from_iterable(r.dropped for r in reports))),
         client_cpu_pct=max(used, default=None),  # the busiest process limits the load
         calibrated=any(r.calibrated for r in reports),
-        prompt_words=None if spec.prompts else reports[0].words,
+        prompt_words=None if spec.prompts or spec.has_conversations else reports[0].words,
         capped=sum(r.capped for r in reports),
         unsent=sum(r.unsent for r in reports),
         window=window,
@@ -129,7 +129,7 @@ def _text(
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
     load = set_features(answers, dict(reasons.most_common()), seen)
-    words = None if spec.prompts else reports[0].words
+    words = None if spec.prompts or spec.has_conversations else reports[0].words
     return TextReport(replace(load, prompt_words=words))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
+from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
 from workbench.model.lazy_dataclass import dataclass
 
@@ -42,7 +43,15 @@ class Share:
         """Return `spec` with the numbers of streams and requests of this share. The request rate
         remains the rate of the whole load."""
         streams, requests, warmup = map(self.count, (spec.concurrency, spec.requests, spec.warmup))
+        if spec.has_conversations and self.of > 1:
+            requests = self._turns(spec)
         return replace(spec, concurrency=streams, requests=requests, warmup=warmup)
+
+    def _turns(self, spec: BenchSpec) -> int:
+        """Return the number of requests of the conversations of this share."""
+        talks = trace_load(spec.trace)
+        mine = {*talks.first_turns[self.first :: self.of]}
+        return sum(talks.first_turn_of(index) in mine for index in range(spec.requests))
 
     def times(self, times: Iterator[float] | None) -> Iterator[float] | None:
         """Return an iterator over the due times of this share's requests. `times` yields the due

@@ -141,7 +141,7 @@ def _prompt(line: Any) -> str | list[dict[str, Any]]:
         return _messages(line["messages"])
     turns = line.get("conversations", line.get("conversation"))
     if isinstance(turns, list):
-        return _messages([_turn(turn) for turn in turns])
+        return _messages([message_of(turn) for turn in turns])
     fields = ", ".join(map(str, line)) or "no fields"
     raise ValueError(
         f"the prompt has no field prompt, text, messages or conversations; its fields are {fields}"
@@ -154,7 +154,9 @@ def _text(text: str) -> str:
     return text
 
 
-def _turn(turn: Any) -> dict[str, Any]:
+def message_of(turn: Any) -> dict[str, Any]:
+    """Return the message of an entry of a ShareGPT conversation. Raises ValueError for an invalid
+    one."""
     speaker = turn.get("from") if isinstance(turn, dict) else None
     if (
         not isinstance(speaker, str)

@@ -324,6 +324,8 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
             else (", each with a random mark in front, so that no cache contains it")
         )
         notes = [f"{length}, from {spec.prompts_name or 'a file'}{marked}"]
+    elif spec.has_conversations:
+        notes = [f"{length}, from {spec.trace_name}, each with a mark of its conversation in front"]
     elif spec.trace_name:
         how = "by the server's tokenizer" if spec.prompt_words else "by the warm-up's usage"
         notes = [f"{length} ({spec.input_tokens} in the trace, {how})"]

@@ -30,6 +30,8 @@ def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
     """Return an iterator over the times at which requests are due, in seconds after the
     start of the warm-up (`warmup`) or of the measured part. None if requests have no due times,
     because the spec has neither a request rate nor a trace. The warm-up of a trace has none."""
+    if spec.has_conversations:
+        return None
     if spec.trace:
         times_s = trace_load(spec.trace).times_s
         return None if warmup else iter([at_s / (spec.speed or 1.0) for at_s in times_s])
@@ -60,7 +62,8 @@ def _poisson(rate: float, seed: str) -> Iterator[float]:
 class RequestPhase:
     """Progress through one phase of a run: the warm-up or the measured part. `left` is the number
     of requests that have not started, `next` the index of the next request, and `step` the
-    difference between the indices of two successive requests. `times` yields the due times of the
+    difference between the indices of two successive requests. With `order`, these are places in it,
+    and the indices are there. `times` yields the due times of the
     requests, and is None without a request rate."""
 
     warmup: bool
@@ -69,11 +72,13 @@ class RequestPhase:
     begin_ns: int
     next: int = 0
     step: int = 1
+    order: Sequence[int] | None = None
 
     def take(self) -> tuple[int, int]:
         """Return (index, due time) of the next request, and count it as started. The due time is in
         monotonic nanoseconds; 0 means at once."""
-        index, self.next = self.next, self.next + self.step
+        index = self.next if self.order is None else self.order[self.next]
+        self.next += self.step
         self.left -= 1
         due = 0 if self.times is None else self.begin_ns + int(next(self.times) * 1e9)
         return index, due

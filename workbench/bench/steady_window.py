@@ -19,6 +19,7 @@ from itertools import accumulate
 
 from workbench.bench.records import SILENT, RequestRecord
 from workbench.bench.schedule import STEADY_ROUNDS
+from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
 from workbench.model.lazy_dataclass import dataclass
 
@@ -70,12 +71,27 @@ def window_of(
     if not spec.has_schedule and spec.concurrency == 1:
         return Window(STEADY, *whole)
     begin = max(ramp_end_s, min(end_s(r) for r in good))
+    if spec.trace and spec.has_conversations:
+        # from then on, a stream whose conversation ends has no other one
+        first_turns = {*trace_load(spec.trace).first_turns}
+        end = max((r.start_s for r in counted if r.index in first_turns), default=begin)
+        return _steady_between(spec, good, whole, begin, end)
     last: dict[int, float] = {}
     for record in counted:
         last[record.index % processes] = max(
             record.start_s, last.get(record.index % processes, 0.0)
         )
-    end = min(last.values())
+    return _steady_between(spec, good, whole, begin, min(last.values()))
+
+
+def _steady_between(
+    spec: BenchSpec,
+    good: Sequence[RequestRecord],
+    whole: tuple[float, float],
+    begin: float,
+    end: float,
+) -> Window:
+    """Return the steady window from `begin` to `end`, or the whole run if that is too short."""
     if not spec.has_schedule:
         needed = STEADY_ROUNDS * spec.concurrency
         short = (

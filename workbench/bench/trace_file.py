@@ -1,8 +1,9 @@
 """Files of recorded traffic: the times and lengths of requests, and which of them share a prefix.
 
 The format is found by the content of the file: Mooncake JSONL (`timestamp` in ms, `input_length`,
-`output_length`, `hash_ids`), the CSV of Azure's LLM inference traces (2023 and 2024), and the CSV of
-BurstGPT. Only as many lines are read as are used.
+`output_length`, `hash_ids`), the CSV of Azure's LLM inference traces (2023 and 2024), the CSV of
+BurstGPT, and the conversations of ShareGPT, which have text but no times. Only as many lines are read
+as are used.
 """
 
 from __future__ import annotations
@@ -18,6 +19,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from workbench.bench.trace_conversations import (
+    Turn,
+    array_entries,
+    entries_of,
+    is_conversation,
+    read_turns,
+)
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
@@ -26,6 +34,7 @@ MOST_REQUESTS = 200_000
 _MOST_LINE_BYTES = 1 << 20
 _MOST_TOKENS = 2_000_000  # of one prompt or answer
 _MOST_TIME = 1e15  # in the unit of the file
+_HEAD_BYTES = 4096
 _BOM = b"\xef\xbb\xbf"
 _LARGE = 1_000_000_000
 _BLOCK_TOKENS = 512  # of a Mooncake trace,
@@ -34,23 +43,25 @@ _EXPECTED = (
     'give a Mooncake trace (JSON lines such as {"timestamp": 0, "input_length": 655, '
     '"output_length": 52, "hash_ids": [0, 1]}), or a CSV file with the columns '
     "TIMESTAMP,ContextTokens,GeneratedTokens (Azure) or Timestamp,Request tokens,Response tokens "
-    "(BurstGPT)"
+    "(BurstGPT), or the conversations of ShareGPT"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The traffic that a file describes. `requests` are the values for BenchSpec.trace, and `name`
-    is stored with a result. `seconds` is the time from the first request to the last one. `reuse` is
+    is stored with a result. `seconds` is the time from the first request to the last one, None for
+    conversations. `conversations` is their number, 0 for other traces. `reuse` is
     the share of the prompt tokens that a prefix cache without limit would reuse. The tokens are
     means over the requests, rounded."""
 
     requests: tuple[str, ...]
     name: str
-    seconds: float
+    seconds: float | None
     reuse: float
     input_tokens: int
     output_tokens: int
+    conversations: int = 0
 
 
 class _Row(NamedTuple):
@@ -79,6 +90,9 @@ def read(path: str | Path, first: int | None = None) -> Trace:
             what = "is not a regular file" if path.exists() else "does not exist"
             raise InputError(f"{path} {what}", next_step="check the file given by --trace")
         with path.open("rb") as file:
+            talks = _conversations_in(path, file)
+            if talks is not None:
+                return _trace_of_turns(path, read_turns(path, talks, most))
             parse, form, lines = _form_of(path, file)
             for number, line in lines:
                 row = _parsed(path, number, parse, line)
@@ -123,6 +137,52 @@ def _trace(path: Path, form: str, rows: Sequence[_Row], prompts: _Prompts, empty
     )
 
 
+def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] | None:
+    """Return the entries of a file of conversations; None for a file of another format, from whose
+    beginning nothing was read."""
+    head = file.read(_HEAD_BYTES).removeprefix(_BOM).lstrip()
+    file.seek(0)
+    if head.startswith(b"["):
+        return array_entries(path, file) if b"\0" not in head else None
+    if not head.startswith(b"{"):
+        return None
+    _, line = next(_lines(path, file))
+    file.seek(0)
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        entry = None  # reported with the other lines
+    if not is_conversation(entry):
+        return None
+    return ((f"{path}:{number}", _json(path, number, line)) for number, line in _lines(path, file))
+
+
+def _json(path: Path, number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except RecursionError:
+        _refuse(path, number, "the JSON is nested too deeply")
+    except json.JSONDecodeError as error:
+        _refuse(path, number, f"not JSON: {error.msg} at column {error.colno}")
+
+
+def _trace_of_turns(path: Path, turns: Sequence[Turn]) -> Trace:
+    requests = entries_of(turns)
+    digest = hashlib.sha256("\n".join(requests).encode()).hexdigest()[:12]
+    talks = sum(turn.before is None for turn in turns)
+    prompt_tokens = sum(turn.input_tokens for turn in turns)
+    size = f"{count_of(len(turns), 'request')}, {count_of(talks, 'conversation')}"
+    return Trace(
+        requests=requests,
+        name=f"{path.name} ({size}, ShareGPT, sha256 {digest})",
+        seconds=None,
+        reuse=round(sum(turn.reused_tokens for turn in turns) / prompt_tokens, 6),
+        input_tokens=max(1, round(prompt_tokens / len(turns))),
+        output_tokens=max(1, round(sum(turn.output_tokens for turn in turns) / len(turns))),
+        conversations=talks,
+    )
+
+
 # ---- the lines of a file
 
 
@@ -134,7 +194,7 @@ def _form_of(path: Path, file: BinaryIO) -> tuple[Parse, str, Iterator[tuple[int
     if first is None:
         raise InputError(f"{path} is empty", next_step=_EXPECTED)
     number, text = first
-    if text.startswith(("{", "[")):
+    if text.startswith("{"):
         return _mooncake, "Mooncake", chain([first], lines)
     header = [cell.strip().casefold() for cell in _cells(path, number, text)]
     for form, columns, seconds in (

@@ -3,6 +3,10 @@
 An entry of `BenchSpec.trace` is a JSON array: the time of the request in seconds after the first
 one, the length of its answer in tokens, and its prompt as an array of block numbers and lengths in
 turn. Two requests whose prompts begin with the same blocks share that beginning.
+
+In a trace of conversations, the first value of an entry is the number of the request that must end
+before, or null for the first one of a conversation, and the last value is an array of the messages
+that are added to the prompt of that request.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import json
 from functools import cache
 from typing import Any
 
+_CHARACTERS_PER_TOKEN = 4
 BLOCK_TOKENS = 512  # for which `Workload.words` counts the pieces of text of a prompt
 
 
@@ -24,13 +29,47 @@ class TraceLoad:
         self.output_tokens: list[int] = []
         self.most_input_tokens = 0
         self.most_tokens = 0  # of the prompt and the answer of one request
-        for entry in entries:
+        # of a trace of conversations:
+        self.first_turns: list[int] = []
+        self.next_turn: dict[int, int] = {}
+        self._before: list[int | None] = []
+        self._characters: list[int] = []
+        for index, entry in enumerate(entries):
             at_s, output, blocks = json.loads(entry)
-            prompt_tokens = sum(blocks[1::2])
-            self.times_s.append(at_s)
             self.output_tokens.append(output)
+            if blocks and isinstance(blocks[0], dict):
+                self._note_turn(index, at_s, blocks)
+                prompt_tokens = self._characters[index] // _CHARACTERS_PER_TOKEN
+            else:
+                self.times_s.append(at_s)
+                prompt_tokens = sum(blocks[1::2])
             self.most_input_tokens = max(self.most_input_tokens, prompt_tokens)
             self.most_tokens = max(self.most_tokens, prompt_tokens + output)
+
+    def _note_turn(self, index: int, before: int | None, added: list[dict[str, Any]]) -> None:
+        had = 0 if before is None else self._characters[before]
+        self._characters.append(had + sum(len(message["content"]) for message in added))
+        self._before.append(before)
+        if before is None:
+            self.first_turns.append(index)
+        else:
+            self.next_turn[before] = index
+
+    def first_turn_of(self, index: int) -> int:
+        """Return the first request of the conversation of request `index`."""
+        before = self._before[index]
+        while before is not None:
+            index, before = before, self._before[before]
+        return index
+
+    def messages(self, index: int) -> list[dict[str, Any]]:
+        """Return the messages of request `index` of a conversation, with all before them."""
+        parts: list[list[dict[str, Any]]] = []
+        at: int | None = index
+        while at is not None:
+            parts.append(json.loads(self._entries[at])[2])
+            at = self._before[at]
+        return [message for part in reversed(parts) for message in part]
 
     def blocks(self, index: int) -> list[tuple[int, int]]:
         """Return (block number, tokens) for each block of the prompt of request `index`."""

@@ -6,6 +6,7 @@ from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
 from workbench.model.lazy_dataclass import dataclass
 
 _APART_PCT = 2.0  # of the prompt tokens
+_TALKS_APART_PCT = 5.0  # of conversations, whose tokens are estimated from their characters
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
 
 
@@ -26,18 +27,19 @@ def reuse_findings(
         return ReuseFindings()
     expected_pct = 100 * spec.trace_reuse
     said = f"a prefix cache without limit would reuse {expected_pct:.1f} % of the trace's prompt tokens"
+    apart_pct = _TALKS_APART_PCT if spec.has_conversations else _APART_PCT
     counted = _counted(summary, during)
     if counted is None:
         return ReuseFindings(notes=(f"{said}; the engine does not count reused tokens",))
     hits, prompt_tokens = counted
     measured_pct = 100 * hits / prompt_tokens
     template = _TEMPLATE_TOKENS * summary.requests_ok if spec.endpoint == "chat" else 0
-    most_pct = expected_pct + _APART_PCT + 100 * template / prompt_tokens
+    most_pct = expected_pct + apart_pct + 100 * template / prompt_tokens
     both = f"{said}, and the engine reused {measured_pct:.1f} %"
     if measured_pct > most_pct:
         why = "the server has answered such prompts before, or others sent some"
         return ReuseFindings(marks=(f"{both}: {why}",))
-    if measured_pct < expected_pct - _APART_PCT:
+    if measured_pct < expected_pct - apart_pct:
         why = (
             "its cache is off or too small, or requests began before those that they share a "
             "prefix with had computed it"

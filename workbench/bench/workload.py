@@ -96,7 +96,9 @@ class Workload:
     def __init__(self, spec: BenchSpec) -> None:
         self.spec = spec
         self.dropped: list[str] = []
-        self._trace = trace_load(spec.trace) if spec.trace else None
+        load = trace_load(spec.trace) if spec.trace else None
+        self._trace = None if spec.has_conversations else load
+        self._talks = load if spec.has_conversations else None
         uncounted = max(1, spec.input_tokens) if self._trace is None else BLOCK_TOKENS
         self.words = spec.prompt_words or uncounted
         self.calibrated = False
@@ -116,8 +118,9 @@ class Workload:
         depends only on the seed and the index, so that A and B of a comparison request equal
         lengths."""
         spec = self.spec
-        if self._trace is not None:
-            return spec.max_tokens if warmup else self._trace.output_tokens[index]
+        load = self._trace or self._talks
+        if load is not None:
+            return spec.max_tokens if warmup else load.output_tokens[index]
         if self._own and (length := self._own_lengths[index % len(self._own)]) is not None:
             return length
         if not spec.length_spread:
@@ -203,6 +206,8 @@ class Workload:
         """Return a text that is equal for two requests whose prompts differ only in their mark."""
         if self._own:
             return f"{index % len(self._own)}"
+        if self._talks is not None:
+            return f"{index}"
         if self._trace is not None:
             return str(self._trace.blocks(index))
         if self._real is not None:
@@ -215,7 +220,11 @@ class Workload:
         return self._fields_of(self._asked(index, warmup))
 
     def _asked(self, index: int, warmup: bool) -> Any:
-        """Return the prompt of request `index`: a text or messages."""
+        """Return the prompt of request `index`: a text or messages. Of a conversation, all requests
+        have one mark, so that each contains the one before."""
+        if self._talks is not None and not warmup:
+            mark = request_mark(self.spec.salt, f"r/{self._talks.first_turn_of(index)}")
+            return _marked(self._talks.messages(index), f"[{mark}] ")
         if not self._own:
             return self.prompt(index, warmup=warmup)
         asked = self._own[index % len(self._own)]
@@ -244,7 +253,7 @@ class Workload:
             around = whole.split(_to_json(place))
             self._bodies[form] = around
         # the user's own fields may replace the prompt: then it has no place
-        as_it_is = not self._own and self._real is None  # words need no escape
+        as_it_is = isinstance(asked, str) and not self._own and self._real is None
         quoted = f'"{asked}"' if as_it_is else _to_json(asked)
         return quoted.join(around).encode("utf-8", "replace")
 
@@ -316,7 +325,7 @@ class Workload:
         Nothing changes for the user's own prompts, or if the server's tokenizer already determined
         the length.
         """
-        if self._own or self.spec.prompt_words:
+        if self._own or self._talks is not None or self.spec.prompt_words:
             return
         wanted = self.spec.input_tokens
         if self._trace is not None:

@@ -250,7 +250,7 @@ class BenchSpec:
         metadata=declared(
             "--trace FILE",
             "replay recorded traffic: times, lengths and shared prefixes from a Mooncake JSONL, an "
-            "Azure LLM CSV or a BurstGPT CSV",
+            "Azure LLM CSV or a BurstGPT CSV, or ShareGPT's conversations turn by turn",
             SHAPE,
             argument="trace_file",
         ),
@@ -407,6 +407,11 @@ class BenchSpec:
         """Whether requests start at times of their own, whatever the server does: at a rate, or at
         the times of a trace."""
         return self.rate is not None or self.trace_s is not None
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether the load replays conversations, each request of which follows the one before."""
+        return bool(self.trace_name) and self.trace_s is None
 
     @property
     def trace_text(self) -> str:

@@ -370,7 +370,8 @@ def workload_facts(result: BenchResult) -> tuple[Row, ...]:
         value = getattr(spec, field.name)
         is_set = value is not None and value != "" and value != ()
         is_known = _is_known(result, field.name) or field.name == "profile"
-        if field.name == "content" and (spec.prompts_name or spec.command):
+        own_text = spec.prompts_name or spec.command or spec.has_conversations
+        if field.name == "content" and own_text:
             continue  # of synthetic prompts only
         if field.name not in _SPEC_FIELDS_NOT_LISTED and is_set and is_known:
             rows.append((field.name.replace("_", " "), setting_text(value)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from workbench.bench import trace_file
+from workbench.bench import trace_conversations, trace_file
 from workbench.bench.trace_load import trace_load
 from workbench.model.errors import InputError
 
@@ -36,6 +36,21 @@ BURST_3 = """Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tok
 30.5,9f-1,4.2,GPT-4,100,20,120,Conversation log
 12.25,,1.5,ChatGPT,40,7,47,API log
 """
+TALKS = [
+    {
+        "id": "a",
+        "conversations": [
+            {"from": "gpt", "value": "an answer without its question"},
+            {"from": "human", "value": "What is a ferry? " * 20},
+            {"from": "gpt", "value": "A ship. " * 10},
+            {"from": "human", "value": "Who pays?"},
+            {"from": "gpt", "value": "You."},
+            {"from": "human", "value": "nobody answers this"},
+        ],
+    },
+    {"conversations": [{"from": "gpt", "value": "alone"}]},
+    {"conversations": [{"from": "user", "value": "船は何時?"}, {"from": "gpt", "value": "六時。"}]},
+]
 
 
 def lines(*rows: Any) -> str:
@@ -127,6 +142,40 @@ def test_the_first_requests_are_read_without_the_rest(tmp_path: Path) -> None:
     assert found.name != read(tmp_path, lines(*MOONCAKE[:3])).name
 
 
+@pytest.mark.parametrize(
+    "text", [lines(*TALKS), json.dumps(TALKS), "\ufeff" + json.dumps(TALKS, indent=1)]
+)
+def test_conversations_are_requests_turn_by_turn(tmp_path: Path, text: str) -> None:
+    found = read(tmp_path, text)
+    assert found.name.startswith("trace.any (3 requests, 2 conversations, ShareGPT, sha256 ")
+    assert found.seconds is None and found.conversations == 2
+    load = trace_load(found.requests)
+    assert load.first_turns == [0, 2] and load.next_turn == {0: 1}
+    assert [load.first_turn_of(index) for index in range(3)] == [0, 0, 2]
+    assert [one["role"] for one in load.messages(1)] == ["user", "assistant", "user"]
+    assert (
+        load.messages(1)[:1] == load.messages(0) and load.messages(1)[2]["content"] == "Who pays?"
+    )
+    assert load.output_tokens == [20, 1, 2]
+    # 85 tokens of the first question are in the second request too
+    assert found.reuse == pytest.approx(85 / (85 + (85 + 20 + 2) + 3), abs=1e-6)
+    assert len(read(tmp_path, text, first=1).requests) == 1
+
+
+def test_a_large_array_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = read(tmp_path, json.dumps(TALKS))
+    monkeypatch.setattr(trace_conversations, "_CHUNK", 7)
+    assert read(tmp_path, json.dumps(TALKS)) == whole
+    beginning = json.dumps(TALKS).partition('"alone"')[0]
+    assert len(read(tmp_path, beginning + "no JSON", first=1).requests) == 1
+    monkeypatch.setattr(trace_conversations, "_MOST_ENTRY", 100)
+    with pytest.raises(InputError, match="entry 1: not JSON"):
+        read(tmp_path, json.dumps(TALKS))
+    monkeypatch.setattr(trace_conversations, "_MOST_TEXT", 500)
+    with pytest.raises(InputError, match="the conversations have more than"):
+        read(tmp_path, lines(*TALKS))
+
+
 def row(**fields: Any) -> str:
     return json.dumps({**MOONCAKE[0], **fields})
 
@@ -150,8 +199,15 @@ def row(**fields: Any) -> str:
         (row(hash_ids=[1, 2]) + "\n" + row(hash_ids=[1, 2, 3, 4, 5]), ":2: 5 hashes for 1,124"),
         (row(hash_ids=[*range(2000)]), ":1: 2,000 hashes for 1,124 prompt tokens"),
         ('{"prompt": "hello"}', ":1: the request has no timestamp; its fields are prompt"),
-        ("[1, 2]", "the request is not a JSON object"),
+        ("[1, 2]", "entry 1: the entry is no conversation"),
         ("[" * 20000, "the JSON is nested too deeply"),
+        ("[]", "contains no answered question"),
+        (json.dumps(TALKS)[:-5], "entry 3: the file ends in it"),
+        ('[{"conversations": 5}]', "entry 1: the conversation is not a list"),
+        ('[{"conversations": [{"from": "dog", "value": "x"}]}]', 'entry 1: each entry of "conv'),
+        (lines(TALKS[0], 5), ":2: the entry is no conversation"),
+        (lines(TALKS[0]) + '\n{"conv', ":2: not JSON"),
+        (lines(TALKS[2]).replace("\\u6642", "\\ud800"), ":1: 'utf-8' codec can't encode"),
         (b"\x7fELF\x02\x01\x01\x00\x00", ":1: the file is binary"),
         (b"caf\xe9,1,2\n", ":1: the line is not UTF-8"),
         ("a,b,c\n1,2,3\n", ":1: the line is neither a JSON object nor the header of a known"),
@@ -193,7 +249,18 @@ def test_too_many_requests_need_a_limit(tmp_path: Path, monkeypatch: pytest.Monk
 # -- any file at all
 
 
-_WHOLE = tuple(text.encode() for text in (lines(*MOONCAKE), AZURE, AZURE_2024, BURST, BURST_3))
+_WHOLE = tuple(
+    text.encode()
+    for text in (
+        lines(*MOONCAKE),
+        AZURE,
+        AZURE_2024,
+        BURST,
+        BURST_3,
+        lines(*TALKS),
+        json.dumps(TALKS),
+    )
+)
 _ODD = (
     b"-1",
     b"1e999",
@@ -243,10 +310,14 @@ def check_spoiled(path: Path, seeds: range) -> tuple[int, int]:
             refused += 1
             continue
         taken += 1
+        assert 0 <= found.reuse < 1, seed
+        if found.seconds is None:
+            load = trace_load(found.requests)
+            assert all(load.messages(index) for index in range(len(found.requests))), seed
+            continue
         made = requests(found)
         assert made == sorted(made, key=lambda one: one[0]), seed
         assert made[0][0] == 0 and all(prompt and answer for _, prompt, answer in made), seed
-        assert 0 <= found.reuse < 1, seed
     return taken, refused
 
 

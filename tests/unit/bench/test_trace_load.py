@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_server import Request, ScriptedServer, Step, chat_events, chunked
+from scripted_server import Request, ScriptedServer, Step, chat_events, chunked, plain
 from support.made_results import result
 
 from workbench.bench import prompt_length, runner, trace_file
@@ -146,6 +146,100 @@ def test_two_processes_share_a_trace(tmp_path: Path) -> None:
     with ScriptedServer(answer) as server:
         outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=2))
     assert sorted(one["output_tokens"] for one in outcome.samples) == [*range(1, 12)]
+
+
+# -- conversations
+
+
+def talks(many: int, turns: int) -> list[dict[str, Any]]:
+    """Return conversations in which question n of conversation c is "q c n"."""
+
+    def said(one: int, turn: int) -> list[dict[str, str]]:
+        question = {"from": "human", "value": f"q {one} {turn}"}
+        return [question, {"from": "gpt", "value": f"an answer of {turn} " * 2}]
+
+    return [
+        {"conversations": [part for turn in range(turns + one % 2) for part in said(one, turn)]}
+        for one in range(many)
+    ]
+
+
+def questions(request: Request) -> list[str]:
+    messages = request.body["messages"]
+    return [one["content"].rpartition("] ")[2] for one in messages if one["role"] == "user"]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_conversations_are_replayed_turn_by_turn(tmp_path: Path, processes: int) -> None:
+    spec = spec_of(tmp_path, talks(5, 3), concurrency=4, warmup=2)
+    assert spec.requests == 17 and not spec.has_schedule and not spec.has_real_text
+    with ScriptedServer(answer) as server:
+        outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=processes))
+        sent = [questions(one) for one in server.requests if questions(one)[0].startswith("q")]
+        marks = {one.body["messages"][0]["content"][:14] for one in server.requests}
+    assert outcome.summary.requests_ok == 17 and not outcome.partial
+    for one in range(5):
+        own = [asked for asked in sent if asked[0] == f"q {one} 0"]
+        assert own == [[f"q {one} {turn}" for turn in range(n)] for n in range(1, 4 + one % 2)]
+    assert len(marks) == 5 + 2, "one for each conversation and each request of the warm-up"
+    of_talks = [r for r in outcome.samples if r["index"] < 3]
+    ends = [one["start_s"] + one["end_us"] / 1e6 for one in of_talks]
+    ordered = sorted(of_talks, key=lambda one: one["index"])
+    assert [one["index"] for one in ordered] == [0, 1, 2]
+    assert all(a <= b["start_s"] for a, b in zip(sorted(ends), ordered[1:], strict=False))
+
+
+def test_a_failed_turn_does_not_end_its_conversation(tmp_path: Path) -> None:
+    def fails_once(request: Request, n: int) -> list[Step]:
+        if questions(request) == ["q 0 0"]:
+            return [plain("500 Internal Server Error", {"error": "no"})]
+        return answer(request, n)
+
+    spec = spec_of(tmp_path, talks(2, 2), concurrency=1, warmup=0)
+    with ScriptedServer(fails_once) as server:
+        outcome = asyncio.run(runner.run(replace(spec, url=server.url)))
+    assert (outcome.summary.requests_ok, outcome.summary.requests_failed) == (4, 1)
+
+
+def test_conversations_end_with_the_time_of_the_run(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, talks(40, 60), concurrency=2, warmup=0, seconds=0.3)
+    with ScriptedServer(answer) as server:
+        outcome = asyncio.run(runner.run(replace(spec, url=server.url)))
+    assert 2 <= outcome.summary.requests_ok < spec.requests and not outcome.partial
+    assert not any("were not sent" in note for note in outcome.summary.notes)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"speed": 2.0}, "the conversations have no times"),
+        ({"content": "text"}, "the conversations have text of their own"),
+        ({"endpoint": "completions"}, "as messages of a chat"),
+        ({"concurrency": 6}, "5 conversations cannot keep 6 streams busy"),
+    ],
+)
+def test_options_that_conversations_decide_are_refused(
+    tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        spec_of(tmp_path, talks(5, 2), **given)
+
+
+def test_the_steady_window_of_conversations_ends_when_the_last_one_begins(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, talks(4, 8), concurrency=2)
+    counted = [
+        replace(record_of(0, 0.1 * index, 0.1), index=index, due_s=None) for index in range(34)
+    ]
+    window = window_of(spec, counted)
+    assert (window.name, window.end_s) == ("steady", pytest.approx(2.5))  # 8 + 9 + 8 requests
+    assert (
+        reuse_of(spec, 40.0).marks and not reuse_of(spec, 100 * (spec.trace_reuse or 0) - 4).marks
+    )
+
+
+def reuse_of(spec: BenchSpec, percent: float) -> Any:
+    during = EngineDuring(prefix_hit_tokens=round(36.48 * percent), prompt_tokens=3648 + 500)
+    return reuse_findings(spec, summary_of(None), during, partial=False)
 
 
 # -- what a result says

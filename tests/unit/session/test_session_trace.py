@@ -76,6 +76,16 @@ def of_reuse(texts: tuple[str, ...]) -> list[str]:
 @pytest.mark.slow
 def test_a_trace_is_replayed_and_stored_by_its_name(tmp_path: Path) -> None:
     path = conversations(tmp_path / "talks.jsonl")
+    talks = tmp_path / "talks.json"
+    said = [
+        part
+        for turn in range(4)
+        for part in (
+            {"from": "human", "value": f"what about number {turn} of the list " * 40},
+            {"from": "gpt", "value": f"number {turn} is fine"},
+        )
+    ]
+    talks.write_text(json.dumps([{"conversations": said}] * 3))
 
     async def scenario(session: Session, run_id: str) -> None:
         # one at a time, so that each prompt is in the cache before the next one comes
@@ -105,6 +115,13 @@ def test_a_trace_is_replayed_and_stored_by_its_name(tmp_path: Path) -> None:
         assert named == {"speed"}
         other = replace(result, spec=replace(spec, trace_name="other.jsonl (18 requests)"))
         assert not compare(result, other).like_for_like
+
+        talked = await replayed(session, run_id, trace_file=str(talks), concurrency=2)
+        assert talked.summary.requests_ok == 12 and talked.spec.has_conversations
+        assert "content" not in dict(workload_facts(talked))
+        assert not of_reuse(talked.summary.marked), talked.summary.marked
+        (note,) = of_reuse(talked.summary.notes)
+        assert "would reuse 59.9 %" in note
 
     on_vllm(scenario)
 

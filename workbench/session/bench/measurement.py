@@ -266,7 +266,8 @@ class Measurement:
         if await tokenizer.count({"prompt": "one"}) is None:
             return
         self._count = tokenizer.count
-        if not (self._spec.prompts or self._spec.prompt_words):
+        own = self._spec.prompts or self._spec.has_conversations
+        if not (own or self._spec.prompt_words):
             await (self._fit_trace if self._spec.trace else self._fit_prompts)(tokenizer)
 
     async def _fit_prompts(self, tokenizer: Tokenizer) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 8  # requests per stream if only the concurrency is given
 OPEN_STREAMS = 256  # limit of requests in flight at a rate; reaching it distorts the rate
+DEFAULT_STREAMS = 8  # of conversations
 OPEN_S = 30.0  # duration of a rate without a given end
 UNCOUNTED = 1_000_000  # requests of a run that ends by time
 _OWN_OPTIONS = {  # fields of a request that only these options may set
@@ -114,7 +115,7 @@ def _derived_counts(given: Mapping[str, Any]) -> dict[str, Any]:
     """
     fitting: dict[str, Any] = {}
     if given.get("trace_name"):
-        return {"concurrency": OPEN_STREAMS}
+        return {"concurrency": OPEN_STREAMS} if given.get("trace_s") is not None else {}
     if "rate" in given:
         fitting = {"requests": max(16, ceil(OPEN_S * given["rate"])), "concurrency": OPEN_STREAMS}
     elif "concurrency" in given:
@@ -166,6 +167,19 @@ def _trace(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
         )
     _check({name: given[name] for name in ("speed", "first", "seconds") if name in given})
     found = trace_file.read(file, given.get("first"))
+    fields = {
+        "trace": found.requests,
+        "trace_name": found.name,
+        "trace_reuse": found.reuse,
+        "requests": len(found.requests),
+        "input_tokens": found.input_tokens,
+        "max_tokens": found.output_tokens,
+        "until_steady": False,
+        "shared_prefix": False,
+        "length_spread": 0.0,
+    }
+    if found.seconds is None:
+        return fields | _conversation_fields(found.conversations, given)
     lasts_s = found.seconds / given.get("speed", 1.0)
     if min(lasts_s, given.get("seconds", lasts_s)) > LONGEST_RUN_S:
         raise InputError(
@@ -174,19 +188,29 @@ def _trace(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
             next_step=f"give --first N, --seconds S, or --speed {lasts_s / LONGEST_RUN_S:,.0f}x "
             "and more",
         )
-    return {
-        "trace": found.requests,
-        "trace_name": found.name,
-        "trace_s": lasts_s,
-        "trace_reuse": found.reuse,
-        "requests": len(found.requests),
-        "input_tokens": found.input_tokens,
-        "max_tokens": found.output_tokens,
-        "content": "text",
-        "until_steady": False,
-        "shared_prefix": False,
-        "length_spread": 0.0,
-    }
+    return fields | {"trace_s": lasts_s, "content": "text"}
+
+
+def _conversation_fields(conversations: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of BenchSpec for a trace of conversations, which have no times and text of
+    their own."""
+    if "speed" in given:
+        raise InputError(
+            "the conversations have no times, so --speed has no effect",
+            next_step="leave out --speed; --concurrency is the number of conversations at a time",
+        )
+    if "content" in given or given.get("endpoint", "chat") != "chat":
+        raise InputError(
+            "the conversations have text of their own, as messages of a chat",
+            next_step="leave out --content, and use --endpoint chat",
+        )
+    streams = given.get("concurrency", DEFAULT_STREAMS)
+    if streams > conversations and "concurrency" in given:
+        raise InputError(
+            f"{count_of(conversations, 'conversation')} cannot keep {streams} streams busy",
+            next_step=f"give --concurrency {conversations} or less, or more conversations",
+        )
+    return {"concurrency": min(streams, conversations), "endpoint": "chat", "content": "words"}
 
 
 def _check_no_trace(given: Mapping[str, Any]) -> None:

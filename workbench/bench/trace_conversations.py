@@ -1,0 +1,151 @@
+"""Conversations in ShareGPT's form as a trace: each answered question is a request, which contains
+all that was said before it."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from workbench.bench.prompt_file import message_of
+from workbench.model.errors import InputError
+
+_CHUNK = 1 << 18  # bytes of a file that are read at once
+_MOST_ENTRY = 1 << 23  # characters of one conversation
+_MOST_TEXT = 1 << 28  # characters of all of them
+_ASCII_PER_TOKEN, _OTHERS_PER_TOKEN = 4.0, 1.5
+EXPECTED = (
+    'give conversations as ShareGPT distributes them: {"conversations": [{"from": "human", "value": '
+    '"…"}, {"from": "gpt", "value": "…"}]}, one a line or in one JSON array'
+)
+
+
+class Turn(NamedTuple):
+    """One request of a conversation. `before` is the number of the request before it, None for the
+    first one, and `messages` is what was said since then. The tokens are about those of the whole
+    prompt and of the recorded answer."""
+
+    before: int | None
+    output_tokens: int
+    messages: list[dict[str, Any]]
+    input_tokens: int
+    reused_tokens: int
+
+
+def read_turns(path: Path, entries: Iterator[tuple[str, Any]], most: int) -> list[Turn]:
+    """Return the first `most` requests of the conversations in `entries`, which are (place in the
+    file, decoded JSON). Raises InputError for an entry that is no conversation."""
+    turns: list[Turn] = []
+    characters = 0
+    for place, entry in entries:
+        try:
+            found = _turns_of(entry, len(turns))
+            characters += len(json.dumps([turn.messages for turn in found], ensure_ascii=False))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}: {error}", next_step=EXPECTED) from None
+        if characters > _MOST_TEXT:
+            raise InputError(
+                f"{place}: the conversations have more than {_MOST_TEXT >> 20} Mi characters",
+                next_step="give --first N to use only the first N requests",
+            )
+        turns += found
+        if len(turns) >= most:
+            return turns[:most]
+    if not turns:
+        raise InputError(f"{path} contains no answered question", next_step=EXPECTED)
+    return turns
+
+
+def is_conversation(entry: Any) -> bool:
+    return isinstance(entry, dict) and ("conversations" in entry or "conversation" in entry)
+
+
+def _turns_of(entry: Any, number: int) -> list[Turn]:
+    """Return the requests of one conversation. The first of them has the given number."""
+    if not is_conversation(entry):
+        raise ValueError("the entry is no conversation")
+    said = entry.get("conversations", entry.get("conversation"))
+    if not isinstance(said, list):
+        raise ValueError("the conversation is not a list")
+    messages = [message_of(one) for one in said]
+    for message in messages:
+        message["content"].encode()  # half of a character (a lone surrogate) cannot be sent
+    turns: list[Turn] = []
+    new: list[dict[str, Any]] = []
+    before, tokens, reused = None, 0, 0
+    for message in messages:
+        text, asked = message["content"], any(one["role"] == "user" for one in new)
+        answers = message["role"] == "assistant"
+        if answers and asked and text.strip():
+            answer_tokens = tokens_of(text)
+            turns.append(Turn(before, answer_tokens, new, tokens, reused))
+            before, reused = number + len(turns) - 1, tokens
+            new = []
+        elif answers and not turns:
+            continue  # an answer to a question that the file does not have
+        new.append(message)
+        tokens += tokens_of(text)
+    return turns
+
+
+def tokens_of(text: str) -> int:
+    """Return about how many tokens a text has."""
+    others = sum(not sign.isascii() for sign in text)
+    return max(1, round((len(text) - others) / _ASCII_PER_TOKEN + others / _OTHERS_PER_TOKEN))
+
+
+def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """Yield (place, decoded JSON) for each entry of the JSON array in a file. Only as much of the
+    file is read as is used."""
+    decoder = json.JSONDecoder()
+    utf_8 = codecs.getincrementaldecoder("utf-8-sig")()
+    buffer, at, number, more = "", 0, 1, _CHUNK
+    opened = False
+    while True:
+        place = f"{path}: entry {number}"
+        while at < len(buffer) and (buffer[at].isspace() or buffer[at] == "," or not opened):
+            opened = opened or buffer[at] == "["
+            at += 1
+        try:
+            if buffer.startswith("]", at):
+                return
+            value, at = decoder.raw_decode(buffer, at)
+            if not isinstance(value, dict):
+                raise InputError(f"{place}: the entry is no conversation", next_step=EXPECTED)
+            yield place, value
+            number, more = number + 1, _CHUNK
+        except RecursionError:
+            raise InputError(
+                f"{place}: the JSON is nested too deeply", next_step=EXPECTED
+            ) from None
+        except json.JSONDecodeError as error:
+            left = len(buffer) - at
+            try:
+                read = _next_text(file, utf_8, more) if left <= _MOST_ENTRY else ""
+            except UnicodeDecodeError:
+                raise InputError(f"{place}: the file is not UTF-8", next_step=EXPECTED) from None
+            if not read:
+                cut = "the file ends in it" if left <= _MOST_ENTRY else f"not JSON: {error.msg}"
+                raise InputError(f"{place}: {cut}", next_step=EXPECTED) from None
+            buffer, at, more = buffer[at:] + read, 0, 2 * more
+
+
+def _next_text(file: BinaryIO, utf_8: codecs.IncrementalDecoder, most: int) -> str:
+    """Return the next text of a file, of at least one character. "" at its end."""
+    text = ""
+    while not text:
+        data = file.read(most)
+        text = utf_8.decode(data, final=not data)
+        if not data:
+            break
+    return text
+
+
+def entries_of(turns: Sequence[Turn]) -> tuple[str, ...]:
+    """Return the values of BenchSpec.trace for the requests of conversations."""
+    return tuple(
+        json.dumps([turn.before, turn.output_tokens, turn.messages], ensure_ascii=False)
+        for turn in turns
+    )

@@ -40,6 +40,22 @@ def test_a_plan_that_cannot_start_offers_no_start_and_the_server_runs_on() -> No
     shown(scenario)
 
 
+def test_the_page_before_a_start_warns_of_a_driver_and_packages_that_do_not_know_the_gpu() -> None:
+    """Only the commands said so."""
+
+    async def scenario(s: RealScreen) -> None:
+        await s.session.plans.load_preset("sglang-any")
+        await s.until("$ sglang serve")
+        await s.press("s")
+        text = await s.until(
+            "driver 560.35.03 is older than sm_120", "torch of sglang is built without CUDA"
+        )
+        assert "enter start" in text
+        await s.press("escape")
+
+    shown(scenario, profile="rtx-5060ti-old-stack")
+
+
 def test_a_port_in_use_is_named_and_a_key_takes_a_free_one() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.load()

@@ -484,10 +484,8 @@ class Servers:
     async def start_problem(self) -> Finding | None:
         """Return why a start of the plan under edit would be refused now. None if nothing is known
         that prevents it. A server that the start would stop counts as ended."""
-        editor, selected = self._plans.editor, self._core.state.server
-        replaced = selected if selected is not None and _occupies(selected) else None
         try:
-            await self.check_on_host(editor, replaced)
+            await self.check_on_host(self._plans.editor, self._replaced)
         except (ServerError, PlanError) as error:
             changes = error.findings[0].changes if error.findings else ()
             return Finding(
@@ -495,11 +493,26 @@ class Servers:
             )
         return None
 
-    async def host_findings(self, *, packages: bool = False) -> tuple[Finding, ...]:
+    @property
+    def _replaced(self) -> ServerStatus | None:
+        """The selected server, if a start would stop it."""
+        selected = self._core.state.server
+        return selected if selected is not None and _occupies(selected) else None
+
+    async def start_warnings(self) -> tuple[Finding, ...]:
+        """Return the warnings about a start of the plan under edit that does not have to be refused
+        (`host_findings`). A server that the start would stop counts as ended."""
+        found = await self.host_findings(packages=True, replaced=self._replaced)
+        return tuple(finding for finding in found if finding.code != "host.port")
+
+    async def host_findings(
+        self, *, packages: bool = False, replaced: ServerStatus | None = None
+    ) -> tuple[Finding, ...]:
         """Return warnings about the start of the plan under edit on this host as it is now: another
         process uses its port, too little GPU memory or disk space is free, or the driver does not
-        support the GPUs. With `packages`, ask the engine's Python too, which takes a tenth of a second, whether
-        its packages support them."""
+        support the GPUs. With `packages`, ask the engine's Python too, which takes a tenth of a
+        second, whether its packages support them. `replaced`, a server that the start would stop,
+        counts as ended."""
         from workbench.server import preflight
         from workbench.server.model_disk import disk_problem
 
@@ -514,7 +527,7 @@ class Servers:
             return ()
         if problem is not None:
             found.append(problem)
-        memory = await self._too_little_memory(editor, None)
+        memory = await self._too_little_memory(editor, replaced)
         if memory is not None:
             found.append(memory.finding)
         if editor.plan.run_as in _ON_THE_HOST and not self._core.state.host.simulated:

@@ -141,6 +141,7 @@ class ServerController(Controller):
         await self.app.push_screen(page, decided)
         if not page.rejected:
             self.attempt(self.session.servers.start_problem(), page.show_problem, only="problem")
+            self.attempt(self.session.servers.start_warnings(), page.show_warnings, only="warnings")
 
     def go_back(self) -> None:
         """Start again what ran before a restart failed."""

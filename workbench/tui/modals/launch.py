@@ -128,6 +128,7 @@ class StartPlan(Modal[bool]):
         self.doing, self.answers = doing, answers
         self.with_answers = bool(answers)
         self.problem: Finding | None = None  # why a start on the host would be refused
+        self.warnings: Sequence[Finding] = ()  # about a start on the host as it is now
         self.verb = "restart" if self.restart else "start"
         if doing:
             self.verb = "run"
@@ -163,6 +164,13 @@ class StartPlan(Modal[bool]):
             return
         self.problem, self.rejected = problem, True
         self._again()
+
+    def show_warnings(self, warnings: Sequence[Finding]) -> None:
+        """Show warnings about a start on the host as it is now. The plan can be started all the
+        same."""
+        if warnings and self.is_current:
+            self.warnings = warnings
+            self._again()
 
     def _again(self) -> None:
         """Show keys and text again."""
@@ -210,6 +218,7 @@ class StartPlan(Modal[bool]):
             rows += change_rows(self.changes, width)
         if self.problem is not None:  # it names the program that is missing already
             findings = [f for f in findings if f.code != "engine.missing"]
+        findings += self.warnings
         serious = [f for f in findings if f.level in (Level.ERROR, Level.WARN)]
         rows += [(), *finding_rows(serious, width)] if serious else []
         if plan.real_command is not None:

@@ -45,7 +45,7 @@ def test_the_page_before_a_start_warns_of_a_driver_and_packages_that_do_not_know
 
     async def scenario(s: RealScreen) -> None:
         await s.session.plans.load_preset("sglang-any")
-        await s.until("$ sglang serve")
+        await s.until("$ sglang serve", lambda: s.state.plan.installed)
         await s.press("s")
         text = await s.until(
             "driver 560.35.03 is older than sm_120", "torch of sglang is built without CUDA"

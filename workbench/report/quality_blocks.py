@@ -63,10 +63,12 @@ def quality_blocks(result: QualityResult) -> list[Block]:
 
 def side_facts(result: QualityResult) -> tuple[tuple[str, str], ...]:
     """Return what was compared: A, B, and the settings in which B differs."""
+    sides = (("A", result.a), ("B", result.b))
+    if not result.conditions_a or not result.conditions_b:
+        return sides  # one of them was never reached
     changes = answer_changes(result.conditions_a, result.conditions_b)
     changes = tuple(name for name in changes if name != "address")  # A and B say it already
     differs = ", ".join(_change(result, name) for name in changes)
-    sides = (("A", result.a), ("B", result.b))
     return (*sides, ("B differs in", differs)) if differs else sides
 
 

@@ -128,6 +128,13 @@ def test_a_setting_that_one_side_lacks_is_said_in_words(
     assert dict(side_facts(sides))["B differs in"] == said
 
 
+def test_nothing_is_said_of_the_settings_of_a_server_that_was_never_reached() -> None:
+    known = {"program": "vllm", "flag dtype": "bfloat16"}
+    for a, b in ((known, {}), ({}, known)):
+        sides = replace(made.quality(), conditions_a=a, conditions_b=b)
+        assert [name for name, _ in side_facts(sides)] == ["A", "B"]
+
+
 def test_a_measure_of_another_version_is_shown_by_its_name() -> None:
     """An imported file may name any measure, and each page and report about it must still open."""
     later = QualityMeasure("cosine", Interval(0.25, 0.2, 0.3))

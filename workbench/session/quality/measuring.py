@@ -85,9 +85,9 @@ class Measuring:
             await self._changed(instrument)
         texts = {token: text for token, text in instrument.pieces.items() if isinstance(token, int)}
         parts.pieces[side] = {**parts.pieces.get(side, {}), **texts}
-        if standing and (others := await server.others()):
-            parts.notes += (others,)
         if not parts.problems:
+            if standing and (others := await server.others()):
+                parts.notes += (others,)
             parts.runs[step] = server.title
         parts.took_s += time.monotonic() - began
 
@@ -99,7 +99,8 @@ class Measuring:
             began = time.monotonic()
             self.parts.a = await self._score(instrument, "A")
             took_s = time.monotonic() - began
-            self._tell(f"A: one scoring took {took_s:.0f} s")
+            if not self.parts.problems:
+                self._tell(f"A: one scoring took {took_s:.0f} s")
             self.parts.floors += (await self._score(instrument, "A, again"),)
         self.parts.answers_a = await self._write(instrument, "A")
         self.parts.answers_again = await self._write(instrument, "A, again")

@@ -8,13 +8,14 @@ import json
 import os
 import platform
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from settings_bench import UUID, Bench, Box, FullDisk, run
 
-from workbench.gpu.settings import alterations, apply, journal, plan, revert
+from workbench.gpu.settings import alterations, apply, journal, plan, register, revert
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.errors import SettingsError
 from workbench.model.settings import ClockRange, GpuSettings
@@ -232,6 +233,44 @@ def test_what_another_workbench_wrote_after_the_lock_was_lost_stays(
         assert found == {**own, "1": (600.0, 450.0)}
         log = [line["what"] for line in json.loads(bench.path.read_text())["log"]]
         assert log[-2:] == ["by the other", "revert" if reverts else "set"]
+        assert not Path(f"{bench.path}.lock").is_symlink()
+
+    run(work)
+
+
+class Flickering(Box):
+    """This machine, whose register cannot be read after every second save."""
+
+    saves = 0
+
+    async def run(self, argv: Any, **rest: Any) -> Any:
+        done = await super().run(argv, **rest)
+        if b'{"do": "save"' in (rest.get("input") or b""):
+            self.saves += 1
+            if self.saves % 2:
+                answer = json.loads(done.stdout)
+                answer["register"] = '{"problem": "it comes and goes"}'
+                return replace(done, stdout=json.dumps(answer).encode())
+        return done
+
+
+def test_claims_that_come_and_go_end_a_change(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`gpu set` waited without end for two equal looks, and kept the journal locked."""
+    where = register.place(str(tmp_path / "register"))
+    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", where)
+    monkeypatch.setattr(journal, "WAIT_S", 0.2)
+
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        setters, claim = len(bench.smi.setters), bench.entries()
+        await revert.revert(bench.host)
+        register.publish(where, "another", claim[0]["boot_id"], claim)
+        bench.host = Flickering()
+        with pytest.raises(SettingsError, match=r"not the same at two looks.*nothing was changed"):
+            await bench.set(GpuSettings(power_limit_w=400.0))
+        assert len(bench.smi.setters) == setters + 1 and bench.entries() == []
         assert not Path(f"{bench.path}.lock").is_symlink()
 
     run(work)

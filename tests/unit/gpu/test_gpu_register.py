@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from workbench.gpu.settings import claims, owners, register
+from workbench.gpu.settings.register_client import parse_register
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 ROOT = Path(__file__).parents[3]
@@ -54,6 +56,50 @@ def test_each_publish_replaces_what_that_journal_said(tmp_path: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in Path(where).iterdir()} == {0o644}
     register.publish(where, "a", BOOT, [])
     assert told(Path(where)) == [300.0] and len(list(Path(where).iterdir())) == 2
+
+
+class FullRegister:
+    """A register whose disk has room for `files` files, by patches of os.write."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, files: int) -> None:
+        self.directory, self.files, self.write = directory, files, os.write
+        monkeypatch.setattr(os, "write", self.write_if_room)
+
+    def write_if_room(self, handle: int, data: bytes) -> int:
+        if len(list(self.directory.iterdir())) > self.files:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return self.write(handle, data)
+
+
+def test_on_a_full_disk_no_claim_stays_that_is_no_longer_true(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = register.place(str(tmp_path / "register"))
+    register.publish(where, "a", BOOT, [entry()])
+    FullRegister(Path(where), monkeypatch, files=1)
+    register.publish(where, "a", BOOT, [entry(now=400.0)])
+    assert told(Path(where)) == [400.0]
+    register.publish(where, "a", BOOT, [])
+    assert told(Path(where)) == []
+    FullRegister(Path(where), monkeypatch, files=0)
+    with pytest.raises(OSError, match="No space left"):
+        register.publish(where, "a", BOOT, [entry()])
+    assert list(Path(where).iterdir()) == []
+
+
+def test_the_changes_of_others_are_read_although_none_can_be_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a value that another user has set would be taken for nobody's."""
+    where = register.place(str(tmp_path / "register"))
+    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", where)
+    register.publish(where, "another", BOOT, [entry()])
+    FullRegister(Path(where), monkeypatch, files=1)
+    found = parse_register(json.dumps(register.exchange("/mine", [entry(now=400.0)])))
+    assert [claim.now for claim in found.others] == [450.0]
+    assert found.problem is None and "No space left" in (found.unpublished or "")
+    found = parse_register(json.dumps(register.exchange("/mine", None)))
+    assert found.unpublished is None
 
 
 def test_what_came_and_went_between_two_looks_is_told(tmp_path: Path) -> None:

@@ -181,6 +181,13 @@ async def _announce(
                 next_step=f"try again when process {rival.pid} has ended; only that user or root "
                 "can end this process",
             )
+        if time.monotonic() > until:
+            raise SettingsError(
+                "what other users have changed here is not the same at two looks, again and again; "
+                "nothing was changed",
+                host=host.name,
+                next_step="`workbench gpu status` shows their changes; try again later",
+            )
         await asyncio.sleep(random.uniform(*RETRY_S))
 
 
@@ -344,8 +351,10 @@ def _with_notes(
 
 
 def _unpublished(state: Journal) -> str:
-    problem = state.register.problem
-    return f"{problem}; other users cannot see this change either" if problem else ""
+    if state.register.problem:
+        return f"{state.register.problem}; other users cannot see this change either"
+    why = state.register.unpublished
+    return f"users other than this one cannot see this change: {why}" if why else ""
 
 
 def _revert_warning(

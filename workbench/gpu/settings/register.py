@@ -6,7 +6,8 @@ owner of a file is the user who makes its claims. Files of other users are read 
 regular files of limited size, no links, no FIFOs), checked, and used as information only.
 
 A file is never changed. A new file with a name that nobody can guess is written first, then the old
-one is removed. Of two files of one journal, the newer one counts.
+one is removed. Of two files of one journal, the newer one counts. If the disk is full, the old one is
+removed first: a claim that is no longer true misleads other users more than none.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -290,19 +291,34 @@ def publish(
         text = json.dumps(said).encode()
         if len(text) > MOST_BYTES:
             raise OSError(27, "the changed GPU settings do not fit into one file of the register")
-        path = f"{directory}/{PREFIX}{mine}.{os.urandom(8).hex()}.json"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.open(path, flags, 0o600)
         try:
-            if os.write(handle, text) != len(text):
-                raise OSError(28, "no space is left on the disk for the register of GPU settings")
-            os.fchmod(handle, 0o644)
-        except BaseException:
-            os.unlink(path)
-            raise
-        finally:
-            os.close(handle)
-    for path in old:
+            _create(directory, mine, text)
+        except OSError as error:
+            if not old or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            # an old claim that stays would be taken for a value to restore
+            _remove(old)
+            _create(directory, mine, text)
+    _remove(old)
+
+
+def _create(directory: str, uid: int, text: bytes) -> None:
+    path = f"{directory}/{PREFIX}{uid}.{os.urandom(8).hex()}.json"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(path, flags, 0o600)
+    try:
+        if os.write(handle, text) != len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fchmod(handle, 0o644)
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _remove(paths: Sequence[str]) -> None:
+    for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
@@ -331,14 +347,29 @@ def _changes(
 
 def exchange(root: str, publish_first: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     """Read the register. With `publish_first`, first replace the published entries of the journal in
-    the directory `root`. Return {"directory", "uid", "journal", "found"}, where "found" has the
-    journals of all users and "journal" is the name of this one, or {"problem": text}."""
-    journal = name_of(root)
+    the directory `root`. Return {"directory", "uid", "journal", "found", "unpublished"}, where
+    "found" has the journals of all users, "journal" is the name of this one, and "unpublished" says
+    why its entries could not be published, or {"problem": text}. The changes of other users can be
+    read even if the disk is full."""
+    journal, unpublished = name_of(root), None
     try:
         directory = place(os.environ.get("WORKBENCH_GPU_REGISTER"))
         if publish_first is not None:
-            publish(directory, journal, boot_id(), publish_first)
+            try:
+                publish(directory, journal, boot_id(), publish_first)
+            except OSError as error:
+                unpublished = _fault(error)
         found = read(directory, boot_id())
     except OSError as error:
-        return {"problem": f"{error.filename or 'the register'}: {error.strerror}"}
-    return {"directory": directory, "uid": os.geteuid(), "journal": journal, "found": found}
+        return {"problem": _fault(error)}
+    return {
+        "directory": directory,
+        "uid": os.geteuid(),
+        "journal": journal,
+        "found": found,
+        "unpublished": unpublished,
+    }
+
+
+def _fault(error: OSError) -> str:
+    return f"{error.filename or 'the register'}: {error.strerror}"

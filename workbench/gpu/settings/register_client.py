@@ -35,7 +35,7 @@ class Register:
     """The contents of the host's register. `others` are the settings that other Workbenches
     changed, `own` the published entries of this journal, and `changes` the recent changes of clock
     locks. `problem` says why the register cannot be read. In that case the changes of other users
-    are unknown."""
+    are unknown. `unpublished` says why they cannot see the last change of this journal."""
 
     others: tuple[SettingClaim, ...] = ()
     own: tuple[Mapping[str, Any], ...] = ()
@@ -43,6 +43,7 @@ class Register:
     problem: str | None = None
     changes: frozenset[LockChange] = frozenset()
     own_version: int = 1  # of the format of `own`
+    unpublished: str | None = None
 
 
 def parse_register(text: object) -> Register:
@@ -61,6 +62,7 @@ def parse_register(text: object) -> Register:
         return Register(problem=f"{UNREAD}: its program gave no valid answer")
     others, own = claims.from_register(found, *mine)
     changes = frozenset(_lock_changes(found))
+    unpublished = answer.get("unpublished")
     versions = [one["version"] for one in found if (one["uid"], one["journal"]) == mine]
     return Register(
         tuple(map(_typed, others)),
@@ -68,6 +70,7 @@ def parse_register(text: object) -> Register:
         directory,
         changes=changes,
         own_version=max(versions, default=1),
+        unpublished=None if unpublished is None else clean(str(unpublished)),
     )
 
 

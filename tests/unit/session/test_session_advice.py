@@ -247,3 +247,9 @@ def test_arms_turn_the_plan_under_edit_into_the_result_and_its_fix() -> None:
     assert refused.value.next_step is not None and "vllm-qwen" in refused.value.next_step
     assert options_of(findings["eager.cost"], made)["bench"]["concurrency"] == 8
     assert options_of(findings["eager.cost"], made)["metric"] == "output_tok_s"
+    assert "content" not in options_of(findings["eager.cost"], made)["bench"]
+    real = replace(made, spec=replace(made.spec, content="text"))
+    assert options_of(findings["eager.cost"], real)["bench"]["content"] == "text"
+    for own in ({"prompts_name": "mine.jsonl (2 prompts)"}, {"trace_name": "t.csv (9 requests)"}):
+        with pytest.raises(InputError, match="which results do not contain"):
+            options_of(findings["eager.cost"], replace(made, spec=replace(made.spec, **own)))

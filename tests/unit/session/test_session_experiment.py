@@ -98,6 +98,41 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
     asyncio.run(_on_a_session(scenario))
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "bench", "content"),
+    [
+        (Arm(), Arm(sets=('speculative-config={"method": "ngram"}',)), {}, "text"),
+        (Arm(sets=("enable-expert-parallel=true",)), Arm(), {}, "text"),
+        (Arm(), Arm(sets=("enable-expert-parallel=true",)), {"content": "words"}, "words"),
+        (Arm(), Arm(sets=("enable-prefix-caching=false",)), {}, None),
+        (Arm(), Arm(sets=("max-num-seqs=16",)), {}, None),
+    ],
+)
+def test_speculation_and_experts_are_measured_with_real_text(
+    clean_environment: None, a: Arm, b: Arm, bench: dict[str, str], content: str | None
+) -> None:
+    class Seen(Exception):
+        pass
+
+    stored: list[Experiment] = []
+
+    async def scenario(session: Session) -> None:
+        await session.plans.load_preset("vllm-any")
+
+        async def opened(number: int) -> None:
+            stored.append(await session.experiments.get(number))
+            raise Seen
+
+        with pytest.raises(Seen):
+            await session.experiments.run(a, b, bench={**SHAPE, **bench}, opened=opened)
+        notice = session.state.notice
+        told = notice is not None and "excerpts of real text" in notice.text
+        assert told == (content == "text")
+
+    asyncio.run(_on_a_session(scenario))
+    assert stored[0].spec.bench.get("content") == content
+
+
 @pytest.mark.slow
 def test_an_experiment_under_altered_settings_is_refused_and_names_them_as_the_screen_does(
     clean_environment: None,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 # newest results among which an earlier one of the same configuration is looked for
 _LOOKED_AT = 200
+_NOT_REPEATED = ("profile", "prompts", "trace", "command")
 _NOT_CONFIGURATION = ("host", "port")
 
 
@@ -241,10 +242,18 @@ def change_of(finding: Finding, result: BenchResult) -> AdvisedChange:
 
 def options_of(finding: Finding, result: BenchResult) -> dict[str, Any]:
     """Return the fields of ExperimentSpec for the experiment that tests `finding`: "metric", which
-    decides the verdict, and "bench", the load of `result` as fields of BenchSpec."""
-    shape = {
-        n: getattr(result.spec, n) for n in REPEATED if n not in ("profile", "prompts", "command")
-    }
+    decides the verdict, and "bench", the load of `result` as fields of BenchSpec. Raises InputError
+    for a load whose prompts or trace the result does not contain."""
+    spec = result.spec
+    if spec.prompts_name or spec.trace_name:
+        raise InputError(
+            f"the load of result #{result.id} was {spec.prompts_name or spec.trace_text}, which "
+            "results do not contain, so it cannot be repeated",
+            next_step="run `workbench experiment` with these changes and --prompts or --trace",
+        )
+    shape = {name: getattr(spec, name) for name in REPEATED if name not in _NOT_REPEATED}
+    if spec.content == "words":
+        del shape["content"]  # the change may need real text
     thrifty = bool(finding.settings) or (finding.expected_gain or "").endswith(THRIFT)
     return {
         "metric": "tok_per_joule" if thrifty else "output_tok_s",

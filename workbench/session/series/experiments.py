@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
 from workbench.bench import twins
+from workbench.bench.compared_texts import that_need_real_text
 from workbench.engines.answer_settings import plan_changes
 from workbench.model.errors import BenchError, InputError, StoreError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec, RunState
+from workbench.model.findings import Level
 from workbench.model.secrets import mask_argv, mask_plan
 from workbench.model.series_state import SeriesState
 from workbench.session.hosts.names import check_same_host
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 _EXPERIMENT = "experiment"
+_CONTENT = (  # fields of a load that decide what its prompts are made of
+    *("content", "prompts", "prompts_file", "trace", "trace_file", "command"),
+)
 _BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, if nothing better is known
 
 
@@ -250,6 +255,25 @@ class Experiments:
             raise
         return editor
 
+    def _with_content(
+        self, a: Arm, b: Arm, bases: Bases, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the options of an experiment, with real text as the content of the prompts if the
+        effect of what A and B differ in depends on it and the user chose no content."""
+        bench = options.get("bench", {})
+        if any(bench.get(name) for name in _CONTENT):
+            return dict(options)
+        plans = [self._plan_of(name, arm, bases) for name, arm in (("A", a), ("B", b))]
+        found = that_need_real_text(_differing(*plans))
+        if not found:
+            return dict(options)
+        self._core.notify(
+            Level.INFO,
+            f"the prompts are excerpts of real text, because the effect of {', '.join(found)} on a "
+            "list of words is another one",
+        )
+        return {**options, "bench": {**bench, "content": "text"}}
+
     # ---- carried out
 
     async def run(
@@ -269,7 +293,7 @@ class Experiments:
         async with self._alone():
             if not bases:
                 a, b, bases = await self.targets.look_up(a, b)
-            spec = self.spec(a, b, **options)
+            spec = self.spec(a, b, **self._with_content(a, b, bases, options))
             if a.target is None:
                 await self._find_engine()
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
@@ -452,6 +476,15 @@ def _changed_answers(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str
     """Return the settings in which the answers of A and B may differ. A server of which only the
     address is known (None) may differ in all of them."""
     return ("address",) if a is None or b is None else plan_changes(a, b)
+
+
+def _differing(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str]:
+    """Return the names of the flags and variables in which two plans differ; none if one of the
+    servers is known by its address only."""
+    if a is None or b is None:
+        return ()
+    x, y = ({one.name: one.value for one in (*plan.flags, *plan.env)} for plan in (a, b))
+    return [name for name in {**x, **y} if x.get(name) != y.get(name)]
 
 
 def _masked(arm: Arm) -> Arm:

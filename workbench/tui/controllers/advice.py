@@ -110,5 +110,8 @@ class AdviceController(Controller):
             f"A is the configuration of result #{result.id}, B has the change as well.{expected}",
             f"Each run repeats the load of result #{result.id}. The first run is discarded.",
         ]
-        tested, options = change_of(finding, result), options_of(finding, result)
+        options = self.try_now(lambda: options_of(finding, result))
+        if options is None:
+            return
+        tested = change_of(finding, result)
         await self.controllers.experiments.test(*arms, about, tested, options)

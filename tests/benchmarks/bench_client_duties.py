@@ -1,7 +1,7 @@
 """CPU time of the load client's process with one of its duties left out at a time, in turns with the
 whole client and with the bare loop (clients/bare_client.py).
 
-    python tests/benchmarks/bench_client_duties.py [--rows paced,one] [--rounds 3]
+    python tests/benchmarks/bench_client_duties.py [--rows paced,one] [--rounds 3] [--duties TEXT]
 
 The difference to the whole client is what a duty costs. It includes what the caches do: a duty that
 touches no memory of its own looks free. The start of each process is measured and subtracted. The
@@ -188,6 +188,7 @@ def main() -> int:
     )
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--duties", default="", metavar="TEXT", help="only those with this text")
     parser.add_argument("--without", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.without:
@@ -195,10 +196,11 @@ def main() -> int:
         sys.argv = sys.argv[:1]
         return worker.main()
     for row in chosen.rows.split(","):
-        per, names = ("token" if row == "paced" else "request"), (*DUTIES, BARE)
+        per = "token" if row == "paced" else "request"
+        names = [name for name in (*DUTIES, BARE) if name != WHOLE and chosen.duties in name]
         found: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for _ in range(chosen.rounds):
-            for name in names[1:]:  # each beside the whole client, as other work changes both
+            for name in names:  # each beside the whole client, as other work changes both
                 found[name].append((of_one(WHOLE, row), of_one(name, row)))
         every = [whole for each in found.values() for whole, _ in each]
         middle = statistics.median(every)

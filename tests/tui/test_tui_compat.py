@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual._compositor import CompositorUpdate
@@ -15,6 +16,7 @@ from textual.app import App
 from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 from textual.strip import Strip
 
+from workbench.tui import shown_frame
 from workbench.tui.textual_private import frames_waiting, part_of, run_bindings
 
 
@@ -86,3 +88,10 @@ def test_part_of_equals_crop(texts: list[str], start: int, size: int) -> None:
     )
     ours, theirs = part_of(strip, start, start + size), strip.crop(start, start + size)
     assert [s for s in ours if s.text] == [s for s in theirs if s.text]
+    assert ours.cell_length == Strip(list(ours)).cell_length
+
+
+def test_a_sign_that_is_not_looked_up_takes_one_cell() -> None:
+    signs = [chr(n) for n in range(32, 0x3000) if shown_frame.ONE_CELL.fullmatch(chr(n))]
+    assert {"a", "é", "▁", "█", "⣿", "─", "·"} <= set(signs)
+    assert [sign for sign in signs if cell_len(sign) != 1] == []

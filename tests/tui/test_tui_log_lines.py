@@ -10,7 +10,7 @@ import pytest
 from workbench.server.log_lines import LogRing
 from workbench.session.servers.run_log import RunLog
 from workbench.tui.panes.log import LogPane
-from workbench.tui.panes.log_lines import condensed, is_access, is_own_poll
+from workbench.tui.panes.log_lines import OWN, condensed, is_access, is_own_poll, kind_of
 
 ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
 
@@ -49,6 +49,14 @@ def test_only_polls_of_workbench_that_succeeded_are_its_own() -> None:
     assert not is_own_poll(OTHERS)
     assert not is_own_poll(POLL.replace("200 OK", "500 Internal Server Error"))
     assert not is_own_poll("a prompt that contains ?asked_by=workbench")
+
+
+def test_a_line_has_the_kind_of_those_that_share_its_row() -> None:
+    failed = OTHERS.replace("200 OK", "500 Internal Server Error")
+    again = OTHERS.replace("127.0.0.1:", "127.0.0.1:1")
+    assert again != OTHERS and kind_of(again) == kind_of(OTHERS) == condensed(OTHERS)
+    assert [kind_of(POLL), kind_of("loading weights")] == [OWN, ""]
+    assert kind_of(failed) == "GET /metrics 500"
 
 
 def test_polls_of_workbench_take_one_row_among_the_lines_of_others() -> None:

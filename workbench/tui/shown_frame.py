@@ -6,6 +6,7 @@ has a tenth of that.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
@@ -21,6 +22,9 @@ _GAP_CELLS = 8
 # Pieces of one row that are kept apart. A reading replaces the pieces of the reading before, so that
 # few different ones exist.
 _MOST_PIECES = 60
+# Lines, bars, graphs and the signs of the screen, of one cell each. rich would look up each
+# character of a graph that it has not seen before.
+ONE_CELL = re.compile(r"[ -~\xa0-\xac\xae-\xff\u2500-\u259f\u2800-\u28ff]*")
 
 
 def part_of(strip: Strip, start: int, end: int) -> Strip:
@@ -29,13 +33,14 @@ def part_of(strip: Strip, start: int, end: int) -> Strip:
     pieces: list[Segment] = []
     at = 0
     for text, style, _ in strip:
-        if not text.isascii() and cell_len(text) != len(text):
+        if not (text.isascii() or ONE_CELL.fullmatch(text)) and cell_len(text) != len(text):
             return strip.crop(start, end)
         piece = text[max(0, start - at) : max(0, end - at)]
         if piece:
             pieces.append(Segment(piece, style))
         at += len(text)
-    return Strip(pieces)
+    # with its length, which Textual would count again
+    return Strip(pieces, max(0, min(end, at) - max(0, start)))
 
 
 class ShownFrame:
@@ -116,7 +121,7 @@ def _replaced(row: Strip, column: int, strip: Strip) -> Strip:
     """Return the row with `strip` in place of the cells from `column` on."""
     left = part_of(row, 0, column)
     right = part_of(row, column + strip.cell_length, row.cell_length)
-    return Strip([*left, *strip, *right])
+    return Strip([*left, *strip, *right], left.cell_length + strip.cell_length + right.cell_length)
 
 
 def _spans(old: Strip, new: Strip) -> list[tuple[int, int]]:

@@ -17,7 +17,14 @@ from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import Row, cut, paragraph, wrap
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
-from workbench.tui.panes.log_lines import OWN, ROOM_FOR_ALL, condensed, is_access, is_own_poll
+from workbench.tui.panes.log_lines import (
+    OWN,
+    ROOM_FOR_ALL,
+    condensed,
+    is_access,
+    is_own_poll,
+    kind_of,
+)
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
@@ -220,13 +227,11 @@ class LogPane(Pane):
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
-                if is_own_poll(raw):
+                kind = kind_of(raw)
+                if kind == OWN:
                     polls += 1
                     if polls > 1:
                         continue
-                    kind = OWN
-                else:
-                    kind = condensed(raw) if is_access(raw) else ""
                 if kind and shown and shown[-1][1] == kind:
                     shown[-1] = (*shown[-1][:2], shown[-1][2] + 1)
                 elif len(shown) == room:

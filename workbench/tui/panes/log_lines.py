@@ -7,6 +7,7 @@ log that is scrolled to the right, and the hit of a search show the whole line.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 ROOM_FOR_ALL = 110  # cells from which lines are shown whole
 # each line of a server on several hosts begins with its rank
@@ -21,6 +22,7 @@ _UVICORN = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}): {2,}")
 _ACCESS = re.compile(r'"(?P<what>[A-Z]{3,7} \S+) HTTP/[\d.]+" (?P<status>\d{3})')
 _SEARCHED = 250  # characters of a line, in which its request is
 OWN = "?asked_by=workbench"  # see ASKED_BY in workbench/server/readiness.py
+_KEPT_KINDS = 512
 _PROBES = ("/health", "/metrics", "/v1/models", "/model_info", "/get_model_info")
 
 
@@ -40,6 +42,15 @@ def is_own_poll(text: str) -> bool:
         return False
     found = _ACCESS.search(text, 0, _SEARCHED)
     return found is not None and found["status"] < "400"
+
+
+@lru_cache(_KEPT_KINDS)  # the newest lines are looked at again for each drawing
+def kind_of(text: str) -> str:
+    """Return what a log line shares with others that may stand in one row with it: OWN for a request
+    with which Workbench watches the server, the condensed line for another request, "" otherwise."""
+    if is_own_poll(text):
+        return OWN
+    return condensed(text) if is_access(text) else ""
 
 
 def condensed(text: str) -> str:

@@ -51,7 +51,7 @@ def agents_of(screen: TypedScreen, name: str) -> list[psutil.Process]:
 def test_a_host_is_opened_and_q_comes_back_to_the_fleet(screen: TypedScreen) -> None:
     screen.until(live(3), "SIMULATED")
     screen.press("down", "enter")
-    screen.until("GPU3", "^p palette", "four-pcie@b", lambda text: live(3) not in text)
+    screen.until("4 x A100", "^p palette", "four-pcie@b", lambda text: live(3) not in text)
     screen.press("q")
     text = screen.until(live(3), "Filter")
     assert re.search(r"^> sim:four-pcie@b", text, re.MULTILINE), (

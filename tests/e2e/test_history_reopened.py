@@ -58,7 +58,7 @@ def test_a_screen_killed_in_a_benchmark_has_its_history_and_the_marks_when_it_is
 ) -> None:
     argv = ("demo", "--host-profile", PROFILE)
     first = TypedScreen(argv, (120, 40), host.env, host.directory)
-    first.until("qwen3-vl-2b-tp4-eager", "GPU3")
+    first.until("qwen3-vl-2b-tp4-eager", "4 x A100")
     first.press("p", "t", "p", "4", "enter")
     first.until("enforce-eager", "$ vllm serve")
     first.press("s", "enter")
@@ -84,7 +84,7 @@ def test_a_screen_killed_in_a_benchmark_has_its_history_and_the_marks_when_it_is
 
     second = TypedScreen(argv, (120, 40), host.env, host.directory)
     try:
-        second.until("GPU3", "READY vllm :")
+        second.until("4 x A100", "READY vllm :")
         # the benchmark on the axis
         second.until(lambda text: re.search(r"\[=*\]", text) is not None)
         second.press("4")

@@ -68,7 +68,7 @@ def single_run(host: CommandLine) -> dict[str, object]:
 
 
 def start_server(s: TypedScreen) -> None:
-    s.until("qwen3-vl-2b-tp4-eager", "GPU3" if s._terminal.columns >= 100 else "\n3 ")
+    s.until("qwen3-vl-2b-tp4-eager", "4 x A100")
     s.press("p", "t", "p", "4", "enter")
     s.until("enforce-eager", "$ vllm serve")
     s.press("s", "enter")
@@ -102,7 +102,7 @@ def test_the_whole_loop_with_at_most_40_keys(
     s.press("/", "m", "n", "s", "enter")  # edit a flag
     s.until("Most sequences decoded in", "remove from the plan")
     s.press("6", "4", "enter")
-    s.until(lambda t: re.search(r"\+ +max-num-seqs +64", t) is not None, "*1")
+    s.until(lambda t: re.search(r"\+ +max-num-seqs +(\S+ → )?64", t) is not None, "*1")
 
     s.press("s")  # the plan is shown first, then it starts
     s.until("Start vllm", "enter start", *([] if narrow else ["--max-num-seqs 64"]))
@@ -117,7 +117,7 @@ def test_the_whole_loop_with_at_most_40_keys(
     s.press("/", "e", "a", "g", "enter")  # change one thing
     s.until("No torch.compile", "off  (default)")
     s.press("down", "enter")
-    s.until(lambda t: re.search(r"enforce-eager +off", t) is not None, "*2")
+    s.until(lambda t: re.search(r"enforce-eager +(on → )?off", t) is not None, "*2")
     s.press(".")
     s.until("Restart with the plan", "enforce-eager: on > off", "so their answers are compared too")
     s.press("a", "enter")  # the answers take longer than the rest of the loop
@@ -239,7 +239,7 @@ def test_it_reads_the_same_with_fewer_colours(
     screen: Open, env: dict[str, str], colours: str | None
 ) -> None:
     s = screen(WIDE, **env)
-    s.until("SIMULATED", "qwen3-vl-2b-tp4-eager", "GPU3")
+    s.until("SIMULATED", "qwen3-vl-2b-tp4-eager", "4 x A100")
     s.press("p", "t", "p", "4", "enter")
     s.until("enforce-eager", "ok 0 errors")
     s.press("f1")

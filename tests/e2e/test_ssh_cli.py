@@ -334,7 +334,7 @@ def test_the_screen_over_a_link_that_is_cut(person: Person) -> None:
             lambda t: "SIMULATED" in t and "READY" in t and "box/sim:" in t, "the adopted server"
         )
         screen.until(lambda t: " ssh " in t and "ms" in t, "the latency")
-        screen.until(lambda t: "GPU0" in t and "MHz" in t, "readings")
+        screen.until(lambda t: "4 x A100" in t and "MHz" in t, "readings")
         person.server.cut()
         noticed_s = screen.until(lambda t: "LINK LOST" in t, "LINK LOST")
         assert noticed_s < 5

@@ -13,7 +13,7 @@ from support.real_screen import RealScreen, on_free_port, shown
 
 def test_without_a_server_the_key_says_what_is_missing() -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3")
+        await s.until("4 x A100")
         await s.press("3", "E")
         await s.until("no server that is READY is selected")
 

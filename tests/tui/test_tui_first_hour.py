@@ -15,7 +15,7 @@ from workbench.tui.bindings import first_keys
 
 def test_presets_that_do_not_fit_come_last_with_the_reason() -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3", lambda: any(p.fits is False for p in s.pane("presets").items))
+        await s.until("4 x A100", lambda: any(p.fits is False for p in s.pane("presets").items))
         listed = [(p.id, p.fits) for p in s.pane("presets").items]
         general = [i for i, (name, _) in enumerate(listed) if name.endswith("-any")]
         impossible = [i for i, (_, fits) in enumerate(listed) if fits is False]

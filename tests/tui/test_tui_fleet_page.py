@@ -27,7 +27,7 @@ def agents() -> int:
 def test_the_fleet_opens_and_comes_back(size: tuple[int, int]) -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until(
-            "GPU3" if size[0] > 100 else "SIMULATED", lambda: s.state.telemetry is not None
+            "4 x A100" if size[0] > 100 else "SIMULATED", lambda: s.state.telemetry is not None
         )
         before = agents()
         await s.press("O")
@@ -48,7 +48,7 @@ def test_the_fleet_opens_and_comes_back(size: tuple[int, int]) -> None:
 @pytest.mark.slow
 def test_enter_works_on_the_host_under_the_cursor() -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3")
+        await s.until("4 x A100")
         await s.press("O")
         await s.until("hosts live", seconds=40)
         await s.press("enter")  # the present host is under the cursor

@@ -9,7 +9,7 @@ from workbench.model.timeline import Event, EventKind, History
 from workbench.tui.cells import Row, row_width
 from workbench.tui.widgets.graph import Graph, draw
 from workbench.tui.widgets.strip_layout import arrange, most_rows
-from workbench.tui.widgets.time_axis import ZOOMS, TimeView, Window, axis
+from workbench.tui.widgets.time_axis import ZOOMS, Label, TimeView, Window, axis, label_row
 
 NOW = 1_795_000_000
 VALUES = st.lists(st.none() | st.floats(0, 600), min_size=1, max_size=30)
@@ -44,22 +44,60 @@ def test_a_drawn_cell_never_changes(
 @settings(max_examples=30)
 @given(
     st.lists(st.floats(0, 600), min_size=40, max_size=80),
-    st.sampled_from(list(ZOOMS)),
+    st.sampled_from(ZOOMS),
+    st.sampled_from([1, 2]),
     st.integers(13, 40),
 )
 def test_cells_of_the_past_stay_while_time_goes_on(
-    values: list[float], cell_s: int, count: int
+    values: list[float], value_s: int, per_cell: int, count: int
 ) -> None:
     history, view, seen = History(), TimeView(), dict[int, float | None]()
-    view.cell_s = cell_s
+    view.value_s, view.per_cell = value_s, per_cell
     for second, value in enumerate(values, NOW):
         history.add((0, "power_w"), second, value)
         window = view.window(second, count)
-        drawn = history.cells((0, "power_w"), window.end_s, window.cell_s, window.count)
+        drawn = window.values(history, (0, "power_w"))
+        assert len(drawn) == count * per_cell
         assert window.first <= window.now <= window.end
-        for number, drawn_value in enumerate(drawn, window.first):
-            if number < window.now:
+        for number, drawn_value in enumerate(drawn, window.first * per_cell):
+            if number < window.now * per_cell:
                 assert seen.setdefault(number, drawn_value) == drawn_value
+
+
+def test_the_last_value_of_a_window_is_the_one_of_its_last_seconds() -> None:
+    history = History()
+    for second in range(NOW - 99, NOW + 2):
+        history.add((0, "power_w"), second, float(second - NOW))
+    view = Window(2, NOW // 2, 4, NOW // 2, per_cell=2)
+    assert view.values(history, (0, "power_w")) == [-6.0, -5.0, -4.0, -3.0, -2.0, -1.0, 0.0, 1.0]
+
+
+def test_two_values_share_a_cell() -> None:
+    graph = Graph("util", "", [0.0, 100.0, 50.0, None, None, None], 100.0, per_cell=2)
+    assert [text(row) for row in draw(graph, 1)] == ["⣸⡄ "]
+    assert [text(row) for row in draw(graph, 2)] == ["⢸  ", "⣸⡇ "]
+
+
+@given(VALUES, st.floats(100, 600), HEIGHTS)
+def test_dots_have_the_size_of_the_graph(
+    values: list[float | None], limit: float, height: int
+) -> None:
+    pairs = values * 2
+    graph = Graph("power", "", pairs, 600.0, lines=([limit] * len(pairs),), per_cell=2)
+    assert [row_width(row) for row in draw(graph, height)] == [len(values)] * height
+
+
+def test_a_limit_is_a_step_at_its_true_value_in_a_graph_of_dots() -> None:
+    limits = [250.0] * 4 + [170.0] * 4
+    graph = Graph("power", "", [30.0] * 8, 250.0, lines=(limits,), role="power", per_cell=2)
+    assert [text(row) for row in draw(graph, 2)] == ["  ──", "⣀⣀⣀⣀"]
+    held = Graph("power", "", [169.0, 30.0], 250.0, lines=([170.0] * 2,), role="p", per_cell=2)
+    assert [role for _, role in draw(held, 1)[0]] == ["limited"]
+
+
+def test_the_rows_above_the_lowest_gpu_are_faint_in_a_graph_of_dots() -> None:
+    graph = Graph("util", "", [90.0] * 2, 100.0, low=[40.0] * 2, role="util", per_cell=2)
+    assert [row[0][1] for row in draw(graph, 3)] == ["band", "util", "util"]
 
 
 def test_a_gap_is_blank_and_zero_is_not() -> None:
@@ -101,7 +139,7 @@ def test_the_axis_has_times_and_marks() -> None:
         event(-3.5, EventKind.SETTING_REVERTED),
     ]
     row = axis(window(), marks)
-    assert text(row) == "S   R    [====!==]     g r now" and row_width(row) == 30
+    assert text(row) == "S···R    [====!==]     g r now" and row_width(row) == 30
     assert text(axis(window(), [])) == "         -20s      -10s    now"
 
 
@@ -165,31 +203,57 @@ def test_a_layout_fits_its_terminal(
         [tuple(range(count))], width, most_rows(height), unfolded=unfolded, header=header
     )
     extra = count + 1 if unfolded else 1
+    assert not made.stacked or made.columns.count == 1
     assert made.groups and made.rows <= max(most_rows(height), 1) + extra
     assert made.columns.starts[-1] + made.columns.cells <= width or width < 57
 
 
 def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
-    def made(count: int, width: int, height: int) -> tuple[int, tuple[int, ...], int]:
+    def made(
+        count: int, width: int, height: int, unfolded: bool | None = None
+    ) -> tuple[int, tuple[int, ...], int]:
         layout = arrange(
-            [tuple(range(count))], width, most_rows(height), unfolded=None, header=False
+            [tuple(range(count))], width, most_rows(height), unfolded=unfolded, header=False
         )
         return len(layout.groups), layout.heights, layout.rows
 
-    assert [made(n, 80, 24) for n in (1, 2, 4, 8)] == [
-        (1, (3,), 5),
+    # equal GPUs share one block: a graph a line, one time axis, over the whole width
+    assert [made(n, 80, 24) for n in (1, 2, 4, 8)] == [(1, (1, 1, 1), 5)] * 4
+    assert [made(n, 120, 40) for n in (1, 2, 4, 8)] == [(1, (2, 2, 2), 8)] * 4
+    assert [made(n, 200, 60) for n in (1, 4, 8)] == [(1, (4, 4, 4), 14)] * 3
+    # with a row or more for each of them, as many graphs beside each other as fit
+    assert [made(n, 80, 24, True) for n in (2, 4, 8)] == [
         (2, (2,), 5),
         (4, (1,), 5),
-        (1, (3,), 5),
+        (8, (1,), 9),
     ]
-    assert [made(n, 120, 40) for n in (1, 2, 4, 8)] == [
-        (1, (6, 4), 12),
-        (2, (3, 2), 12),
+    assert [made(n, 120, 40, True) for n in (2, 4, 8)] == [
+        (2, (1, 1, 1), 8),
         (4, (2,), 10),
         (8, (1,), 10),
     ]
-    assert [made(n, 200, 60) for n in (1, 4, 8)] == [
-        (1, (8, 5), 15),
-        (4, (3, 2), 22),
-        (8, (2,), 18),
-    ]
+
+
+def test_the_axis_covers_three_minutes_at_120_columns_and_two_at_80() -> None:
+    for width, height, least_s in ((80, 24, 120), (120, 40, 180)):
+        layout = arrange([tuple(range(4))], width, most_rows(height), unfolded=None, header=False)
+        view = TimeView()
+        view.per_cell = 2
+        window = view.window(NOW, layout.columns.cells)
+        assert layout.columns.count == 1
+        assert window.count * window.cell_s >= least_s
+
+
+def test_labels_stand_where_there_is_room() -> None:
+    def label(column: int, *texts: str) -> Label:
+        return Label(column, tuple(((text, "text"),) for text in texts))
+
+    first = label(2, "#1 baseline 420 tok/s", "#1 420", "420")
+    second = label(12, "#2 eager off 1,402 +234 %", "1,402 +234 %", "+234 %")
+    assert text(label_row([second, first], 50)) == "  #1 420    #2 eager off 1,402 +234 %"
+    assert text(label_row([first, second], 25)) == "  #1 420    1,402 +234 %"
+    # at the right end it begins a little earlier, with a form that tells enough
+    whole = Label(12, second.texts, telling=2)
+    assert text(label_row([whole], 20)) == "        1,402 +234 %"
+    assert text(label_row([label(2, "long text"), label(4, "x")], 6)) == "    x"
+    assert text(label_row([], 20)) == ""

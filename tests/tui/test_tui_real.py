@@ -47,7 +47,7 @@ def test_a_host_out_of_reach_keeps_the_library_says_so_and_is_tried_again_by_a_k
         await s.until(lambda: host.tries > before, "press R to connect again", seconds=4)
         host.closed = False
         await s.press("R")
-        await s.until("GPU3", lambda: "NOT CONNECTED" not in s.text, seconds=4.5)
+        await s.until("4 x A100", lambda: "NOT CONNECTED" not in s.text, seconds=4.5)
         await s.press("R")
         await s.until("is connected")
 
@@ -59,7 +59,7 @@ def test_an_error_of_the_driver_is_shown_at_its_field() -> None:
     """The form stays open, with the cursor in the wrong field."""
 
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3")
+        await s.until("4 x A100")
         await s.press("g")
         await s.until("150..250 W")
         await s.press("tab", "2", "0", "0", "tab", *"9000", "enter")
@@ -137,7 +137,7 @@ def test_keys_typed_while_the_commands_are_looked_up_go_nowhere(
     """Enter went to the pane below and opened a result (root-guard 12)."""
 
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3")
+        await s.until("4 x A100")
         held, planned = asyncio.Event(), s.session.gpu.apply
 
         async def slow(*words: Any, **options: Any) -> Any:
@@ -183,7 +183,7 @@ def test_a_trial_counts_down_on_the_pages_over_it() -> None:
     """D11: the page said "in force" while the settings were reverted under it."""
 
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3")
+        await s.until("4 x A100")
         await s.press("g", "tab", *"200", "tab", *"900,1200", *["tab"] * 5, *"9", "enter")
         await s.until("run them")
         await s.press("enter")
@@ -240,7 +240,7 @@ def test_a_message_about_the_link_does_not_replace_an_error() -> None:
     """root-guard 11."""
 
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3")
+        await s.until("4 x A100")
 
         async def cut() -> None:
             with s.session.core.busy("reverting GPU settings"):

@@ -13,7 +13,7 @@ from textual import events
 @pytest.mark.slow
 def test_a_pasted_command_line_is_shown_and_saved() -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3", lambda: s.state.presets_read)
+        await s.until("4 x A100", lambda: s.state.presets_read)
         await s.press("1", "I")
         await s.until("Import a recipe", "Nothing")
         await s.press(*"ollama run", "enter")
@@ -34,7 +34,7 @@ def test_a_pasted_text_keeps_its_lines() -> None:
     )
 
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3", lambda: s.state.presets_read)
+        await s.until("4 x A100", lambda: s.state.presets_read)
         await s.press("1", "I")
         await s.until("Import a recipe")
         entry = s.app.screen.focused

@@ -100,7 +100,7 @@ def through_all(monkeypatch: pytest.MonkeyPatch, sizes: Sizes) -> None:
     async def scenario() -> None:
         async with real_screen() as s:
             await s.serve()
-            await s.until("GPU3", lambda: len(s.state.results) == 6)
+            await s.until("4 x A100", lambda: len(s.state.results) == 6)
             s.session.results.mark(1, "A")
             s.session.results.mark(2, "B")
             s.session.core.update(bench=replace(s.state.bench, last_id=6))
@@ -184,7 +184,7 @@ def test_a_defect_in_drawing_is_shown_and_the_screen_continues(
 
     async def scenario() -> None:
         async with real_screen() as s:
-            await s.until("GPU3", lambda: s.state.presets)
+            await s.until("4 x A100", lambda: s.state.presets)
             monkeypatch.setattr(s.pane("results"), "rows", broken)
             monkeypatch.setattr(s.app.main.controllers.view, "zoom", broken)
             s.pane("results").repaint()
@@ -192,7 +192,7 @@ def test_a_defect_in_drawing_is_shown_and_the_screen_continues(
             await s.until("pick a preset: type letters")
             await s.press("escape", "z")
             text = await s.until(
-                "a defect in Workbench: IndexError", "please report it with the file", "GPU0"
+                "a defect in Workbench: IndexError", "please report it with the file", "4 x A100"
             )
             assert "sesame" not in text
             await s.press("p")  # keys still work

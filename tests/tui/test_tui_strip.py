@@ -24,7 +24,6 @@ from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
-from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import POWER, is_top_known, stepped
 
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -50,19 +49,19 @@ def strip_rows(d: Any) -> list[str]:
     return [d.row(1 + n) for n in range(d.app.main.strip.size.height)]
 
 
-def levels(d: Any, label: str) -> list[str]:
-    """Return the graph of the first GPU with this label: the characters of each cell from the
-    bottom."""
-    rows, columns = strip_rows(d), d.app.main.strip.arranged.columns
-    first = next(n for n, row in enumerate(rows) if label in row)
-    start = columns.starts[list(UNITS).index(label)]
-    height = d.app.main.strip.arranged.heights[0]
+def levels(d: Any, label: str) -> list[int]:
+    """Return the heights of the values in the graph with this label."""
+    rows, strip = strip_rows(d), d.app.main.strip
+    columns, height = strip.arranged.columns, strip.arranged.heights[0]
+    first = next(n for n, row in enumerate(rows) if row.startswith(label))
+    start = columns.starts[0]
     body = [row.ljust(400)[start : start + columns.cells] for row in rows[first : first + height]]
-    return ["".join(column) for column in zip(*reversed(body), strict=True)]
-
-
-def height_of(cell: str) -> int:
-    return sum(G.levels.index(c) + 1 for c in cell if c != " ")
+    heights = []
+    for cell in zip(*body, strict=True):
+        dots = [ord(char) - 0x2800 if char != " " else 0 for char in cell]
+        for column in (0x47, 0xB8):
+            heights.append(sum((dot & column).bit_count() for dot in dots))
+    return heights
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
@@ -71,36 +70,39 @@ def test_three_labelled_graphs_show_a_benchmark_at_every_size(
     drive: Any, size: tuple[int, int], gpus: int
 ) -> None:
     async def scenario(d: Any) -> None:
-        text, now_s = "\n".join(strip_rows(d)), NOW + d.session.ticks
-        window = d.app.main.strip.view.window(now_s, d.app.main.strip.arranged.columns.cells)
-        shown = 1 if gpus == 8 and size == SIZES[0] else gpus
+        text, now_s = "\n".join(strip_rows(d)), int(NOW) + d.session.ticks
+        strip = d.app.main.strip
+        window = strip.view.window(now_s, strip.arranged.columns.cells)
+        first_s = window.first * window.cell_s
         for label, unit in UNITS.items():
-            assert text.count(f"{label} ") == shown and unit in text
-            cells = levels(d, label)
-            busy = [cells[window.column(now_s - ago_s)] for ago_s in range(AGO_S[1] + 1, AGO_S[0])]
-            idle = [cells[window.column(now_s - ago_s)] for ago_s in range(AGO_S[1])]
-            assert min(map(height_of, busy)) > max(map(height_of, idle)) > 0, (label, cells)
+            assert text.count(f"{label} ") == 1 and unit in text
+            drawn = levels(d, label)
+            busy = [drawn[now_s - ago_s - first_s] for ago_s in range(AGO_S[1] + 1, AGO_S[0])]
+            idle = [drawn[now_s - ago_s - first_s] for ago_s in range(AGO_S[1])]
+            assert min(busy) > max(idle) > 0, (label, drawn)
         axis = strip_rows(d)[-1]
-        assert axis.count("=]") == 3 and (axis.count("[=") == 3 or size == SIZES[0])
-        assert d.app.main.strip.size.height <= size[1] * 0.4
+        assert axis.count("=]") == axis.count("[=") == 1
+        assert strip.size.height <= size[1] * 0.4
 
     drive(scenario, session=after_a_benchmark(gpus), size=size)
 
 
 def test_the_cursor_shows_the_figures_and_events_of_an_earlier_second(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        live = d.row(3)
-        assert " 11%" not in live and "0/1" not in d.row(3)
+        def util_pct() -> int:
+            return int(d.row(2).removeprefix("util ").rstrip().removesuffix("%").split()[-1])
+
         height = d.app.main.strip.size.height
         await d.press("less_than_sign")  # the end of the benchmark
         await d.until(lambda: "benchmark end of 8 streams" in d.text)
         assert d.app.main.strip.size.height == height + 1
         assert "-2s" in d.row(height + 1) and " [ Back " in d.row(39)
+        idle_pct = util_pct()
         await d.press("left_square_bracket")
-        await d.until(lambda: "nothing happened" in d.text and "-3s" in d.text)
-        assert "100%" in d.row(3) or "9" in d.row(3)[:4]
+        await d.until(lambda: "nothing happened" in d.text and "-4s" in d.text)
+        assert util_pct() > 80 > 20 > idle_pct
         d.session.tick()
-        await d.until(lambda: "-4s" in d.text)  # the time goes on, the picture stands still
+        await d.until(lambda: "-5s" in d.text)  # the time goes on, the picture stands still
         await d.press("escape")
         await d.until(lambda: "nothing happened" not in d.text)
         assert d.app.main.strip.size.height == height and " [ Back " not in d.row(39)
@@ -110,13 +112,14 @@ def test_the_cursor_shows_the_figures_and_events_of_an_earlier_second(drive: Any
 
 def test_the_cursor_goes_far_and_comes_back(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        strip = d.app.main.strip
+        strip, now_s = d.app.main.strip, int(NOW) + 100
+        assert now_s % 2 == 0  # a cell has two seconds
         await d.press("left_curly_bracket", "left_curly_bracket", "left_curly_bracket")
-        assert strip.view.cursor_s == int(NOW) + 100 - 30
+        assert strip.view.cursor_s == now_s - 60
         await d.press("right_curly_bracket", "right_square_bracket")
-        assert strip.view.cursor_s == int(NOW) + 100 - 19
+        assert strip.view.cursor_s == now_s - 38
         await d.press("greater_than_sign")
-        assert strip.view.cursor_s == int(NOW) + 100 - 12
+        assert strip.view.cursor_s == now_s - 12
         await d.press("0")
         assert strip.view.live
 
@@ -125,12 +128,12 @@ def test_the_cursor_goes_far_and_comes_back(drive: Any) -> None:
 
 def test_the_length_of_a_cell_is_chosen_with_keys(drive: Any) -> None:
     async def scenario(d: Any) -> None:
-        for label in ("-1m", "-3m", "-10m", "-1h", "-1h"):
+        for label in ("-2m", "-10m", "-30m", "-2h", "-2h"):
             await d.press("minus")
-            await d.until(lambda label=label: label in d.text, label)
+            await d.until(lambda label=label: f" {label} " in d.text, label)
         for _ in range(4):
             await d.press("plus")
-        await d.until(lambda: "-20s" in d.text)
+        await d.until(lambda: "-30s" in d.text)
 
     drive(scenario, gpus=4)
 
@@ -144,7 +147,6 @@ def test_equal_gpus_fold_and_unfold(drive: Any) -> None:
         assert [d.row(n)[0] for n in range(1, 9)] == list("01234567")
         await d.press("F")
         await d.until(lambda: strip.size.height == 5)
-        assert [word in d.text for word in ("mean", "min", "highest, mean, lowest")] == [True] * 3
 
     drive(scenario, gpus=8, size=(80, 24))
 
@@ -153,13 +155,13 @@ def test_a_click_on_a_graph_shows_that_second(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         strip = d.app.main.strip
         window = strip.view.window(strip.now_s, strip.arranged.columns.cells)
-        await d.pilot.click(strip, offset=(strip.arranged.columns.starts[1] + 5, 2))
-        assert strip.view.cursor_s == window.first + 5
+        await d.pilot.click(strip, offset=(strip.arranged.columns.starts[0] + 5, 2))
+        assert strip.view.cursor_s == 2 * (window.first + 5)
         wheel = SimpleNamespace(stop=lambda: None)
         strip.on_mouse_scroll_up(wheel)
-        assert strip.view.cursor_s == window.first + 2
+        assert strip.view.cursor_s == 2 * (window.first + 2)
         strip.on_mouse_scroll_down(wheel)
-        assert strip.view.cursor_s == window.first + 5
+        assert strip.view.cursor_s == 2 * (window.first + 5)
 
     drive(scenario, gpus=4)
 
@@ -212,10 +214,11 @@ def test_a_power_limit_changes_the_picture_from_then_on_and_never_before() -> No
             return strip.now_s
 
         def picture(at_s: float) -> list[str]:
-            """Return the 4 cells of GPU0's power before a time, as they are drawn now."""
-            columns = strip.arranged.columns
-            end = columns.starts[1] + strip.view.window(strip.now_s, columns.cells).column(at_s)
-            return [s.row(row).ljust(200)[end - 4 : end] for row in (2, 3, 4)]
+            """Return the 2 cells of the power before a time, as they are drawn now."""
+            columns, height = strip.arranged.columns, strip.arranged.heights[1]
+            end = columns.starts[0] + strip.view.window(strip.now_s, columns.cells).column(at_s)
+            first = 2 + strip.arranged.heights[0]
+            return [s.row(row).ljust(200)[end - 2 : end] for row in range(first, first + height)]
 
         times, pictures = [await settled(250.0)], []
         for limit_w in (200.0, 170.0):

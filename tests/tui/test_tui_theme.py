@@ -76,7 +76,7 @@ def test_a_terminal_of_256_colours_has_every_colour_of_its_theme() -> None:
 @pytest.mark.slow
 def test_a_theme_is_changed_in_the_palette_and_kept() -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until("GPU3")
+        await s.until("4 x A100")
         strip = s.app.main.strip
         assert strip.render_line(0)._segments[0].style.bgcolor.triplet.hex == "#121212"
         await s.press("colon")

@@ -23,9 +23,11 @@ LEVELS: Mapping[str, tuple[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class Glyphs:
     """A set of signs. `levels` are the characters for a cell of a one-row graph, from the lowest
-    bar to the highest; the last character means that the value is at the limit."""
+    bar to the highest; the last character means that the value is at the limit. With `braille`,
+    the long graphs have two values in a cell, drawn with the dots of Braille patterns."""
 
     levels: str = "▁▂▃▄▅▆▇█"
+    braille: bool = True
     on: str = "●"
     off: str = "○"
     alert: str = "▲"
@@ -44,6 +46,7 @@ class Glyphs:
 
 ASCII = Glyphs(
     levels="_.:-=+*#",
+    braille=False,
     on="*",
     off="o",
     alert="!",
@@ -63,13 +66,15 @@ ASCII = Glyphs(
 def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
     """Return the ASCII signs if the variable WORKBENCH_ASCII in `env` is 1, and the Unicode signs
     if it is 0. Without the variable, return the ASCII signs only if the terminal's character set
-    lacks block elements such as "▁"."""
+    lacks block elements such as "▁". The console of Linux has block elements, but no Braille
+    patterns."""
+    unicode = Glyphs(braille=env.get("TERM") != "linux")
     asked = env.get("WORKBENCH_ASCII")
     if asked:
-        return Glyphs() if asked == "0" else ASCII
+        return unicode if asked == "0" else ASCII
     if sys.platform == "win32":
-        return Glyphs() if locale.getpreferredencoding(False) == "cp65001" else ASCII
-    return Glyphs() if _locale(env).lower().replace("-", "").endswith("utf8") else ASCII
+        return unicode if locale.getpreferredencoding(False) == "cp65001" else ASCII
+    return unicode if _locale(env).lower().replace("-", "").endswith("utf8") else ASCII
 
 
 def _locale(env: Mapping[str, str]) -> str:

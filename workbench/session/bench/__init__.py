@@ -8,4 +8,5 @@ benchmark_load, server_load     loads on a server, never two at once
 sustained_load                  a load without a result, for proofs and probes
 measurement_lock                the host's measurement lock: one measurement on the host at a time
 result_rows, row                the rows of the list of results
+row_changes                     by how much the speed of a row differs from another
 """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE, History
-from workbench.tui.cells import Row, cut
+from workbench.tui.cells import Row, Run, cut, row_width
 from workbench.tui.formats import NA
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.graph import Columns, Graph
@@ -84,6 +84,40 @@ class EngineRows:
         self._tops: dict[str, float] = {}
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
+    def stacked_height(self, state: SessionState, terminal_rows: int) -> int:
+        """Return how many rows the engine needs if a graph takes the whole width: those of its
+        tokens per second, and one with its other figures."""
+        if state.engine is None:
+            return 0
+        self._lines, self._each = 1, 2 if terminal_rows >= TWO_LINES_ROWS else 1
+        return 1 if state.engine.problem is not None else self._each + 1
+
+    def stacked_rows(
+        self, state: SessionState, window: Window, columns: Columns, width: int
+    ) -> tuple[list[Row], list[Row]]:
+        """Return the rows of the graph of tokens per second, and those with the other figures of
+        the engine."""
+        view = state.engine
+        if view is None:
+            return [], []
+        if view.problem is not None:
+            return [], self._problem(view, width)
+        graph = self._graph(_FIRST[0], view, window, short=True)
+        name, _, port = view.title.rpartition(" ")
+        lead = ((name, "title"), (port, "dim")) if columns.lead >= 6 else ()
+        figures: list[Run] = [(f"{view.title}  ", "title")]
+        for metric in (*_FIRST[1:], *self._second(view)):
+            text, role = self._value(metric, view, window)
+            if row_width(figures) + len(metric.label) + len(text) + 3 > width:
+                break
+            figures += [(f"{metric.label} ", "dim"), (text, role), ("   ", "dim")]
+        return columns.line([graph], self._each, lead, window.cursor_column), [tuple(figures)]
+
+    @staticmethod
+    def _problem(view: EngineView, width: int) -> list[Row]:
+        text = f"{view.title}: {view.problem}"
+        return [((f"{G.alert} ", "warn"), (cut(text, width - 2), "text"))]
+
     def height(self, state: SessionState, columns: Columns, terminal_rows: int) -> int:
         """Return how many rows the engine's graphs need: 0 if no server is selected, and 1 if the
         engine's metrics cannot be read."""
@@ -106,8 +140,7 @@ class EngineRows:
         if view is None:
             return []
         if view.problem is not None:
-            text = f"{view.title}: {view.problem}"
-            return [((f"{G.alert} ", "warn"), (cut(text, width - 2), "text"))]
+            return self._problem(view, width)
         rows: list[Row] = []
         for number, line in enumerate((_FIRST, self._second(view))[: self._lines]):
             metrics = line[: columns.count]
@@ -141,7 +174,22 @@ class EngineRows:
         ]
 
     def _graph(self, metric: _Metric, view: EngineView, window: Window, *, short: bool) -> Graph:
-        cells = self._cells(metric, window.end_s, window.cell_s, window.count)
+        several = [window.values(self._history, (ENGINE, field)) for field in metric.fields]
+        cells = _summed(several)
+        text, role = self._value(metric, view, window)
+        label = metric.short if short else metric.label
+        return Graph(
+            label,
+            text,
+            cells,
+            self._top(metric, cells),
+            value_role=role,
+            per_cell=window.per_cell,
+        )
+
+    def _value(self, metric: _Metric, view: EngineView, window: Window) -> tuple[str, str]:
+        """Return the present value of a metric as text, or the value at the time cursor, and the
+        role of the text."""
         values = [view.values.get(field) for field in metric.fields]
         if window.cursor is not None:
             at_s = (window.cursor + 0.5) * window.cell_s
@@ -154,19 +202,7 @@ class EngineRows:
         role = "warn" if waits else "text"
         if window.cursor is not None:
             role = "strong"
-        label = metric.short if short else metric.label
-        return Graph(label, text, cells, self._top(metric, cells), value_role=role)
-
-    def _cells(self, metric: _Metric, end_s: float, cell_s: int, count: int) -> list[float | None]:
-        several = [
-            self._history.cells((ENGINE, field), end_s, cell_s, count) for field in metric.fields
-        ]
-        if len(several) == 1:
-            return several[0]
-        return [
-            None if None in cell else sum(v for v in cell if v is not None)
-            for cell in zip(*several, strict=True)
-        ]
+        return text, role
 
     def _top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
         """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest
@@ -174,11 +210,26 @@ class EngineRows:
         if metric.top is not None:
             return metric.top
         if metric.label not in self._tops:
-            before = self._cells(metric, time.time(), *LOOK_BACK)
+            before = _summed(
+                [
+                    self._history.cells((ENGINE, field), time.time(), *LOOK_BACK)
+                    for field in metric.fields
+                ]
+            )
             self._tops[metric.label] = max((v for v in before if v is not None), default=0.0)
         highest = max((v for v in cells if v is not None), default=0.0)
         self._tops[metric.label] = max(self._tops[metric.label], highest)
         return _round_up(self._tops[metric.label])
+
+
+def _summed(several: Sequence[list[float | None]]) -> list[float | None]:
+    """Return the sums of the values of several fields; None where a field has no value."""
+    if len(several) == 1:
+        return several[0]
+    return [
+        None if None in cell else sum(v for v in cell if v is not None)
+        for cell in zip(*several, strict=True)
+    ]
 
 
 def _round_up(value: float) -> float:

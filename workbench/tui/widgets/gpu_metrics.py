@@ -251,6 +251,29 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
     return (texts[0], texts[2], "") if rows == 2 else (texts[0], texts[1], texts[2])
 
 
+def stacked_text(
+    metric: Metric, samples: Sequence[GpuSample], info: GpuInfo | None
+) -> tuple[str, str]:
+    """Return (value, note) as texts behind the graph of several GPUs over the whole width: one
+    value if all have the same, else the lowest and the highest."""
+    values = [metric.value(s) for s in samples]
+    known = [v for v in values if v is not None]
+    if not known:
+        return NA, ""
+    low, high = metric.figure(min(known)), metric.figure(max(known))
+    note = ""
+    if metric is not UTIL and is_top_known(metric, info):
+        note = f"of {metric.figure(metric.top(info))}"
+    if low == high:
+        alike = metric is UTIL and len(known) > 1
+        return metric.text(samples[0], info), "all alike" if alike else note
+    limit = limit_w(samples[0], info) if metric is POWER else None
+    if limit is not None:
+        note = f"of {limit:.0f}W"
+    unit = "" if metric is SM else metric.unit  # the note has it
+    return f"{low.removesuffix(metric.unit)}-{high.removesuffix(metric.unit)}{unit}", note
+
+
 def elsewhere(state: SessionState) -> str:
     """Return a warning that the selected server runs on another node than the GPUs on the screen;
     "" if it does not."""

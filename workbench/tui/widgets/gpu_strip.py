@@ -3,7 +3,8 @@ time axis."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -13,8 +14,9 @@ from workbench.model.counts import gpus_text
 from workbench.model.timeline import QUIET_REASONS, History
 from workbench.session.state import SessionState
 from workbench.tui.cells import Painted, Row, Run, cut, fit, joined, pad, row_width, spread, wrap
-from workbench.tui.formats import clock, elapsed, setting_name, setting_text
+from workbench.tui.formats import clock, elapsed, gauge, setting_name, setting_text
 from workbench.tui.glyphs import G
+from workbench.tui.widgets.axis_labels import LABELLED, axis_labels
 from workbench.tui.widgets.engine_rows import EngineRows
 from workbench.tui.widgets.gpu_metrics import (
     FIRST,
@@ -32,7 +34,9 @@ from workbench.tui.widgets.gpu_metrics import (
     limit_w,
     node_name,
     past_sample,
+    stacked_text,
     stepped,
+    total_bytes,
 )
 from workbench.tui.widgets.graph import Columns, Graph
 from workbench.tui.widgets.guard_state import reverted_by_now
@@ -48,11 +52,13 @@ from workbench.tui.widgets.strip_layout import (
     most_rows,
     row_columns,
 )
-from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, events_in
+from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, events_in, label_row
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
+HEADED = (VRAM, TEMPERATURE)  # the values that come first in the header
+METER_CELLS = 8
 REVERTS = "  r reverts"  # the end of a sign about altered settings
 FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes on without values
 
@@ -74,6 +80,9 @@ class GpuStrip(Painted):
             "guard",
             "servers",
             "run_id",
+            "results",
+            "mark_a",
+            "mark_b",
         }
     )
 
@@ -134,20 +143,36 @@ class GpuStrip(Painted):
         telemetry = self.state.telemetry if self.state else None
         if telemetry is None or not telemetry.gpus:
             self.arranged = None
+            self.view.per_cell = 1
             self._engine_rows = self._engine_height(row_columns(width), height)
             return self._elsewhere + len(self._nothing(telemetry, width)) + self._engine_rows
+        before = self.arranged
         self.arranged = arrange(
             self._groups(),
             width,
             most_rows(height),
-            unfolded=self.unfolded,
+            unfolded=True if self.unfolded is None and _unlike(telemetry) else self.unfolded,
             header=bool(self._lasting_conditions()),
             named=self._named(telemetry),
+            labels=self._labelled(width),
         )
+        self.view.per_cell = 2 if self.arranged.stacked and G.braille else 1
+        if before is not None and before != self.arranged:
+            self.call_later(self.repaint)  # also if the height stays the same
         self._engine_rows = self._engine_height(self.arranged.columns, height)
         return self._elsewhere + self.arranged.rows + self._engine_rows + self.back
 
+    def _labelled(self, width: int) -> bool:
+        """Return whether something happened in the time that the graphs may show that has a label
+        above the time axis."""
+        since = bisect_left(
+            self.history.events, self.now_s - width * self.view.cell_s, key=lambda e: e.unix_s
+        )
+        return any(event.kind in LABELLED for event in self.history.events[since:])
+
     def _engine_height(self, columns: Columns, height: int) -> int:
+        if self.state is not None and self.arranged is not None and self.arranged.stacked:
+            return self.engine.stacked_height(self.state, height)
         return self.engine.height(self.state, columns, height) if self.state else 0
 
     def _engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
@@ -195,13 +220,32 @@ class GpuStrip(Painted):
         rows += [self._header(telemetry, layout, width)] if layout.header else []
         for group in layout.groups:
             rows += self._block(telemetry, group, layout, window, width)
-        if layout.axis:
+        if layout.stacked:
+            rows += self._under_stacked(layout, window, width)
+        elif layout.axis:
             measuring = bool(self.state and self.state.bench.running)
             rows.append(layout.columns.under(axis(window, self.history.events, measuring)))
-        rows += self._engine(window, layout.columns, width)
+        if not layout.stacked:
+            rows += self._engine(window, layout.columns, width)
         if self.back:
             rows.append(self._cursor_row(window, width))
         return rows
+
+    def _under_stacked(self, layout: StripLayout, window: Window, width: int) -> list[Row]:
+        """Return the rows below the graphs of the GPUs if each graph has the whole width: the
+        engine's tokens, what happened, the time axis, and the other figures of the engine."""
+        state, columns = self.state, layout.columns
+        assert state is not None
+        graph: list[Row] = []
+        figures: list[Row] = []
+        if self._engine_rows:
+            graph, figures = self.engine.stacked_rows(state, window, columns, width)
+        labels: list[Row] = []
+        if layout.labels:
+            found = axis_labels(window, self.history.events, state)
+            labels = [columns.under(label_row(found, width - columns.starts[0]))]
+        times = axis(window, self.history.events, state.bench.running)
+        return [*graph, *labels, columns.under(times), *figures]
 
     @property
     def _elsewhere(self) -> bool:
@@ -246,6 +290,8 @@ class GpuStrip(Painted):
 
     # the header: names at the left, signs at the right
     def _header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
+        if layout.stacked:
+            return self._stacked_header(telemetry, layout, width)
         left: list[Run] = []
         for group in self._groups():
             info = telemetry.info(group[0])
@@ -281,6 +327,53 @@ class GpuStrip(Painted):
         if not signs and width >= WIDE:
             signs = (("[", "key"), (" earlier   ", "dim"), ("+ -", "key"), (" zoom", "dim"))
         return spread(tuple(left), signs, width)
+
+    def _stacked_header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
+        """Return the names of the GPUs with those values that have no graph at the left, and the
+        signs at the right."""
+        left: list[Run] = []
+        for group in self._groups():
+            info = telemetry.info(group[0])
+            name = (
+                gpu_title(telemetry.gpus[0], info) if len(telemetry.gpus) == 1 else card_title(info)
+            )
+            count = "" if len(telemetry.gpus) == 1 else f"GPU{group[0]} "
+            if len(group) > 1:
+                count = f"{len(group)} x "
+            left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
+        signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
+        hints: tuple[Run, ...] = (
+            ("[", "key"),
+            (" earlier   ", "dim"),
+            ("+ -", "key"),
+            (" zoom", "dim"),
+        )
+        if any(len(group) > 1 for group in layout.groups):
+            hints = (*hints, ("   F", "key"), (" unfolds", "dim"))
+        if len(layout.groups) == 1:
+            samples = [s for s in telemetry.gpus if s.live]
+            for figures in self._figures(samples, telemetry.info(layout.groups[0][0])):
+                if row_width((*left, *figures, *signs)) + 2 > width:
+                    break
+                left += [*figures, ("  ", "text")]
+        if not signs and row_width((*left, *hints)) <= width:
+            signs = hints
+        return spread(tuple(left), signs, width)
+
+    def _figures(self, samples: Sequence[GpuSample], info: GpuInfo | None) -> Iterator[Row]:
+        """Yield the values of equal GPUs that have no graph: the memory with a meter, then the
+        others that this host reports."""
+        if not samples:
+            return
+        for metric in (VRAM, TEMPERATURE, *(m for m in self._given if m not in HEADED)):
+            text, _ = stacked_text(metric, samples, info)
+            role = self._value_role(metric, *(s.index for s in samples))
+            figures: list[Run] = [(f"{metric.label} ", "dim"), (text, role)]
+            used = max((s.memory_used_bytes or 0 for s in samples), default=0)
+            total = total_bytes(samples[0], info)
+            if metric is VRAM and total:
+                figures.append((f" {gauge(used / total, METER_CELLS)}", VRAM.label))
+            yield tuple(figures)
 
     @property
     def _role(self) -> str:
@@ -361,10 +454,13 @@ class GpuStrip(Painted):
         info = telemetry.info(group[0])
         if self.back:
             samples = [past_sample(self.history, window, s) for s in samples]
-        metrics = (FIRST, self._given) if len(layout.heights) > 1 else (FIRST,)
+        lines: Sequence[Sequence[Metric]] = (FIRST, self._given)[: len(layout.heights)]
+        if layout.stacked:
+            lines = [(metric,) for metric in FIRST]
         rows: list[Row] = []
-        for line, height in zip(metrics, layout.heights, strict=True):
-            lead = self._lead(samples, info, layout) if not rows else ()
+        whole_lead = self._lead(samples, info, layout)
+        for line, height in zip(lines, layout.heights, strict=True):
+            lead = whole_lead[len(rows) : len(rows) + height]
             if len(samples) == 1:
                 graphs = [
                     self._graph(m, samples[0], info, window) for m in line[: layout.columns.count]
@@ -430,6 +526,7 @@ class GpuStrip(Painted):
             note=f"max {metric.figure(top)}" if metric.lines and is_top_known(metric, info) else "",
             role=self._spark_role(metric),
             value_role=self._value_role(metric, sample.index),
+            per_cell=window.per_cell,
         )
 
     def _group_graph(
@@ -449,20 +546,44 @@ class GpuStrip(Painted):
         else:
             values = [sum(cell) / len(cell) if cell else None for cell in known]
         label, value, note = group_text(metric, [metric.value(s) for s in samples], height)
+        lines: tuple[list[float | None], ...] = ()
+        if self.arranged is not None and self.arranged.stacked:
+            label, (value, note) = metric.label, stacked_text(metric, samples, info)
+            lines = self._lowest_limits(metric, samples, window)
         return Graph(
             label,
             value,
             values,
             metric.top(info),
             metric.floor,
+            lines=lines,
             low=[min(cell, default=None) for cell in known],
             note=note,
             role=self._spark_role(metric),
             value_role=self._value_role(metric, *(s.index for s in samples)),
+            per_cell=window.per_cell,
         )
 
+    def _lowest_limits(
+        self, metric: Metric, samples: Sequence[GpuSample], window: Window
+    ) -> tuple[list[float | None], ...]:
+        """Return, for each limit of a metric, the lowest one of several GPUs over time."""
+        lines = []
+        for field in metric.lines:
+            each = [
+                stepped(self._cells(s.index, field, window), getattr(s, field, None))
+                for s in samples
+                if (s.index, field) in self.history
+            ]
+            lowest = [
+                min((v for v in cell if v is not None), default=None)
+                for cell in zip(*each, strict=True)
+            ]
+            lines += [lowest] if any(lowest) else []
+        return tuple(lines)
+
     def _cells(self, index: int, field: str, window: Window) -> list[float | None]:
-        return self.history.cells((index, field), window.end_s, window.cell_s, window.count)
+        return window.values(self.history, (index, field))
 
     def _spark_role(self, metric: Metric) -> str:
         return metric.label if self.stale is None or self.back else "dim"
@@ -520,10 +641,11 @@ class GpuStrip(Painted):
 
     def _was_read(self, window: Window) -> bool:
         """Return whether the history has a reading of any GPU for the cell at the time cursor."""
-        column = window.cursor_column or 0
+        first = (window.cursor_column or 0) * window.per_cell
         return any(
-            self._cells(group[0], UTIL.field, window)[column] is not None
+            value is not None
             for group in self._groups()
+            for value in self._cells(group[0], UTIL.field, window)[first : first + window.per_cell]
         )
 
     def move(self, cells: int) -> None:
@@ -581,6 +703,16 @@ class GpuStrip(Painted):
                 self.view.point((window.first + at.x - start) * window.cell_s, self.now_s)
                 self.post_message(self.ViewChanged())
                 return
+
+
+def _unlike(telemetry: Telemetry) -> bool:
+    """Return whether some GPU is lost, or lacks a value that another GPU has. One graph for all of
+    them would hide that."""
+    if any(not sample.live for sample in telemetry.gpus):
+        return True
+    return any(
+        len({metric.value(sample) is None for sample in telemetry.gpus}) > 1 for metric in FIRST
+    )
 
 
 def _lost(sample: GpuSample) -> Run:

@@ -26,7 +26,8 @@ class Graph:
     """A metric to draw: its label, its present value as text, and its values as `cells` on a scale
     from `floor` to `top`. `lines` are values drawn as lines across the graph, such as a power limit
     over time. For a group of GPUs, `cells` has the highest values and `low` the lowest. `note` is a
-    text below the value, which is shown if there is room."""
+    text below the value, which is shown if there is room. With `per_cell` 2, a cell of the terminal
+    shows two of the values side by side, as dots of a Braille pattern."""
 
     label: str
     value: str
@@ -38,6 +39,7 @@ class Graph:
     note: str = ""
     role: str = "spark"
     value_role: str = "text"
+    per_cell: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,19 @@ class Columns:
             ):
                 runs += [*_before(graph, before, y, height, bool(after)), *body[y]]
                 if after:
-                    runs.append(
-                        (pad(graph.value if not y else "", after, right=True), graph.value_role)
-                    )
+                    runs.append(_after(graph, after, y))
                 runs.append((" ", "text"))
             rows.append(merged(runs))
         return rows
+
+
+def _after(graph: Graph, width: int, y: int) -> Run:
+    """Return the text behind row `y` of a graph, in `width` cells: the value, and the note below
+    it."""
+    if not y:
+        return pad(graph.value, width, right=True), graph.value_role
+    notes = graph.note.splitlines()
+    return pad(notes[y - 1] if y <= len(notes) else "", width, right=True), "dim"
 
 
 def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
@@ -125,6 +134,8 @@ def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) ->
 def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
     """Return the graph in `height` rows, from top to bottom. A cell without a value is blank.
     `cursor` is the number of the cell to highlight; None for no cell."""
+    if graph.per_cell == 2:
+        return _drawn_with_dots(graph, height, cursor)
     levels = _levels(graph.cells, graph, height)
     if graph.low is not None and height > 1:
         low = _levels(graph.low, graph, height)
@@ -141,6 +152,71 @@ def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
         _highlighted(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor)
         for y, text in enumerate(texts)
     ]
+
+
+DOTS = 4  # heights of a column of dots in a Braille pattern
+_LEFT, _RIGHT = (0, 0x40, 0x44, 0x46, 0x47), (0, 0x80, 0xA0, 0xB0, 0xB8)  # dots from the bottom
+# character of a cell by the heights of its left and its right column
+_PATTERNS = tuple(
+    tuple(chr(0x2800 + left + right) if left + right else " " for right in _RIGHT) for left in _LEFT
+)
+
+
+def _drawn_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
+    """Return a graph with two values in a cell in `height` rows, from top to bottom."""
+    levels = _dots(graph.cells, graph, height)
+    pairs = list(zip(levels[::2], levels[1::2], strict=True))
+    low = _dots(graph.low, graph, height) if graph.low is not None and height > 1 else None
+    held = [False] * len(pairs)
+    marks: list[list[int]] = []
+    if graph.lines and low is None:
+        each = _held(graph.cells, graph.lines[0])
+        held = [a or b for a, b in zip(each[::2], each[1::2], strict=True)]
+    if height > 1:
+        marks = [_dot_rows(line, graph, height) for line in graph.lines]
+    rows = []
+    for row in range(height - 1, -1, -1):
+        text = "".join(_pattern(a - DOTS * row, b - DOTS * row) for a, b in pairs)
+        drawn = _with_lines(text, held, marks, row, graph.role) if graph.lines else None
+        if low is not None:
+            drawn = _with_band(drawn or ((text, graph.role),), low, row, graph.role)
+        rows.append(_highlighted(drawn or ((text, graph.role),), cursor))
+    return rows
+
+
+def _pattern(left: int, right: int) -> str:
+    return _PATTERNS[min(max(left, 0), DOTS)][min(max(right, 0), DOTS)]
+
+
+def _dots(cells: Cells, graph: Graph, height: int) -> list[int]:
+    """Return the heights of the values of a graph in dots: at least 1, and 0 for None."""
+    floor, span, most = graph.floor, max(graph.top - graph.floor, 1e-9), DOTS * height
+    known: dict[float | None, int] = {None: 0}
+    for value in cells:
+        if value not in known:
+            share = (value - floor) / span if value is not None and math.isfinite(value) else 0.0
+            known[value] = max(1, min(most, round(share * most)))
+    return [known[value] for value in cells]
+
+
+def _dot_rows(line: Cells, graph: Graph, height: int) -> list[int]:
+    """Return the row of the graph in which each cell of the limit line is drawn, counted from 0 at
+    the bottom, and -1 where no line is drawn. Of the two values in a cell the later one counts."""
+    dots = _dots(line, graph, height)
+    return [
+        -1 if v is None or v >= 0.995 * graph.top else (n - 1) // DOTS
+        for v, n in zip(line[1::2], dots[1::2], strict=True)
+    ]
+
+
+def _with_band(drawn: Row, low: Sequence[int], row: int, role: str) -> Row:
+    """Return row `row` of a graph of several GPUs, counted from 0 at the bottom, faint where all of
+    it is above the lowest of them."""
+    lowest = [max(a, b) > DOTS * row for a, b in zip(low[::2], low[1::2], strict=True)]
+    return merged(
+        (char, "band" if its == role and not solid else its)
+        for (char, its), solid in zip(_characters(drawn), lowest, strict=True)
+    )
 
 
 def level_of(value: float | None, floor: float, top: float, most: int) -> int:

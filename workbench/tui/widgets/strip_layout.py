@@ -12,6 +12,10 @@ Group = tuple[int, ...]  # indexes of equal GPUs that are drawn together
 
 MOST_ROWS = (8, 5)  # of a graph in the first and second line of a GPU
 TWO_LINES = 4  # rows of a GPU from which it has a second line of graphs
+# a metric a line over the whole width: "power ", " 98/170W", and the most rows of a line by the
+# rows that the GPUs may take
+STACKED_LABEL, STACKED_VALUE, STACKED_LEAST, METRICS = 6, 11, 57, 3
+STACKED_ROWS = ((0, 1), (12, 2), (16, 3), (22, 4))
 BLOCK_LEAD, WIDE, GRAPH_LEAST = 10, 100, 5
 MOST_NAME = 15  # cells for the name of a node
 ROW_LEAD, WIDE_ROW_LEAD = 2, 20  # in front of the graphs of a GPU with one row
@@ -25,23 +29,28 @@ LABEL, NARROW_LABEL, NOTE_LABEL, FOLDED_LABEL = 10, 9, 12, 13  # cells in front 
 class StripLayout:
     """The arrangement of the telemetry strip. `groups` has one entry per block of rows, which is
     the tuple of the numbers of the GPUs in the block. A block has one or more lines of graphs, and
-    `heights` has the number of rows of each line."""
+    `heights` has the number of rows of each line. If the layout is `stacked`, a line has one graph
+    over the whole width, and all graphs share one time axis. With `labels`, a row above the axis
+    says what happened."""
 
     groups: tuple[Group, ...]
     columns: Columns
     heights: tuple[int, ...]
     header: bool
     axis: bool
+    stacked: bool = False
+    labels: bool = False
 
     @property
     def rows(self) -> int:
-        return self.header + len(self.groups) * sum(self.heights) + self.axis
+        graphs = len(self.groups) * sum(self.heights)
+        return self.header + graphs + self.labels + self.axis
 
     @property
     def figures_in_lead(self) -> bool:
         """Return whether temperature and memory are shown as numbers at the left of a GPU's graphs.
         Otherwise they have graphs."""
-        return len(self.heights) == 1 and self.columns.lead >= BLOCK_LEAD
+        return (self.stacked or len(self.heights) == 1) and self.columns.lead >= BLOCK_LEAD
 
 
 def most_rows(height: int) -> int:
@@ -61,12 +70,20 @@ def arrange(
     unfolded: bool | None,
     header: bool,
     named: int = 0,
+    labels: bool = False,
 ) -> StripLayout:
     """Return the layout of the GPUs in at most `most` rows. `unfolded` True gives each GPU a block
     of rows, even if that takes more rows, False gives each group of GPUs one block, and None gives
-    each GPU a block if all blocks fit. `header` requires a row for warnings, and `named` is the
-    length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
+    each GPU a block if all blocks fit and no two GPUs are equal. `header` requires a row for
+    warnings, and `named` is the length of the longest name in front of the graphs, 0 if the GPUs
+    are shown by number. `labels` asks for a row of labels, for which the strip is one row higher."""
     single = tuple((index,) for group in groups for index in group)
+    apart = unfolded or (unfolded is None and named > 0)
+    stacked = _stacked(
+        tuple(sorted(single)) if apart else tuple(groups), width, most, named, labels
+    )
+    if stacked is not None:
+        return stacked
     if unfolded:
         most = max(most, len(single) + 1)
     folded = unfolded is False or len(single) > max(most - 1, 1)
@@ -86,6 +103,26 @@ def arrange(
         heights,
         has_header,
         axis,
+    )
+
+
+def _stacked(
+    blocks: Sequence[Group], width: int, most: int, named: int, labels: bool
+) -> StripLayout | None:
+    """Return the layout with one graph a line; None if there is no room for all of them."""
+    each = (most - 2) // (METRICS * len(blocks)) if blocks else 0  # beside the header and the axis
+    if each < 1 or width < STACKED_LEAST:
+        return None
+    highest = next(rows for least, rows in reversed(STACKED_ROWS) if most >= least)
+    lead = max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
+    return StripLayout(
+        groups=tuple(blocks),
+        columns=_filled(width, lead, (STACKED_LABEL,), (STACKED_VALUE,)),
+        heights=(min(each, highest),) * METRICS,
+        header=True,
+        axis=True,
+        stacked=True,
+        labels=labels,
     )
 
 

@@ -7,15 +7,28 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.timeline import Event, EventKind
-from workbench.tui.cells import Row, Run, merged
+from workbench.model.timeline import Event, EventKind, History, Key
+from workbench.tui.cells import Row, Run, merged, row_width
 from workbench.tui.formats import clock
 from workbench.tui.glyphs import G
 
-# seconds per cell, each with the seconds between two labels of the axis
-ZOOMS = {1: 10, 5: 60, 15: 180, 60: 600, 300: 3600}
+ZOOMS = (1, 5, 15, 60, 300)  # seconds of a value that is drawn
+# seconds per cell, with one or two values, each with the seconds between two labels of the axis
+_LABELS_S = {
+    1: 10,
+    5: 60,
+    15: 180,
+    60: 600,
+    300: 3600,
+    2: 30,
+    10: 120,
+    30: 600,
+    120: 1800,
+    600: 7200,
+}
 DAY_S = 86_400
 _BLANK: Run = (" ", "dim")
+_EARLIER = 10  # cells by which a label may begin before what it is about
 # the picture stands still until time has passed a twelfth of it, and moves by that much at once
 _STILL = 12
 
@@ -39,6 +52,7 @@ _WEIGHT = {kind: number for number, kind in enumerate(MARKS)}
 # what fills the time between two kinds of events: sign, role
 _SPANS = {
     (EventKind.BENCH_BEGIN, EventKind.BENCH_END): ("=", "good"),
+    (EventKind.SERVER_START, EventKind.SERVER_READY): ("·", "dim"),
     (EventKind.LINK_LOST, EventKind.LINK_BACK): ("?", "bad"),
 }
 
@@ -48,13 +62,20 @@ class Window:
     """The time range of the graphs: `count` cells of `cell_s` seconds each. The number of a cell is
     its Unix time divided by `cell_s`. `end` is the number of the last cell of the range, and `now`
     the number of the cell for the present second. `cursor` is the number of the cell at the time
-    cursor, None without a cursor."""
+    cursor, None without a cursor. A cell of the graphs shows `per_cell` values."""
 
     cell_s: int
     end: int
     count: int
     now: int
     cursor: int | None = None
+    per_cell: int = 1
+
+    def values(self, history: History, key: Key) -> list[float | None]:
+        """Return the values of a metric that the graphs show in this window, oldest first."""
+        value_s = self.cell_s // self.per_cell
+        last_s = (self.end + 1) * self.cell_s - 0.5 * value_s
+        return history.cells(key, last_s, value_s, self.count * self.per_cell)
 
     @property
     def first(self) -> int:
@@ -76,14 +97,20 @@ class Window:
 
 
 class TimeView:
-    """The part of the history that the user sees: the seconds per cell, and the time cursor, if
+    """The part of the history that the user sees: the seconds of a value, and the time cursor, if
     any. With a cursor, the shown time range moves only to keep the cursor inside. Without a cursor,
-    it follows the time."""
+    it follows the time. A cell shows `per_cell` values."""
 
     def __init__(self) -> None:
-        self.cell_s = 1
+        self.value_s = ZOOMS[0]
+        self.per_cell = 1
         self.cursor_s: int | None = None  # Unix second under the cursor
         self._held_s = 0  # begin of the last cell of the window
+
+    @property
+    def cell_s(self) -> int:
+        """The seconds of a cell of the graphs."""
+        return self.value_s * self.per_cell
 
     @property
     def live(self) -> bool:
@@ -97,11 +124,11 @@ class TimeView:
             step = max(1, count // (_STILL * self.cell_s))
             end = now // step * step + step - 1
             self._held_s = end * self.cell_s
-            return Window(self.cell_s, end, count, now)
+            return Window(self.cell_s, end, count, now, per_cell=self.per_cell)
         cursor = self.cursor_s // self.cell_s
         end = min(max(self._held_s // self.cell_s, cursor), cursor + count - 1)
         self._held_s = end * self.cell_s
-        return Window(self.cell_s, end, count, now, cursor)
+        return Window(self.cell_s, end, count, now, cursor, self.per_cell)
 
     def move(self, cells: int, now_s: float) -> None:
         """Move the time cursor by `cells` cells. A negative number moves it back in time. Without a
@@ -121,10 +148,10 @@ class TimeView:
         self.cursor_s = None
 
     def zoom(self, by: int) -> None:
-        """Change the seconds per cell of the graphs to the next larger (`by` 1) or next smaller
-        (`by` -1) of the possible values."""
-        steps = list(ZOOMS)
-        self.cell_s = steps[min(max(steps.index(self.cell_s) + by, 0), len(steps) - 1)]
+        """Change the seconds of a value in the graphs to the next larger (`by` 1) or next smaller
+        (`by` -1) of the possible numbers."""
+        at = ZOOMS.index(self.value_s) + by
+        self.value_s = ZOOMS[min(max(at, 0), len(ZOOMS) - 1)]
 
 
 def events_in(events: Sequence[Event], window: Window, cell: int | None = None) -> Sequence[Event]:
@@ -177,7 +204,7 @@ def _labels(window: Window) -> Iterator[tuple[int, str]]:
         if window.count >= 20:
             yield window.count - 8, clock(window.end * window.cell_s)
         return
-    step_s = ZOOMS[window.cell_s]
+    step_s = _LABELS_S[window.cell_s]
     unit, length = next((u, n) for u, n in (("h", 3600), ("m", 60), ("s", 1)) if step_s % n == 0)
     for number in range(1, window.count * window.cell_s // step_s + 1):
         text = f"-{number * step_s // length}{unit}"
@@ -201,9 +228,53 @@ def _spans(
             if event.kind is end and opened is not None:
                 yield window.column(opened.unix_s), window.column(event.unix_s), what
             opened = event if event.kind is begin else None
-        if opened is not None and (measuring or begin is EventKind.LINK_LOST):
+        lasts = {EventKind.BENCH_BEGIN: measuring, EventKind.LINK_LOST: True}
+        if opened is not None and lasts.get(begin, False):
             yield window.column(opened.unix_s), window.now - window.first, what
 
 
 def _of(events: Iterable[Event], kinds: tuple[EventKind, ...]) -> Iterator[Event]:
     return (event for event in events if event.kind in kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text about something on the time axis, which begins at the cell `column`. `texts` are its
+    forms as rows, the longest one first. The first `telling` forms tell enough."""
+
+    column: int
+    texts: tuple[Row, ...]
+    telling: int = 3
+
+
+def label_row(labels: Sequence[Label], count: int) -> Row:
+    """Return a row of at most `count` cells with the labels, each in its longest form that fits
+    between its neighbours. It may begin some cells before its column. A label without room is left
+    out."""
+    placed = sorted(labels, key=lambda label: label.column)
+    followed = [label.column - 1 for label in placed[1:]]
+    runs: list[Run] = []
+    used = 0
+    for label, end in zip(placed, [*followed, count], strict=bool(placed)):
+        first = used + 1 if used else 0
+        found = _placed(label, first, end)
+        if found is not None:
+            begin, text = found
+            runs += [(" " * (begin - used), "dim"), *text]
+            used = begin + row_width(text)
+    return tuple(runs)
+
+
+def _placed(label: Label, first: int, end: int) -> tuple[int, Row] | None:
+    """Return (first column, text) of a label between the columns `first` and `end`; None if there
+    is no room. A form that tells enough and begins at its column comes before a longer one that
+    begins earlier."""
+    column = max(label.column, first)
+    for text in label.texts[: label.telling]:
+        if column + row_width(text) <= end:
+            return column, text
+    for text in label.texts:
+        begin = max(first, min(column, end - row_width(text)))
+        if begin + row_width(text) <= end and label.column - begin <= _EARLIER:
+            return begin, text
+    return None

@@ -1,0 +1,127 @@
+"""The labels above the time axis: what a benchmark measured, by how much, and what was set."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.fake_canned import NOW
+from support.fake_session import FakeSession
+
+from workbench.model.timeline import Event, EventKind
+from workbench.session.bench.row import BenchRow
+from workbench.session.bench.row_changes import change_pct, change_text, row_before
+from workbench.session.state import BenchState
+from workbench.tui.glyphs import choose
+
+BEFORE = BenchRow(
+    id=1,
+    unix_s=NOW,
+    label="baseline",
+    model="m",
+    engine="vllm",
+    concurrency=8,
+    output_tok_s=420.0,
+    ttft_p50_ms=None,
+    ttft_p90_ms=None,
+    itl_mean_ms=None,
+    power_w=None,
+    tok_per_joule=None,
+    requests_ok=48,
+    requests_failed=0,
+    simulated=True,
+)
+OFF = replace(BEFORE, id=2, label="enforce-eager=off", output_tok_s=1402.0)
+CAPPED = replace(OFF, id=3, label="power limit 170 W", output_tok_s=1401.0)
+
+
+def worked(*rows: BenchRow) -> FakeSession:
+    """Return a session with two benchmarks of 15 s with a restart between, a power limit, and a
+    third benchmark, all in the last two minutes."""
+    session = FakeSession(4)
+    now = NOW + session.ticks
+
+    def happened(ago_s: float, kind: EventKind, text: str = "", result: int | None = None) -> None:
+        session.timeline.history.add_event(Event(now - ago_s, kind, text, None, result))
+
+    for number, ago_s in ((1, 110), (2, 65), (3, 20)):
+        happened(ago_s, EventKind.BENCH_BEGIN, f"benchmark {number}")
+        happened(ago_s - 15, EventKind.BENCH_END, f"benchmark {number} ends", number)
+    happened(90, EventKind.SERVER_START)
+    happened(75, EventKind.SERVER_READY)
+    happened(40, EventKind.SETTING_MADE, "GPU0-3 power limit 170 W")
+    session.push(results=tuple(reversed(rows)), mark_a=1, mark_b=2)
+    return session
+
+
+def strip_rows(d: Any) -> list[str]:
+    return [d.row(1 + n) for n in range(d.app.main.strip.size.height)]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=["80x24", "120x40"])
+def test_what_each_change_did_stands_on_the_axis(drive: Any, size: tuple[int, int]) -> None:
+    async def scenario(d: Any) -> None:
+        labels, axis = strip_rows(d)[-2:]
+        assert axis.count("[") == axis.count("]") == 3 and "S" in axis and "g" in axis
+        for wanted in ("A #1 420", "B #2 1,402", "+234 %", "170 W", "-0.1 %"):
+            assert wanted in labels, labels
+        # a label begins where its benchmark does
+        assert labels.index("A #1") == axis.index("[")
+
+    drive(scenario, session=worked(BEFORE, OFF, CAPPED), size=size)
+
+
+def test_a_rejected_result_has_no_speed_on_the_axis(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        labels = strip_rows(d)[-2]
+        assert "B #2 x" in labels and "1,402" not in labels and "+234" not in labels
+
+    refused = replace(OFF, refused=("the text of the answers is garbage",))
+    drive(scenario, session=worked(BEFORE, refused, CAPPED), size=(120, 40))
+
+
+def test_a_running_benchmark_says_so(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        now = NOW + d.session.ticks
+        d.session.timeline.history.add_event(Event(now - 10, EventKind.BENCH_BEGIN, "begins"))
+        d.session.push(bench=BenchState(running=True))
+        d.session.tick()
+        await d.until(lambda: "measuring" in strip_rows(d)[-2])
+
+    drive(scenario, size=(120, 40))
+
+
+def test_a_row_for_labels_comes_with_the_first_thing_that_happened(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        height = d.app.main.strip.size.height
+        text = "GPU0-3 power limit 170 W by the guard"
+        event = Event(NOW + d.session.ticks - 20, EventKind.SETTING_REVERTED, text)
+        d.session.timeline.history.add_event(event)
+        d.session.tick()
+        await d.until(lambda: d.app.main.strip.size.height == height + 1)
+        assert "power limit 170 W" in strip_rows(d)[-2]
+
+    drive(scenario, size=(120, 40))
+
+
+def test_a_change_is_only_told_between_results_that_may_be_compared() -> None:
+    rows = (CAPPED, OFF, BEFORE)
+    assert row_before(CAPPED, rows) is OFF and row_before(BEFORE, rows) is None
+    assert change_text(change_pct(OFF, BEFORE)) == "+234 %"
+    assert change_text(change_pct(CAPPED, OFF)) == "-0.1 %"
+    for other in (
+        replace(OFF, concurrency=64),
+        replace(OFF, refused=("no answer",)),
+        replace(OFF, requests_failed=3),
+        replace(OFF, output_tok_s=None),
+        BEFORE,
+    ):
+        assert change_text(change_pct(other, BEFORE)) == ""
+    assert change_pct(OFF, None) is None
+
+
+def test_the_console_of_linux_and_ascii_have_no_braille() -> None:
+    assert choose({"TERM": "xterm-256color", "LANG": "en_US.UTF-8"}).braille
+    assert not choose({"TERM": "linux", "LANG": "en_US.UTF-8"}).braille
+    assert not choose({"TERM": "xterm", "LANG": "C"}).braille

@@ -1,0 +1,84 @@
+"""The labels above the time axis: what a benchmark measured, and which GPU setting was made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.timeline import Event, EventKind
+from workbench.session.bench.row_changes import change_pct, change_text, row_before
+from workbench.tui.cells import Row, Run, joined
+from workbench.tui.formats import figure, preset_name
+from workbench.tui.widgets.time_axis import Label, Window, events_in
+
+if TYPE_CHECKING:
+    from workbench.session.bench.row import BenchRow
+    from workbench.session.state import SessionState
+
+SETTINGS = (EventKind.SETTING_MADE, EventKind.SETTING_TRIAL, EventKind.SETTING_REVERTED)
+LABELLED = (EventKind.BENCH_BEGIN, EventKind.BENCH_END, *SETTINGS)
+_GPUS = re.compile(r"GPU[\d,-]+ ")
+_GAP: Run = (" ", "dim")
+
+
+def axis_labels(window: Window, events: Sequence[Event], state: SessionState) -> list[Label]:
+    """Return the labels of the window: one for each benchmark and each change of a GPU setting."""
+    rows = {row.id: row for row in state.results}
+    labels = list(_settings(window, events_in(events, window)))
+    begin: Event | None = None
+    for event in events_in(events, window):
+        if event.kind is EventKind.BENCH_BEGIN:
+            begin = event
+        elif event.kind is EventKind.BENCH_END:
+            column = max(0, window.column(begin.unix_s)) if begin is not None else 0
+            row = rows.get(event.result_id or 0)
+            if row is not None:
+                labels.append(Label(column, _result(row, rows, state)))
+            begin = None
+    if begin is not None and state.bench.running:
+        labels.append(Label(window.column(begin.unix_s), ((("measuring", "dim"),),)))
+    return labels
+
+
+def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) -> tuple[Row, ...]:
+    """Return the forms of the label of a result, the longest one first. The percentage is against
+    the result before it, like the changes that its label names."""
+    marks = {state.mark_a: ("A ", "a"), state.mark_b: ("B ", "b")}
+    mark, role = marks.get(row.id, ("", "strong"))
+    number: Row = ((f"{mark}#{row.id}", role),)
+    if row.refused:
+        return (
+            (*number, (" x rejected", "bad")),
+            (*number, (" x", "bad")),
+            (("x", "bad"),),
+        )
+    pct = change_pct(row, row_before(row, tuple(rows.values())))
+    changed: Row = ()
+    if pct is not None:
+        changed = ((change_text(pct), "warn" if pct < 0 else "good"),)
+    speed = figure(row.output_tok_s)
+    name: Row = ((preset_name(row.label, row.engine), "text"),)
+    forms = (
+        (number, name, ((f"{speed} tok/s", "strong"),), changed),
+        (number, ((f"{speed} tok/s", "strong"),), changed),
+        (number, ((speed, "strong"),), changed),
+        (((speed, "strong"),), changed),
+        (changed or ((speed, "strong"),),),
+    )
+    return tuple(joined(filter(None, form), _GAP) for form in forms)
+
+
+def _settings(window: Window, events: Sequence[Event]) -> Iterator[Label]:
+    """Yield a label for each change of a GPU setting. Several at one time share one."""
+    texts: dict[int, list[str]] = {}
+    for event in events:
+        if event.kind in SETTINGS:
+            text = _GPUS.sub("", event.text, count=1)
+            texts.setdefault(window.column(event.unix_s), []).append(text)
+    for column, several in texts.items():
+        first, *more = dict.fromkeys(several)
+        rest = f" +{len(more)} more" if more else ""
+        value = first.partition(" by ")[0].split(" ")[-2:]
+        forms = (f"{first}{rest}", first.partition(" by ")[0], " ".join(value))
+        yield Label(column, tuple(((text, "warn"),) for text in forms))

@@ -104,7 +104,7 @@ def check_value(
                 f"set quantization to fp8 for weights, kv-cache-dtype to {fp8_cache} for the cache"
             )
         only_case = wrong.lower() in (c.lower() for c in spec.choices)
-        level = Level.ERROR if certain and not only_case else Level.WARN
+        level = Level.ERROR if not wrong or (certain and not only_case) else Level.WARN
         return Finding(
             level,
             "flag.choice",
@@ -118,7 +118,7 @@ def check_value(
         fix = f"did you mean {near[0]}?" if near else f"one of {_some(spec.words)}"
         others = "; a newer engine or a plugin may have it" if wrong else ""
         return Finding(
-            Level.WARN,
+            Level.WARN if wrong else Level.ERROR,
             "flag.word",
             f"{spec.name} is {wrong!r}, which is no value of this flag that Workbench knows{others}",
             spec.name,

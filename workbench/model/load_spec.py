@@ -31,7 +31,7 @@ from workbench.model.lazy_dataclass import dataclass
 
 PROFILES = ("quick", "single-stream", "batch", "long-prompt", "document")  # bench/profiles.py
 _SECONDS = Number("seconds")
-_MOST_STREAMS = 2**16  # each has a connection
+MOST_STREAMS = 2**16  # each has a connection
 _TOKENS = Whole(most=20_000_000)  # more than any model's context
 
 
@@ -63,7 +63,7 @@ class BenchSpec:
             "--concurrency N",
             "number of requests in flight at the same time",
             STREAMS,
-            Whole(most=_MOST_STREAMS),
+            Whole(most=MOST_STREAMS),
             label="streams at once",
             hint="1: a single reader",
             always_written=True,

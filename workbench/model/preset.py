@@ -23,6 +23,7 @@ from pydantic import (
 
 from workbench.model.declared_options import DeclaredOption
 from workbench.model.errors import InputError
+from workbench.model.load_spec import MOST_STREAMS
 from workbench.model.load_spec import OPTIONS as LOAD_OPTIONS
 from workbench.model.run_options import PROCESS
 from workbench.model.settings import (
@@ -252,8 +253,8 @@ def _field_of_load(option: DeclaredOption) -> Any:
     def check(value: Any) -> Any:
         try:
             option.check(value)
-        except InputError as error:
-            raise ValueError(str(error)) from None
+        except InputError as error:  # the file, the field and the value stand beside it
+            raise ValueError(error.next_step or error.message) from None
         return value
 
     unset = option.default if option.preset_default is None else option.preset_default
@@ -273,7 +274,7 @@ class Benchmark(_LoadFields):  # type: ignore[misc]
     """The benchmark that a preset suggests. The first concurrency is that of the suggestion."""
 
     profile: str = "quick"
-    concurrency: list[Annotated[int, Field(ge=1)]] = Field(
+    concurrency: list[Annotated[int, Field(ge=1, le=MOST_STREAMS)]] = Field(
         default_factory=lambda: [1], min_length=1
     )
 

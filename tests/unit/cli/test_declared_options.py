@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from workbench.cli.bench import levels_of
 from workbench.cli.load_options import load_of
@@ -124,6 +125,18 @@ def test_a_preset_keeps_every_option_that_it_may_have(load: dict[str, Any]) -> N
     made = Benchmark.model_validate(load)
     assert {name: getattr(made, name) for name in load} == load
     assert Benchmark.model_validate(made.model_dump()) == made
+
+
+def test_a_preset_is_told_in_one_line_what_an_option_expects() -> None:
+    for wrong, expected in (
+        ({"requests": -1}, "give a whole number of 1 or more"),
+        ({"slo": "nan"}, "give limits, for example"),
+        ({"concurrency": [10**8]}, "less than or equal to 65536"),
+    ):
+        with pytest.raises(ValidationError) as refused:
+            Benchmark.model_validate(wrong)
+        (error,) = refused.value.errors()
+        assert expected in error["msg"] and "\n" not in error["msg"]
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.field)

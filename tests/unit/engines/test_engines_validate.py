@@ -359,9 +359,12 @@ def test_a_value_that_no_known_version_has_is_named_before_the_start() -> None:
         ("quantization", ""),
     ):
         found = only(check("vllm", {name: word}), "flag.word")
-        assert (found.level, found.flag) == (Level.WARN, name)
+        assert (found.level, found.flag) == (Level.WARN if word else Level.ERROR, name)
         assert f"{name} is {word!r}" in found.text and "one of" in (found.fix or "")
         assert ("a newer engine" in found.text) is bool(word)
+    # whatever the version, no engine has an empty choice
+    empty = only(check("sglang", {"kv-cache-dtype": ""}, installed="9.9"), "flag.choice")
+    assert empty.level is Level.ERROR
     spelled = only(check("vllm", {"kv-cache-dtype": "FP8-E4M3"}), "flag.word")
     assert [change.value for change in spelled.changes] == ["fp8_e4m3"]
     for known in ("fp8", "nvfp4", "turboquant_k8v4", "auto"):

@@ -733,3 +733,29 @@ def test_guidellm_since_0_7_names_the_kind_of_a_load_otherwise(tmp_path: Path) -
     }
     (one,) = read_document(tmp_path, document)
     assert (one.spec.rate, one.spec.arrival, one.spec.model) == (3.0, "constant", "org/other")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"concurrency": -1},
+        {"content": "nonsense"},
+        {"endpoint": "x"},
+        {"rate": -1.0},
+        {"length_spread": 7.0},
+        {"slo": "zzz"},
+        {"requests": 10**18},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_load_that_no_benchmark_can_have_is_not_imported(
+    wrote: Callable[[Any], Path], wrong: dict[str, Any]
+) -> None:
+    """It was listed as `c=-1`, and its command could not be run."""
+    exported = export(made.result(), "json", made.samples())
+    assert read(wrote(exported))
+    document = json.loads(exported)
+    one = document["results"][0] if "results" in document else document
+    one["spec"] |= wrong
+    with pytest.raises(InputError, match=f"spec.{next(iter(wrong))}: give "):
+        read(wrote(document))

@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
+from workbench.model.errors import InputError
 from workbench.model.json_records import from_json
+from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import VERDICTS, QualityResult
 from workbench.model.quality_limits import why_impossible_quality
 from workbench.model.untrusted_numbers import impossible_in
@@ -49,6 +51,8 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
         raise fields.wrong(
             "conditions", f"the field is not valid in a Workbench result ({error})"
         ) from None
+    if problem := _impossible_load(read_spec, made):
+        raise fields.wrong_inside(*problem)
     uid = fields.text("uid") or ""
     if uid and not _UID.fullmatch(uid):  # files are named after it
         raise fields.wrong("uid", "the field must be an id of letters, digits and hyphens")
@@ -78,6 +82,22 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
         uid=uid,
         quality=tuple(_quality(one, made) for one in fields.objects("quality_comparisons")),
     )
+
+
+def _impossible_load(spec: BenchSpec, conditions: Conditions) -> tuple[str, str] | None:
+    """Return (field, expectation) of the first option of the load with a value that no benchmark can
+    have; None if there is none. A file of another tool may have told a mean of 0 tokens."""
+    told = conditions.known_workload
+    for option in OPTIONS:
+        value = getattr(spec, option.field)
+        is_told = not told or (option.field in told and value != 0)
+        if value == option.default or not is_told:
+            continue
+        try:
+            option.check(value)
+        except InputError as error:
+            return f"spec.{option.field}", error.next_step or error.message
+    return None
 
 
 def _quality(fields: Fields, made: Conditions) -> QualityResult:

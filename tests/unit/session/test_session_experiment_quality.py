@@ -84,6 +84,9 @@ class Server:
         if self.busy:
             raise InputError(self.busy)
 
+    async def serving_others(self) -> str:
+        return self.busy
+
 
 class Bed:
     """The servers of an experiment, and which of them were asked."""
@@ -91,7 +94,8 @@ class Bed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, standing: str | None = None) -> None:
         self.servers: dict[str, Server] = {}
         self.asked: list[str] = []
-        session = SimpleNamespace(measurement_lock=SimpleNamespace(if_held=IfHeld.REFUSE))
+        self.lock = SimpleNamespace(if_held=IfHeld.REFUSE)
+        session = SimpleNamespace(measurement_lock=self.lock)
         side = SimpleNamespace(standing=standing, session=session, load=self._load)
         self.sides: Any = {"A": side, "B": side}
 
@@ -257,3 +261,10 @@ async def test_servers_that_stand_are_measured_as_they_are_and_alone(
     ended = await busy.end(done=True)
     assert ended is not None
     assert ended.summary == f"quality not measured: B: {bed.servers['b'].busy}"
+
+    bed.lock.if_held = IfHeld.BESIDE
+    _, found = await carried(bed.comparison(db), order)
+    assert found is not None and found.verdict == "same"
+    assert bed.servers["b"].busy in found.notes, (
+        "with --anyway it is measured, and the result says so"
+    )

@@ -181,8 +181,9 @@ class ExperimentQuality:
         began = time.monotonic()
         try:
             async with side.load(run.run_id or "") as load, scored(load) as server:
-                if standing and side.session.measurement_lock.if_held is not IfHeld.BESIDE:
-                    await server.check_alone()
+                if standing:
+                    anyway = side.session.measurement_lock.if_held is IfHeld.BESIDE
+                    await measuring.check_alone(server, anyway=anyway)
                 await measuring.step(step, server, standing=standing)
         except (BenchError, InputError, ServerError) as error:
             measuring.fail(f"{step}: {error.message}")

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from workbench.session.plans.presets import Presets
     from workbench.session.quality.measuring import OnStep, QualityOptions, Tell
     from workbench.session.quality.own_scores import OwnCommand
-    from workbench.session.quality.scored_server import ScoredServer
     from workbench.session.servers.arm_targets import Bases, Side
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
@@ -188,21 +187,11 @@ class _Comparison:
         for side in self._sides.values():
             if side.standing is not None:
                 async with side.load(side.standing) as load, scored(load) as server:
-                    await self._check_alone(server)
+                    await self._measuring.check_alone(server, anyway=options.anyway)
         await self._step(FIRST)
         if options.restart and self._sides["A"].standing is None:
             await self._later(AGAIN)
         await self._later(CHANGED)
-
-    async def _check_alone(self, server: ScoredServer) -> None:
-        """Refuse a server that serves others, or with --anyway say so in the result."""
-        if not self._measuring.options.anyway:
-            await server.check_alone()
-            return
-        serving, parts = await server.serving_others(), self._measuring.parts
-        if serving and serving not in parts.notes:
-            self._tell(serving)
-            parts.notes += (serving,)
 
     async def _later(self, step: str) -> None:
         """Measure a step after A was measured. A server that does not start or answer ends the

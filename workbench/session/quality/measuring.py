@@ -67,6 +67,16 @@ class Measuring:
         """End the measurement early. `problem` is a sentence without a full stop."""
         self.parts.problems += (problem,)
 
+    async def check_alone(self, server: ScoredServer, *, anyway: bool) -> None:
+        """Raise InputError if a server serves others. With `anyway`, the result says so instead."""
+        if not anyway:
+            await server.check_alone()
+            return
+        serving = await server.serving_others()
+        if serving and serving not in self.parts.notes:
+            self._tell(serving)
+            self.parts.notes += (serving,)
+
     async def step(self, step: str, server: ScoredServer, *, standing: bool) -> None:
         """Measure one step on its server. `standing` says whether somebody else may use the server:
         Workbench itself asks a server that it has started whether it is well."""

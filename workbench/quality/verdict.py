@@ -122,6 +122,9 @@ def judge(
     a, b = (_usable(side, texts, refused, notes) for side, texts in (("A", a), ("B", b)))
     again = [_usable("A again", texts, refused, notes) for texts in floors]
     compared = _compared(a, b, again, notes)
+    if _other_tokens(a, b, greedy_a, greedy_b):
+        notes.append("A and B have other tokens, so where their answers part is not known")
+        greedy_b = ()
     alone = max((gap_noise(a, texts) for texts in again), default=0.0)
     noise = max(alone, gap_noise_under_load(greedy_a, greedy_floor))
     forks = count_forks(greedy_a, greedy_b, noise)
@@ -224,6 +227,21 @@ def _compared(
     if recut:
         notes.append(f"A and B cut {_named(recut)} into different tokens")
     return [_of_way(found, again) for found in pairs.values()]
+
+
+def _other_tokens(
+    a: Sequence[ScoredText],
+    b: Sequence[ScoredText],
+    greedy_a: Sequence[GreedyAnswer],
+    greedy_b: Sequence[GreedyAnswer],
+) -> bool:
+    """Return whether no token of A can be compared with one of B: each text is cut differently, or
+    one server names its tokens by ids and the other by their texts."""
+    named = {type(one.tokens[0]) for one in (*greedy_a, *greedy_b) if one.tokens}
+    others = {_key(text): text for text in b}
+    pairs = [(text, others[_key(text)]) for text in a if _key(text) in others]
+    recut = bool(pairs) and not any(same_tokens(one, other) for one, other in pairs)
+    return recut or len(named) > 1
 
 
 def _of_way(

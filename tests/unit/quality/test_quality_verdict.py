@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -256,6 +256,27 @@ def test_other_tokens_are_not_compared() -> None:
     result = judge(A, b, floors=[AGAIN])
     assert len(result.texts) == 31
     assert any("different tokens" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("other", [lambda token: f" t{token}", lambda token: token + 1000])
+def test_answers_in_other_tokens_are_no_forks(other: Callable[[int], int | str]) -> None:
+    """vLLM against TabbyAPI, which names tokens by their text, "differed" at each first token."""
+
+    def renamed(one: GreedyAnswer) -> GreedyAnswer:
+        return replace(one, tokens=tuple(map(other, one.tokens)))
+
+    b = [
+        replace(text, positions=tuple(replace(p, token=other(p.token)) for p in text.positions))
+        for text in A
+    ]
+    written = answers(None)
+    result = judge(
+        A, b, floors=[AGAIN], greedy_a=written, greedy_floor=written,
+        greedy_b=[renamed(one) for one in written],
+    )  # fmt: skip
+    assert result.verdict == NOT_MEASURED and result.forks is None, result.summary
+    assert result.summary.startswith("quality not measured: A and B cut 32 texts (")
+    assert "A and B have other tokens, so where their answers part is not known" in result.notes
 
 
 def test_an_instrument_that_is_not_usable_gives_no_number() -> None:

@@ -270,6 +270,11 @@ def _mooncake(line: str) -> _Row:
         found = ", ".join(map(str, fields)) or "no fields"
         raise ValueError(f"the request has no {missing[0]}; its fields are {found:.200}")
     hashes = fields.get("hash_ids") or ()
+    if "session_id" in fields and not hashes:
+        raise ValueError(
+            "the request belongs to a session and has no hash_ids, so its prompt grows by text that "
+            "the trace does not describe"
+        )
     if not isinstance(hashes, list | tuple):
         raise ValueError("hash_ids is not a list")
     for one in hashes:

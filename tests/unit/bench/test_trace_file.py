@@ -196,6 +196,7 @@ def row(**fields: Any) -> str:
         (row(hash_ids=[0, "x", 2]), "hash_ids contains 'x', but needs whole numbers"),
         (row(hash_ids=[0, -1, 2]), "hash_ids contains -1"),
         (row(hash_ids={"a": 1}), "hash_ids is not a list"),
+        (row(session_id="s", hash_ids=[]), ":1: the request belongs to a session"),
         (row(hash_ids=[1, 2]) + "\n" + row(hash_ids=[1, 2, 3, 4, 5]), ":2: 5 hashes for 1,124"),
         (row(hash_ids=[*range(2000)]), ":1: 2,000 hashes for 1,124 prompt tokens"),
         ('{"prompt": "hello"}', ":1: the request has no timestamp; its fields are prompt"),

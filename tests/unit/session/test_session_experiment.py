@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from support.serving import free_port
@@ -94,6 +95,28 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
         assert seen[0].runs[0] == stopped.runs[0], "what it had is kept"
         with pytest.raises(InputError, match="is finished"):
             await session.experiments.resume(done.id)
+
+    asyncio.run(_on_a_session(scenario))
+
+
+def test_a_trace_is_found_from_another_directory_and_says_how_long_it_takes(
+    clean_environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "2023-11-16 18:15:{}.5,100,5"
+    header = "TIMESTAMP,ContextTokens,GeneratedTokens"
+    (tmp_path / "day.csv").write_text("\n".join([header, rows.format("10"), rows.format("40")]))
+    monkeypatch.chdir(tmp_path)
+    bench = {"trace_file": "day.csv", "speed": 2.0}
+
+    async def scenario(session: Session) -> None:
+        await session.plans.load_preset("vllm-any")
+        spec = session.experiments.spec(*ARMS, bench=bench)
+        assert spec.bench["trace_file"] == str(tmp_path / "day.csv")
+        assert bench["trace_file"] == "day.csv"
+        b = Arm(target=ArmTarget("http://127.0.0.1:9", url="http://127.0.0.1:9"))
+        a = Arm(target=ArmTarget("http://127.0.0.1:8", url="http://127.0.0.1:8"))
+        left_s = session.experiments.estimate_s(a, b, bench=bench, pairs=1, throw_away=False)
+        assert left_s == pytest.approx(2 * (15.0 + 4.0))
 
     asyncio.run(_on_a_session(scenario))
 

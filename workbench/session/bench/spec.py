@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.time_limits import LONGEST_RUN_S
@@ -29,6 +30,13 @@ _OWN_OPTIONS = {  # fields of a request that only these options may set
     "stream": "--no-stream",
     "stream_options": "leave it out: Workbench always asks for usage",
 }
+
+
+def with_absolute_paths(bench: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a load, with absolute paths of its files: a series that is resumed later
+    may be resumed in another directory."""
+    paths = {name: bench[name] for name in ("prompts_file", "trace_file") if bench.get(name)}
+    return {**bench, **{name: str(Path(path).absolute()) for name, path in paths.items()}}
 
 
 def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:

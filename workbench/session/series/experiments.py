@@ -21,6 +21,7 @@ from workbench.model.experiment import Experiment, ExperimentSpec, RunState
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_argv, mask_plan
 from workbench.model.series_state import SeriesState
+from workbench.session.bench.spec import with_absolute_paths
 from workbench.session.hosts.names import check_same_host
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.experiment_arms import Arms
@@ -151,6 +152,8 @@ class Experiments:
         preset_id = (
             plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
         )
+        if "bench" in options:
+            options["bench"] = with_absolute_paths(options["bench"])
         given = {"preset_id": preset_id, **options}
         body = asdict(mask_plan(plan)) if plan else {}
         spec = design.checked(ExperimentSpec(_masked(a), _masked(b), body, **given))
@@ -193,8 +196,9 @@ class Experiments:
 
     def _bench_estimate_s(self, spec: ExperimentSpec) -> float | None:
         shape = self._load.spec_of(spec.preset_id, dict(spec.bench))
-        if shape.seconds is not None and not shape.command:
-            return shape.seconds
+        lasts_s = [one for one in (shape.seconds, shape.trace_s) if one is not None]
+        if lasts_s and not shape.command:
+            return min(lasts_s)
         models = {plan["model"] for plan in (design.plan_of(spec, name) for name in "AB") if plan}
         urls = {arm.target.url for arm in (spec.a, spec.b) if arm.target}
         for result in self._results.db.list(200):

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import UNFINISHED, PointState
+from workbench.session.bench.spec import with_absolute_paths
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSummary
@@ -236,7 +236,4 @@ def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
     """Return fields of BenchSpec as a sweep stores them: secrets are masked, and paths of
     prompts and traces are absolute."""
     masked: dict[str, Any] = mask_data(bench)
-    for name in ("prompts_file", "trace_file"):
-        if masked.get(name):
-            masked[name] = str(Path(masked[name]).absolute())
-    return masked
+    return with_absolute_paths(masked)

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING
 
 if __package__ in (None, ""):
     sys.path.append(str(Path(__file__).resolve().parents[2]))
-# sent from another machine, without us
-if "workbench" in sys.modules and not sys.modules["workbench"].__path__:
-    sys.modules["workbench"].__path__.append(str(Path(__file__).resolve().parents[1]))
+# the agent was sent from another machine, with few of the modules
+for _name in ("workbench", "workbench.model"):
+    _package = sys.modules.get(_name)
+    if _package is not None and not _package.__path__:
+        _sources = Path(__file__).resolve().parents[2]
+        _package.__path__.append(str(_sources.joinpath(*_name.split("."))))
 
 if TYPE_CHECKING:
     from workbench.sim.driver_state import SimState

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from nvml_child import Driver
+from support.guarded import Bare
 
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.gpu.telemetry.source_of_host import read_once
@@ -19,6 +20,7 @@ from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost, LocalStream
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, GpuState, Telemetry
+from workbench.sim.simulated_host import SimulatedHost
 
 FAST = {"slow_s": 0.3, "info_s": 0.4, "retry_s": 0.1, "hung_s": 0.2}
 
@@ -379,3 +381,15 @@ def test_a_pause_of_this_process_is_not_taken_for_silence_of_the_agent(driver: D
             assert driver.calls("nvmlInitWithFlags") == agents  # no other one was started
 
     run(work())
+
+
+def test_an_agent_that_was_sent_reads_the_simulated_driver(tmp_path: Path) -> None:
+    """It has few modules of Workbench, and the simulated driver imports others."""
+
+    async def main() -> None:
+        host = SimulatedHost(Bare(), "rtx-pro-6000", str(tmp_path))
+        await host.connect()
+        (gpu,) = (await read_once(host)).gpus
+        assert gpu.power_w
+
+    asyncio.run(main())

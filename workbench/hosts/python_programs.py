@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from workbench.hosts.base import Completed, Host, Stream
+from workbench.hosts.base import CommandNotFound, Completed, Host, Stream
 from workbench.model.lazy_dataclass import dataclass
 
 TOO_OLD = 78  # exit status: this python3 cannot run it
@@ -244,6 +244,17 @@ def python_on(host: Host) -> tuple[str, bool]:
     process, which has Workbench installed)."""
     local = host.is_local and bool(sys.executable)
     return sys.executable if local else "python3", local
+
+
+async def python_starts(host: Host) -> bool:
+    """Return whether the host's python3 can start at all. Without its own files, for example in the
+    middle of an update, it ends before it runs a program. Raises HostError if the host does not
+    answer."""
+    python, _ = python_on(host)
+    try:
+        return (await host.run([python, "-I", "-S", "-c", ""])).returncode == 0
+    except CommandNotFound:
+        return False
 
 
 def _sources(modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:

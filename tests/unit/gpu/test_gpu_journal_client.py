@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.guarded import Bare
+from support.guarded import Bare, guarded
 
 from tests.support.fake_host import FakeHost
-from workbench.gpu.settings import journal, journal_client
+from workbench.gpu.settings import journal, journal_client, revert
 from workbench.gpu.settings.journal_client import ShellJournal
 from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES, JournalFile
 from workbench.gpu.settings.journal_program import JournalProgram
@@ -23,6 +23,7 @@ from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import ASKED, TOO_OLD
 from workbench.model.errors import HostError
+from workbench.model.settings import GpuSettings
 
 JOURNAL = {"version": 2, "entries": [], "log": [{"what": "set"}], "later": 1}
 OWNER = "another-boot:7:1:ada@far"
@@ -193,3 +194,62 @@ def test_an_unlock_with_the_last_save_takes_one_program(
 
     asyncio.run(main())
     assert started == [b'"lock"', b'"save"', b'"save"', b'"lock"', b'"unlock"']
+
+
+class Breaking(LocalHost):
+    """A host whose python3 ends before it runs anything, once it `is_broken`."""
+
+    kind, is_local, is_broken = "ssh", False, False
+
+    async def run(self, argv: Any, **rest: Any) -> Any:
+        return await super().run(self._with_python3(argv), **rest)
+
+    async def stream(self, argv: Any, **rest: Any) -> Any:
+        return await super().stream(self._with_python3(argv), **rest)
+
+    def _with_python3(self, argv: Any) -> Any:
+        if argv[0] != "python3" or not self.is_broken:
+            return argv
+        return ["sh", "-c", "echo 'Fatal Python error: init_fs_encoding' >&2; exit 1"]
+
+
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_python3_that_does_not_start_counts_as_none(starts: bool) -> None:
+    asked: list[str] = []
+
+    def answer(call: Any) -> Any:
+        program = "sh" if call.argv[0] == "sh" else "python3"
+        asked.append(program)
+        if program == "python3":
+            return "" if starts and call.argv[-1] == "" else 1
+        return 3
+
+    host: Host = FakeHost(answer)
+    if starts:
+        with pytest.raises(HostError, match="journal of GPU settings failed"):
+            asyncio.run(journal.read(host))
+        assert asked == ["python3", "python3"]
+    else:
+        found = asyncio.run(journal.read(host))
+        assert asked == ["python3", "python3", "sh"] and found.entries == ()
+        assert "python3 of this host does not start" in (found.register.problem or "")
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_settings_are_reverted_although_python3_does_not_start_any_more(tmp_path: Path) -> None:
+    inner = Breaking()
+    with guarded(tmp_path / "host", inner=inner) as there:
+
+        async def work() -> None:
+            await there.host.connect()
+            assert (await there.change(GpuSettings(power_limit_w=450.0))).ok
+            there.kill_guard()
+            inner.is_broken = True
+            found = await journal.read(there.host)
+            assert "python3 of this host does not start" in (found.register.problem or "")
+            assert (await revert.revert(there.host)).ok
+
+        asyncio.run(work())
+        assert there.in_force() == (None, None) or there.in_force()[0] == 600.0
+        assert there.altered == []

@@ -14,7 +14,7 @@ from workbench.gpu import remote_programs
 from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES
 from workbench.gpu.settings.journal_program import NO_FILE, TOO_LARGE
 from workbench.hosts.base import CommandNotFound, Completed, Host
-from workbench.hosts.python_programs import TOO_OLD
+from workbench.hosts.python_programs import TOO_OLD, python_starts
 from workbench.hosts.shell_scripts import sh
 from workbench.model.errors import HostError
 from workbench.model.untrusted_numbers import strict_json, whole_number
@@ -22,7 +22,8 @@ from workbench.model.untrusted_numbers import strict_json, whole_number
 ANSWER_S = 30.0
 _NO_PYTHON = frozenset({TOO_OLD, 126, 127})
 _NO_LOG = ' "log": []\n}'  # the end of a journal whose log was not sent
-_NO_REGISTER = json.dumps({"problem": "this host has no python3"})
+_NO_PYTHON3 = "this host has no python3"
+_BROKEN_PYTHON3 = "the python3 of this host does not start"
 
 Answer = Mapping[str, Any]
 
@@ -45,6 +46,9 @@ async def ask(host: Host, root: str, do: str, **more: Any) -> Answer:
         answer = None
     if isinstance(answer, dict) and answer.pop("answered", None) == do:
         return answer
+    # the same request may be carried out twice: each of them may
+    if done.returncode and not await python_starts(host):
+        return await ShellJournal(host, root, _BROKEN_PYTHON3).ask(do, more)
     why = done.problem if done.returncode else "it gave no valid answer"
     raise HostError(
         f"the program that reads and writes the journal of GPU settings failed: {why}",
@@ -61,8 +65,10 @@ def _script() -> str:
 class ShellJournal:
     """Answers the requests of journal_program.py with a shell script on a host without python3."""
 
-    def __init__(self, host: Host, root: str) -> None:
+    def __init__(self, host: Host, root: str, why: str = _NO_PYTHON3) -> None:
+        """Use the journal in the directory `root`. `why` says why python3 is not used."""
         self.host, self.path = host, f"{root}/journal.json"
+        self.no_register = json.dumps({"problem": why})
 
     async def ask(self, do: str, more: Answer) -> Answer:
         """Return the answer to a request."""
@@ -87,7 +93,7 @@ class ShellJournal:
         await self.host.write_file(self.path, json.dumps(journal, indent=1).encode())
         if more["unlocks"]:
             await self._run("unlock", owner)
-        return {"register": _NO_REGISTER}
+        return {"register": self.no_register}
 
     async def _run(self, do: str, *words: str) -> Completed:
         return await self.host.run(sh(_script(), do, self.path, *words))
@@ -107,7 +113,7 @@ class ShellJournal:
             "driver_start": driver_start.strip() or None,
             "text": None if done.returncode or damage else text,
             "damage": damage,
-            "register": _NO_REGISTER,
+            "register": self.no_register,
         }
 
     async def _lock(self, owner: str, dead: list[str]) -> Answer:

@@ -17,7 +17,7 @@ from workbench.gpu.telemetry.agent_messages import Decoder, HungCall, hung_call
 from workbench.gpu.telemetry.process_places import ProcessPlaces
 from workbench.gpu.telemetry.reading_buffer import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
-from workbench.hosts.python_programs import TOO_OLD
+from workbench.hosts.python_programs import TOO_OLD, python_starts
 from workbench.hosts.task_cancellation import end
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, Telemetry
@@ -319,8 +319,16 @@ class TelemetrySource:
             ) from None
         if code in (TOO_OLD, 126, 127):
             return await self._fall_back("python3 on the host is missing or too old")
+        if code and not await self._python_starts():
+            return await self._fall_back("python3 on the host does not start")
         self._problem = f"the telemetry agent ended with {code}" + (f": {said[-1]}" if said else "")
         return None
+
+    async def _python_starts(self) -> bool:
+        try:
+            return await python_starts(self.host)
+        except HostError:  # the link is lost: the agent is started again when it is back
+            return True
 
     async def _fall_back(self, why: str) -> None:
         self._fallback = True

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from workbench.model.timeline import Event, EventKind, History
 from workbench.tui.cells import Row, row_width
 from workbench.tui.widgets.graph import Graph, draw
+from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.strip_layout import arrange, most_rows
 from workbench.tui.widgets.time_axis import ZOOMS, Label, TimeView, Window, axis, label_row
 
@@ -257,3 +258,47 @@ def test_labels_stand_where_there_is_room() -> None:
     assert text(label_row([whole], 20)) == "        1,402 +234 %"
     assert text(label_row([label(2, "long text"), label(4, "x")], 6)) == "    x"
     assert text(label_row([], 20)) == ""
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.none() | st.floats(0, 300), min_size=60, max_size=150),
+    st.integers(1, 3),
+    st.sampled_from([ZOOMS[0], ZOOMS[1]]),
+)
+def test_kept_cells_are_those_that_would_be_drawn_again(
+    values: list[float | None], height: int, value_s: int
+) -> None:
+    history, view, top = History(), TimeView(), 250.0
+    heads = KeptHeads(history)
+    view.value_s, view.per_cell = value_s, 2
+    drawn: list[int] = []
+
+    def make(part: Window) -> Graph:
+        drawn.append(part.count)
+        cells = part.values(history, (0, "power_w"))
+        limits = [170.0] * len(cells)
+        return Graph("power", "", cells, top, lines=(limits,), role="power", per_cell=2)
+
+    for second, value in enumerate(values, NOW):
+        history.add((0, "power_w"), second, value)
+        top = 250.0 if second < NOW + 40 else 500.0
+        window = view.window(second, 60)
+        kept = draw(heads.graph("power", make, window, height), height)
+        assert kept == draw(make(window), height)
+    assert min(drawn) < 60  # some of them were not drawn whole
+
+
+def test_a_past_that_was_read_later_is_drawn() -> None:
+    history, view = History(), TimeView()
+    heads = KeptHeads(history)
+    view.per_cell = 2
+
+    def make(part: Window) -> Graph:
+        return Graph("util", "", part.values(history, (0, "u")), 100.0, per_cell=2)
+
+    window = view.window(NOW, 30)
+    history.add((0, "u"), NOW, 50.0)
+    assert text(draw(heads.graph("u", make, window, 1), 1)[0]).strip() != ""
+    history.load((0, "u"), NOW - 40, 100.0, 1)
+    assert "⢸" in text(draw(heads.graph("u", make, window, 1), 1)[0]).replace("⡇", "⢸")

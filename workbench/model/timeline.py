@@ -246,6 +246,7 @@ class History:
         self.clock = clock
         self._series: dict[Key, Series] = {}
         self.events: list[Event] = []
+        self.revision = 0  # grows when values of the past are added or removed
 
     def add(self, key: Key, unix_s: float, value: float | None) -> None:
         """Add a value of the metric `key` to the history. None adds nothing, which leaves a gap in
@@ -266,6 +267,7 @@ class History:
     def load(self, key: Key, unix_s: float, value: float, step_s: int) -> None:
         """Add a stored mean of a metric: `value` is the mean of the `step_s` seconds that begin at
         `unix_s`."""
+        self.revision += 1
         series = self._series.get(key)
         if series is None:
             series = self._series[key] = Series()
@@ -274,6 +276,7 @@ class History:
     def put_under(self, older: History) -> None:
         """Add the values and events of `older`, a history that ends before this one begins. Do not
         use `older` afterwards."""
+        self.revision += 1
         for key, series in self._series.items():
             if key in older:
                 older._series[key].append(series)
@@ -312,6 +315,7 @@ class History:
         return iter(self._series)
 
     def clear(self) -> None:
+        self.revision += 1
         self._series.clear()
         self.events.clear()
 

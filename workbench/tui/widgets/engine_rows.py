@@ -15,6 +15,7 @@ from workbench.tui.cells import Row, Run, cut, row_width
 from workbench.tui.formats import NA
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.graph import Columns, Graph
+from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.time_axis import Window
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class EngineRows:
 
     def __init__(self, history: History) -> None:
         self._history = history
+        self._heads = KeptHeads(history)
         self._tops: dict[str, float] = {}
         self._lines, self._each = 0, 0  # lines of graphs, and rows of each
 
@@ -102,7 +104,12 @@ class EngineRows:
             return [], []
         if view.problem is not None:
             return [], self._problem(view, width)
-        graph = self._graph(_FIRST[0], view, window, short=True)
+        graph = self._heads.graph(
+            view.title,
+            lambda part: self._graph(_FIRST[0], view, part, short=True),
+            window,
+            self._each,
+        )
         name, _, port = view.title.rpartition(" ")
         lead = ((name, "title"), (port, "dim")) if columns.lead >= 6 else ()
         figures: list[Run] = [(f"{view.title}  ", "title")]

@@ -40,6 +40,7 @@ from workbench.tui.widgets.gpu_metrics import (
 )
 from workbench.tui.widgets.graph import Columns, Graph
 from workbench.tui.widgets.guard_state import reverted_by_now
+from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.status_bar import stale_age_s
 from workbench.tui.widgets.strip_layout import (
     FIGURE_CELLS,
@@ -94,6 +95,7 @@ class GpuStrip(Painted):
     def __init__(self, history: History) -> None:
         super().__init__(id="gpus")
         self.history = history
+        self.heads = KeptHeads(history)
         self.engine = EngineRows(history)
         self.view = TimeView()
         # the user's choice of a row per GPU; None: as there is room
@@ -461,15 +463,10 @@ class GpuStrip(Painted):
         whole_lead = self._lead(samples, info, layout)
         for line, height in zip(lines, layout.heights, strict=True):
             lead = whole_lead[len(rows) : len(rows) + height]
-            if len(samples) == 1:
-                graphs = [
-                    self._graph(m, samples[0], info, window) for m in line[: layout.columns.count]
-                ]
-            else:
-                graphs = [
-                    self._group_graph(m, samples, info, window, height)
-                    for m in line[: layout.columns.count]
-                ]
+            graphs = [
+                self._kept_graph(m, samples, info, window, height)
+                for m in line[: layout.columns.count]
+            ]
             rows += layout.columns.line(graphs, height, lead, window.cursor_column)
         return rows
 
@@ -506,6 +503,24 @@ class GpuStrip(Painted):
             if layout.figures_in_lead
             else ((name, role),)
         )
+
+    def _kept_graph(
+        self,
+        metric: Metric,
+        samples: Sequence[GpuSample],
+        info: GpuInfo | None,
+        window: Window,
+        height: int,
+    ) -> Graph:
+        """Return the graph of one GPU or of several, of which only the newest cells are new."""
+
+        def make(part: Window) -> Graph:
+            if len(samples) == 1:
+                return self._graph(metric, samples[0], info, part)
+            return self._group_graph(metric, samples, info, part, height)
+
+        name = (metric.label, tuple(s.index for s in samples), self.stale is None)
+        return self.heads.graph(name, make, window, height)
 
     def _graph(
         self, metric: Metric, sample: GpuSample, info: GpuInfo | None, window: Window

@@ -27,7 +27,8 @@ class Graph:
     from `floor` to `top`. `lines` are values drawn as lines across the graph, such as a power limit
     over time. For a group of GPUs, `cells` has the highest values and `low` the lowest. `note` is a
     text below the value, which is shown if there is room. With `per_cell` 2, a cell of the terminal
-    shows two of the values side by side, as dots of a Braille pattern."""
+    shows two of the values side by side, as dots of a Braille pattern. `head` are rows with cells
+    before `cells` that were drawn earlier."""
 
     label: str
     value: str
@@ -40,6 +41,7 @@ class Graph:
     role: str = "spark"
     value_role: str = "text"
     per_cell: int = 1
+    head: Sequence[Row] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,20 @@ def _drawn_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]
         if low is not None:
             drawn = _with_band(drawn or ((text, graph.role),), low, row, graph.role)
         rows.append(_highlighted(drawn or ((text, graph.role),), cursor))
+    if graph.head:
+        return [merged((*head, *row)) for head, row in zip(graph.head, rows, strict=True)]
     return rows
+
+
+def first_cells(row: Row, count: int) -> Row:
+    """Return the first `count` cells of a drawn row of a graph."""
+    runs: list[Run] = []
+    for text, role in row:
+        if count <= 0:
+            break
+        runs.append((text[:count], role))
+        count -= len(text)
+    return tuple(runs)
 
 
 def _pattern(left: int, right: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import Event, EventKind, History, Key
@@ -76,6 +77,10 @@ class Window:
         value_s = self.cell_s // self.per_cell
         last_s = (self.end + 1) * self.cell_s - 0.5 * value_s
         return history.cells(key, last_s, value_s, self.count * self.per_cell)
+
+    def after(self, cells: int) -> Window:
+        """Return the window without its first `cells` cells."""
+        return replace(self, count=self.count - cells)
 
     @property
     def first(self) -> int:

@@ -260,7 +260,7 @@ PARTS = {
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
     " untrusted trust save_preset script preset_gpu_settings",
-    "servers": "start stop start_problem go_back others=other_servers select=select_run search_log "
+    "servers": "start stop start_problem start_warnings go_back others=other_servers select=select_run search_log "
     "changes_against_running running_plan=plan_that_runs",
     "results": "get=result delete=delete_result mark compare export=export_result "
     "find=find_results note=note_result"
@@ -641,6 +641,9 @@ class FakeSession(FakeMeasuring):
 
     async def start_problem(self) -> Finding | None:
         return None
+
+    async def start_warnings(self) -> Sequence[Finding]:
+        return ()
 
     def keep(self, work: Any) -> Any:
         return asyncio.ensure_future(work)

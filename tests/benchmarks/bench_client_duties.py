@@ -1,7 +1,7 @@
 """CPU time of the load client's process with one of its duties left out at a time, in turns with the
 whole client and with the bare loop (clients/bare_client.py).
 
-    python tests/benchmarks/bench_client_duties.py [--rows paced,one] [--rounds 3] [--duties TEXT]
+    python tests/benchmarks/bench_client_duties.py [--rows warm,paced,one] [--rounds 3] [--duties TEXT]
 
 The difference to the whole client is what a duty costs. It includes what the caches do: a duty that
 touches no memory of its own looks free. The start of each process is measured and subtracted. The
@@ -15,6 +15,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,9 @@ ROWS = {  # options of the server, streams, requests, warm-up, tokens of an answ
     "paced": (("--ttft-ms", "50", "--itl-ms", "10", "--exact"), 64, 256, 64, 128),
     "one": (("--ttft-ms", "0", "--itl-ms", "0", "--write-each"), 64, 29_936, 64, 1),
 }
+# Recorded answers from a socket, without a server and a load: less is measured, and more exactly.
+WARM = "warm"
+WARM_ANSWERS, WARM_TURNS = 768, 5
 WHOLE, BARE = "the whole client", "bare Python loop"
 REST_NS = 2_500_000
 
@@ -132,6 +136,12 @@ DUTIES: dict[str, Callable[[], None]] = {
 }
 
 
+WARM_DUTIES = [
+    name for name, duty in DUTIES.items() if duty in (keep_no_text, check_no_text, compare_no_bytes)
+]
+WARM_DUTIES.append("late reads and a set clock noticed")
+
+
 def cpu_of(duty: str, row: str, requests: int = 0) -> tuple[float, int, int]:
     """Return the CPU seconds of one process, and its requests and tokens."""
     # not in the process that is measured
@@ -175,6 +185,56 @@ def cpu_of(duty: str, row: str, requests: int = 0) -> tuple[float, int, int]:
     return used.ru_utime + used.ru_stime, len(server.records), sent
 
 
+def warm_us() -> float:
+    """Return the microseconds that this process takes to read and judge one token of recorded
+    answers, whose objects are in the caches: the least of several turns."""
+    from bench_text_checks import answer_of, replay
+
+    answers = [answer_of(number, 128) for number in range(WARM_ANSWERS)]
+    tokens = 128 * len(answers)
+    return min(replay(answers, 128, checks=True) for _ in range(WARM_TURNS)) / 1000 / tokens
+
+
+def warm_bare_us() -> float:
+    """Return the microseconds that the reads and times alone take."""
+    from bench_text_checks import answer_of
+
+    pieces = answer_of(0, 128)
+    unpack, room = connection._unpack_timespec, socket.CMSG_SPACE(16)
+    turns = []
+    for _ in range(400):
+        server, reader = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reader.setsockopt(socket.SOL_SOCKET, connection._SO_TIMESTAMPNS, 1)
+        for piece in pieces:
+            server.send(piece)
+        stamps: list[int] = []
+        began = time.thread_time_ns()
+        for _ in pieces:
+            data, ancillary, _, _ = reader.recvmsg(connection.READ_BYTES, room)
+            seconds, nanoseconds = unpack(ancillary[0][2]) if ancillary else (0, len(data))
+            stamps.append(seconds * 1_000_000_000 + nanoseconds)
+        turns.append(time.thread_time_ns() - began)
+        server.close()
+        reader.close()
+    return min(turns) / 1000 / 128
+
+
+def told_warm(rounds: int, wanted: str) -> None:
+    found: dict[str, list[float]] = defaultdict(list)
+    names = [WHOLE, *(name for name in WARM_DUTIES if wanted in name), BARE]
+    for _ in range(rounds):
+        for name in names:
+            argv = [sys.executable, "-P", __file__, "--rows", WARM, "--without", name]
+            done = subprocess.run(argv, capture_output=True, text=True, check=True)
+            found[name].append(float(done.stdout))
+    least = {name: min(each) for name, each in found.items()}
+    print(f"{WARM}: {WHOLE} {least[WHOLE]:.2f} us a token, the least of {rounds} processes")
+    for name in names[1:]:
+        us = least[name] if name == BARE else least[WHOLE] - least[name]
+        print(f"    {name}: {us:.2f} us")
+    print(f"    load {os.getloadavg()[0]:.1f}", flush=True)
+
+
 def of_one(duty: str, row: str) -> float:
     """Return the CPU microseconds of one token or request, without the start of the process."""
     start_s = cpu_of(duty, row, 1)[0]
@@ -186,16 +246,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", default=",".join(ROWS))
+    parser.add_argument("--rows", default=",".join((WARM, *ROWS)))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--duties", default="", metavar="TEXT", help="only those with this text")
     parser.add_argument("--without", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
+    if chosen.without and chosen.rows == WARM:
+        DUTIES.get(chosen.without, lambda: None)()
+        print(warm_bare_us() if chosen.without == BARE else warm_us())
+        return 0
     if chosen.without:
         DUTIES[chosen.without]()
         sys.argv = sys.argv[:1]
         return worker.main()
     for row in chosen.rows.split(","):
+        if row == WARM:
+            told_warm(chosen.rounds, chosen.duties)
+            continue
         per = "token" if row == "paced" else "request"
         names = [name for name in (*DUTIES, BARE) if name != WHOLE and chosen.duties in name]
         found: dict[str, list[tuple[float, float]]] = defaultdict(list)

@@ -45,7 +45,7 @@ class KnownTrap:
     def decision(self) -> str:
         """The codes of the findings about this trap, and what they cannot see, as text. If nothing
         sees it, the reason."""
-        codes = ", ".join(seen.partition(":")[2] for seen in self.seen_by)
+        codes = ", ".join(dict.fromkeys(seen.partition(":")[2] for seen in self.seen_by))
         return "; ".join(part for part in (codes or "none", self.why_not) if part)
 
 

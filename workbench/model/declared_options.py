@@ -73,6 +73,14 @@ def number_text(number: float) -> str:
     return short if float(short) == number else repr(number)
 
 
+def called(field: str) -> str:
+    """Return the name of a field for a message, without its unit: "stall" for stall_s."""
+    words = field.split("_")
+    if len(words) > 1 and words[-1] in ("s", "c", "pct"):
+        del words[-1]
+    return " ".join(words)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -106,7 +114,7 @@ class Kind:
         try:
             str(value).encode()
         except UnicodeEncodeError:
-            name = field.replace("_", " ")
+            name = called(field)
             raise InputError(
                 f"the {name} has a character that is not text",
                 next_step=f"give the {name} in UTF-8",
@@ -128,7 +136,7 @@ class Whole(Kind):
             too_high = is_whole and value > self.most
             limit = f"{self.most:,} or less" if too_high else f"{self.least:,} or more"
             raise InputError(
-                f"{_shown(value)} is not a valid value of {field.replace('_', ' ')}",
+                f"{_shown(value)} is not a valid value of {called(field)}",
                 next_step=f"give a whole number of {limit}",
             )
 
@@ -161,7 +169,7 @@ class Number(Kind):
         if not _is_number(value) or not self.least <= value <= self.most:
             above_0 = _is_number(value) and 0 < value < math.inf
             limit = f"from {self.least:g} to {self.most:g}" if above_0 else "above 0"
-            name = field.replace("_", " ")
+            name = called(field)
             raise InputError(
                 f"{name} {_shown(value)} is not a valid number of {self.unit}",
                 next_step=f"give {name} a number {limit}",
@@ -194,7 +202,7 @@ class Fraction(Kind):
 
     def check(self, field: str, value: Any) -> None:
         if not _is_number(value) or not 0 <= value < 1:
-            name = field.replace("_", " ")
+            name = called(field)
             raise InputError(
                 f"the {name} is not between 0 and 1",
                 next_step=f"give a {name} from 0 to below 1, such as {self.example}",
@@ -259,8 +267,8 @@ class JsonObject(Kind):
     def check(self, field: str, value: Any) -> None:
         if not isinstance(value, Mapping):
             raise InputError(
-                f"the {field.replace('_', ' ')} fields are not a JSON object",
-                next_step=f"give the {field.replace('_', ' ')} fields as a JSON object, such as "
+                f"the {called(field)} fields are not a JSON object",
+                next_step=f"give the {called(field)} fields as a JSON object, such as "
                 '{"top_k": 1}',
             )
 

@@ -253,8 +253,8 @@ def _field_of_load(option: DeclaredOption) -> Any:
     def check(value: Any) -> Any:
         try:
             option.check(value)
-        except InputError as error:  # the file, the field and the value stand beside it
-            raise ValueError(error.next_step or error.message) from None
+        except InputError as error:
+            raise ValueError("; ".join(filter(None, (error.message, error.next_step)))) from None
         return value
 
     unset = option.default if option.preset_default is None else option.preset_default

@@ -173,9 +173,9 @@ def _schema_finding(
             Level.ERROR, "preset.wrong-type", text, fix=_did_you_mean(str(value), choices)
         )
     text = message.removeprefix("Value error, ")
-    return Finding(
-        Level.ERROR, "preset.wrong-value", f"{text[:1].lower()}{text[1:]}, found {_found(value)}"
-    )
+    if not text[:2].isupper():  # a sentence, and no abbreviation such as SLO
+        text = text[:1].lower() + text[1:]
+    return Finding(Level.ERROR, "preset.wrong-value", f"{text}, found {_found(value)}")
 
 
 def _annotation(path: FieldPath, schema: Any) -> Any:

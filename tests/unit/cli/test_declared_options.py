@@ -27,6 +27,7 @@ from workbench.model.declared_options import (
     Number,
     Switch,
     Whole,
+    called,
 )
 from workbench.model.errors import InputError
 from workbench.model.experiment import OPTIONS as DESIGN
@@ -154,7 +155,7 @@ def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: Decla
 def test_an_impossible_value_is_refused_by_the_name_of_its_option(
     option: DeclaredOption, value: Any
 ) -> None:
-    with pytest.raises(InputError, match=option.field.replace("_", ".")) as refused:
+    with pytest.raises(InputError, match=called(option.field)) as refused:
         option.check(value)
     assert len(f"{refused.value.message} {refused.value.next_step}") < 250
 

@@ -56,6 +56,8 @@ def test_each_trap_has_a_source_a_status_and_a_decision() -> None:
         assert trap.status in ("reproduced", "measured", "contributed", "reported")
         assert trap.seen_by or trap.why_not, trap.id
         assert len(set(trap.seen_by)) == len(trap.seen_by)
+        codes = trap.decision.partition(";")[0].split(", ")
+        assert len(set(codes)) == len(codes), trap.decision
 
 
 def test_a_trap_that_nobody_decided_or_of_an_unknown_kind_is_refused() -> None:

@@ -121,39 +121,41 @@ def test_a_trace_is_found_from_another_directory_and_says_how_long_it_takes(
     asyncio.run(_on_a_session(scenario))
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "bench", "content"),
-    [
-        (Arm(), Arm(sets=('speculative-config={"method": "ngram"}',)), {}, "text"),
-        (Arm(sets=("enable-expert-parallel=true",)), Arm(), {}, "text"),
-        (Arm(), Arm(sets=("enable-expert-parallel=true",)), {"content": "words"}, "words"),
-        (Arm(), Arm(sets=("enable-prefix-caching=false",)), {}, None),
-        (Arm(), Arm(sets=("max-num-seqs=16",)), {}, None),
-    ],
-)
-def test_speculation_and_experts_are_measured_with_real_text(
-    clean_environment: None, a: Arm, b: Arm, bench: dict[str, str], content: str | None
-) -> None:
+def test_speculation_and_experts_are_measured_with_real_text(clean_environment: None) -> None:
     class Seen(Exception):
         pass
 
+    experts = Arm(sets=("enable-expert-parallel=true",))
+    cases: tuple[tuple[Arm, Arm, dict[str, str], str | None], ...] = (
+        (Arm(), Arm(sets=('speculative-config={"method": "ngram"}',)), {}, "text"),
+        (Arm(), experts, {"content": "words"}, "words"),
+        (experts, Arm(), {}, "text"),
+        (Arm(), Arm(sets=("enable-prefix-caching=false",)), {}, None),
+        (Arm(), Arm(sets=("max-num-seqs=16",)), {}, None),
+    )
     stored: list[Experiment] = []
 
     async def scenario(session: Session) -> None:
         await session.plans.load_preset("vllm-any")
+        told = 0
 
         async def opened(number: int) -> None:
             stored.append(await session.experiments.get(number))
             raise Seen
 
-        with pytest.raises(Seen):
-            await session.experiments.run(a, b, bench={**SHAPE, **bench}, opened=opened)
-        notice = session.state.notice
-        told = notice is not None and "excerpts of real text" in notice.text
-        assert told == (content == "text")
+        def count(state: SessionState, changed: frozenset[str]) -> None:
+            nonlocal told
+            notice = state.notice if "notice" in changed else None
+            told += notice is not None and "excerpts of real text" in notice.text
+
+        session.subscribe(count)
+        for a, b, bench, _ in cases:
+            with pytest.raises(Seen):
+                await session.experiments.run(a, b, bench={**SHAPE, **bench}, opened=opened)
+        assert told == 2
 
     asyncio.run(_on_a_session(scenario))
-    assert stored[0].spec.bench.get("content") == content
+    assert [one.spec.bench.get("content") for one in stored] == [one[3] for one in cases]
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def on_vllm(scenario: Scenario, **flags: str) -> None:
     asyncio.run(go())
 
 
-def conversations(path: Path, many: int = 6, turns: int = 3) -> Path:
+def conversations(path: Path, many: int = 5, turns: int = 3) -> Path:
     """Write a trace in which each conversation grows by a block of 512 tokens for each turn, all with
     the same first block, and the turns of all of them come one after the other."""
     rows = []
@@ -59,7 +59,7 @@ def conversations(path: Path, many: int = 6, turns: int = 3) -> Path:
         for one in range(many):
             hashes = [0, *(100 * one + n + 1 for n in range(turn + 1))]
             tokens = 512 * (len(hashes) - 1) + 200
-            row = {"timestamp": 100 * len(rows), "input_length": tokens, "output_length": 8}
+            row = {"timestamp": 60 * len(rows), "input_length": tokens, "output_length": 8}
             rows.append(row | {"hash_ids": hashes})
     path.write_text("\n".join(map(json.dumps, rows)))
     return path
@@ -76,27 +76,17 @@ def of_reuse(texts: tuple[str, ...]) -> list[str]:
 @pytest.mark.slow
 def test_a_trace_is_replayed_and_stored_by_its_name(tmp_path: Path) -> None:
     path = conversations(tmp_path / "talks.jsonl")
-    talks = tmp_path / "talks.json"
-    said = [
-        part
-        for turn in range(4)
-        for part in (
-            {"from": "human", "value": f"what about number {turn} of the list " * 40},
-            {"from": "gpt", "value": f"number {turn} is fine"},
-        )
-    ]
-    talks.write_text(json.dumps([{"conversations": said}] * 3))
 
     async def scenario(session: Session, run_id: str) -> None:
         # one at a time, so that each prompt is in the cache before the next one comes
         result = await replayed(session, run_id, trace_file=str(path), concurrency=1)
         spec, summary = result.spec, result.summary
-        assert summary.requests_ok == 18 and spec.requests == 18
-        assert summary.output_tokens == 18 * 8 and spec.max_tokens == 8
-        assert summary.prompt_tokens == pytest.approx(18 * spec.input_tokens, rel=0.02)
-        assert spec.trace == () and spec.trace_name.startswith("talks.jsonl (18 requests, Mooncake")
+        assert summary.requests_ok == 15 and spec.requests == 15
+        assert summary.output_tokens == 15 * 8 and spec.max_tokens == 8
+        assert summary.prompt_tokens == pytest.approx(15 * spec.input_tokens, rel=0.02)
+        assert spec.trace == () and spec.trace_name.startswith("talks.jsonl (15 requests, Mooncake")
         assert spec.has_schedule and summary.in_flight_nominal is None
-        assert summary.queue_ms is not None and summary.queue_ms.count == 18
+        assert summary.queue_ms is not None and summary.queue_ms.count == 15
         assert spec.trace_reuse is not None and summary.engine is not None
         hits = summary.engine.prefix_hit_tokens
         assert hits is not None and summary.prompt_tokens is not None
@@ -113,20 +103,14 @@ def test_a_trace_is_replayed_and_stored_by_its_name(tmp_path: Path) -> None:
         assert not comparison.like_for_like
         named = {one["name"] for one in comparison.differences}
         assert named == {"speed"}
-        other = replace(result, spec=replace(spec, trace_name="other.jsonl (18 requests)"))
+        other = replace(result, spec=replace(spec, trace_name="other.jsonl (15 requests)"))
         assert not compare(result, other).like_for_like
-
-        talked = await replayed(session, run_id, trace_file=str(talks), concurrency=2)
-        assert talked.summary.requests_ok == 12 and talked.spec.has_conversations
-        assert "content" not in dict(workload_facts(talked))
-        assert not of_reuse(talked.summary.marked), talked.summary.marked
-        (note,) = of_reuse(talked.summary.notes)
-        assert "would reuse 59.9 %" in note
 
     on_vllm(scenario)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_cache_that_is_off_is_marked(tmp_path: Path) -> None:
     path = conversations(tmp_path / "talks.jsonl", many=4, turns=2)
     large = tmp_path / "large.jsonl"
@@ -140,3 +124,28 @@ def test_a_cache_that_is_off_is_marked(tmp_path: Path) -> None:
             await replayed(session, run_id, trace_file=str(large))
 
     on_vllm(scenario, **{"enable-prefix-caching": "false"})
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_conversations_reuse_what_was_said_before(tmp_path: Path) -> None:
+    talks = tmp_path / "talks.json"
+    said = [
+        part
+        for turn in range(4)
+        for part in (
+            {"from": "human", "value": f"what about number {turn} of the list " * 40},
+            {"from": "gpt", "value": f"number {turn} is fine"},
+        )
+    ]
+    talks.write_text(json.dumps([{"conversations": said}] * 3))
+
+    async def scenario(session: Session, run_id: str) -> None:
+        talked = await replayed(session, run_id, trace_file=str(talks), concurrency=2)
+        assert talked.summary.requests_ok == 12 and talked.spec.has_conversations
+        assert "content" not in dict(workload_facts(talked))
+        assert not of_reuse(talked.summary.marked), talked.summary.marked
+        (note,) = of_reuse(talked.summary.notes)
+        assert "would reuse 59.9 %" in note
+
+    on_vllm(scenario)

@@ -238,6 +238,24 @@ def test_what_another_workbench_wrote_after_the_lock_was_lost_stays(
     run(work)
 
 
+def test_what_is_kept_of_a_damaged_journal_is_told_although_the_disk_is_full(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", register.place(str(tmp_path / "register")))
+
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        bench.path.write_text("{")
+        bench.host = FullDisk(0)
+        report = await revert.revert(bench.host)
+        assert report.ok and report.recovery is not None and not report.recovery.is_written
+        assert "the next change or revert makes the journal anew" in report.recovery.text
+        assert "could not be updated" in report.outcomes[0].message
+        assert bench.path.read_text() == "{"
+
+    run(work)
+
+
 class Flickering(Box):
     """This machine, whose register cannot be read after every second save."""
 

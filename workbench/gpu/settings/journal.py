@@ -543,7 +543,8 @@ async def locked(host: Host) -> AsyncIterator[LockedJournal]:
         held = LockedJournal(host, path)
         try:
             held.journal = _journal_from(answer, path, host.name)
-            if held.journal.recovered:
+            held.recovery = held.journal.recovered
+            if held.recovery:
                 with suppress(HostError):
                     await held.save(held.journal)
             yield held

@@ -135,7 +135,7 @@ def test_the_whole_loop_with_at_most_40_keys(
 
     change_power(s)  # 7 keys
     if not narrow:
-        s.until("set power limit 200 W  r reverts", "/200W")
+        s.until("set power limit 250 → 200 W  r reverts", "/200W")
     s.press("r")
     s.until("Reverted: GPU0-3: power limit 200 W back to 250 W", lambda t: "GPU altered" not in t)
     assert s.keys <= 40, s.keys

@@ -68,13 +68,13 @@ def test_the_header_of_altered_gpus_is_whole_at_80_columns() -> None:
     async def scenario(s: RealScreen) -> None:
         await s.until("/250W")
         await s.session.gpu.apply(GpuSettings(power_limit_w=170.0), None)
-        await s.until("set power limit 170 W  r reverts")
+        await s.until("set power limit 250 → 170 W  r reverts")
         s.session.core.update(gpu_findings=tuple((gpu, "limit 170 W ok") for gpu in range(4)))
-        text = await s.until("GPU0-3 limit 170 W ok   GPU0-3 set power limit 170 W")
+        text = await s.until("GPU0-3 limit 170 W ok   GPU0-3 set power limit 250 → 170 W")
         assert "…" not in text.splitlines()[1]
         await s.press("F")
         await s.until(lambda: s.row(2).startswith("0 "))
-        assert ("GPU0-3 limit 170 W ok   GPU0-3 set power limit 170 W") in s.row(
+        assert ("GPU0-3 limit 170 W ok   GPU0-3 set power limit 250 → 170 W") in s.row(
             1
         ) and "…" not in s.row(1)
 

@@ -3,6 +3,7 @@ time axis."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from workbench.model.counts import gpus_text
 from workbench.model.timeline import QUIET_REASONS, History
 from workbench.session.state import SessionState
 from workbench.tui.cells import Painted, Row, Run, cut, fit, joined, pad, row_width, spread, wrap
-from workbench.tui.formats import clock, elapsed, gauge, setting_name, setting_text
+from workbench.tui.formats import clock, elapsed, gauge, setting_name, setting_text, setting_value
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.axis_labels import LABELLED, axis_labels
 from workbench.tui.widgets.engine_rows import EngineRows
@@ -57,7 +58,9 @@ from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, event
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
+    from workbench.model.setting_records import Alteration
 
+_BEFORE = re.compile(rf"\S+ {re.escape(G.becomes)} ")  # a value before in a sign
 HEADED = (VRAM, TEMPERATURE)  # the values that come first in the header
 METER_CELLS = 8
 REVERTS = "  r reverts"  # the end of a sign about altered settings
@@ -402,6 +405,8 @@ class GpuStrip(Painted):
         row = joined(runs, ("   ", "text"))
         if row_width(row) > room:  # the footer names the key too
             row = tuple((text.removesuffix(REVERTS), role) for text, role in row)
+        if row_width(row) > room:  # page 6 tells the value before
+            row = tuple((_BEFORE.sub("", text), role) for text, role in row)
         return row if row_width(row) <= room else fit(row, room)
 
     def _lasting_conditions(self) -> list[tuple[int, Run]]:
@@ -438,7 +443,7 @@ class GpuStrip(Painted):
         elif altered:
             signs.append(
                 (
-                    f"set {', '.join(setting_text(a.setting, a.now) for a in altered)}{REVERTS}",
+                    f"set {', '.join(map(_altered_text, altered))}{REVERTS}",
                     "warn",
                 )
             )
@@ -718,6 +723,16 @@ class GpuStrip(Painted):
                 self.view.point((window.first + at.x - start) * window.cell_s, self.now_s)
                 self.post_message(self.ViewChanged())
                 return
+
+
+def _altered_text(one: Alteration) -> str:
+    """Return an altered setting with its value before and now: "power limit 250 → 170 W"."""
+    if one.before is None:
+        return setting_text(one.setting, one.now)
+    before, now = (setting_value(one.setting, value) for value in (one.before, one.now))
+    if before.partition(" ")[2] == now.partition(" ")[2]:  # the same unit
+        before = before.partition(" ")[0]
+    return f"{setting_name(one.setting)} {before} {G.becomes} {now}"
 
 
 def _unlike(telemetry: Telemetry) -> bool:

@@ -119,6 +119,18 @@ def test_a_change_is_only_told_between_results_that_may_be_compared() -> None:
     ):
         assert change_text(change_pct(other, BEFORE)) == ""
     assert change_pct(OFF, None) is None
+    assert change_text(-0.01) == "0.0 %"
+
+
+def test_a_reverted_setting_near_the_right_end_says_its_value(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        text = "GPU0-3 power limit 250 W again"
+        event = Event(NOW + d.session.ticks - 2, EventKind.SETTING_REVERTED, text)
+        d.session.timeline.history.add_event(event)
+        d.session.tick()
+        await d.until(lambda: strip_rows(d)[-2].strip() in ("250 W", text[7:]))
+
+    drive(scenario, size=(80, 24))
 
 
 def test_the_console_of_linux_and_ascii_have_no_braille() -> None:

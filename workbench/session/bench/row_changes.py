@@ -46,4 +46,5 @@ def change_text(pct: float | None) -> str:
     """Return a change as text, such as "+230 %" or "-0.4 %"; "" for None."""
     if pct is None:
         return ""
-    return f"{pct:+.0f} %" if abs(pct) >= 10.0 else f"{pct:+.1f} %"
+    text = f"{pct:+.0f} %" if abs(pct) >= 10.0 else f"{pct:+.1f} %"
+    return "0.0 %" if text in ("-0.0 %", "+0.0 %") else text

@@ -79,6 +79,6 @@ def _settings(window: Window, events: Sequence[Event]) -> Iterator[Label]:
     for column, several in texts.items():
         first, *more = dict.fromkeys(several)
         rest = f" +{len(more)} more" if more else ""
-        value = first.partition(" by ")[0].split(" ")[-2:]
+        value = first.partition(" by ")[0].removesuffix(" again").split(" ")[-2:]
         forms = (f"{first}{rest}", first.partition(" by ")[0], " ".join(value))
         yield Label(column, tuple(((text, "warn"),) for text in forms))

@@ -171,7 +171,7 @@ def _drawn_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]
     low = _dots(graph.low, graph, height) if graph.low is not None and height > 1 else None
     held = [False] * len(pairs)
     marks: list[list[int]] = []
-    if graph.lines and low is None:
+    if graph.lines:
         each = _held(graph.cells, graph.lines[0])
         held = [a or b for a, b in zip(each[::2], each[1::2], strict=True)]
     if height > 1:

@@ -5,7 +5,7 @@ for hundreds of classes of which a command or a screen uses a few. Here `__init_
 the first object of its class is made, and the other methods are the same for all classes.
 
 Fields, slots and all functions of the module dataclasses are the standard library's. The options
-`order` and `init`, and `InitVar`, are not known here. A host may run this module with Python 3.10.
+`order` and `init`, and `InitVar`, are not known here. A host may run this module with Python 3.9.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ def _compiled_init(cls: Any, frozen: bool) -> Callable[..., None]:
         else:
             word = name
         if field.init:
-            (words_by_name if field.kw_only else words).append(word)
+            by_name = getattr(field, "kw_only", False)  # Python 3.9 has no such fields
+            (words_by_name if by_name else words).append(word)
         elif default not in known:
             continue
         else:

@@ -5,7 +5,7 @@ for hundreds of classes of which a command or a screen uses a few. Here `__init_
 the first object of its class is made, and the other methods are the same for all classes.
 
 Fields, slots and all functions of the module dataclasses are the standard library's. The options
-`order` and `init`, and `InitVar`, are not known here. A host may run this module with Python 3.9.
+`order` and `init`, and `InitVar`, are not known here. A host runs this module with Python 3.8.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def _made(cls: Any, *, frozen: bool = False, eq: bool = True, **options: bool) -
     made = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(cls)
     methods: dict[str, Any] = {"__init__": _init(made, frozen), "__repr__": _repr}
     if eq:
-        methods |= {"__eq__": _equal, "__hash__": _hash if frozen else None}
+        methods.update(__eq__=_equal, __hash__=_hash if frozen else None)
     if frozen:
-        methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
+        methods.update(__setattr__=_refuse_to_set, __delattr__=_refuse_to_delete)
     if frozen and options.get("slots"):
-        methods |= {"__getstate__": _state, "__setstate__": _set_state}
+        methods.update(__getstate__=_state, __setstate__=_set_state)
     own = frozenset(vars(made))
     for name in methods.keys() - own:
         setattr(made, name, methods[name])
@@ -79,7 +79,7 @@ def _compiled_init(cls: Any, frozen: bool) -> Callable[..., None]:
         else:
             word = name
         if field.init:
-            by_name = getattr(field, "kw_only", False)  # Python 3.9 has no such fields
+            by_name = getattr(field, "kw_only", False)  # Python 3.8 has no such fields
             (words_by_name if by_name else words).append(word)
         elif default not in known:
             continue

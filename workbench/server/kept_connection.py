@@ -47,6 +47,7 @@ class _ClosedEarlyError(Exception):
 class _Connection:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    closed_before: int  # how often the KeptConnection was closed before this one was opened
 
     @property
     def is_usable(self) -> bool:
@@ -68,6 +69,7 @@ class KeptConnection:
             lines.append(f"Authorization: Bearer {' '.join(api_key.split())}")
         self._headers = "\r\n".join(lines)
         self._idle: _Connection | None = None
+        self._closed = 0  # how often
 
     async def get(self, path: str, timeout_s: float) -> Reply:
         """Request `path`, and return the reply or the reason why there is none."""
@@ -116,6 +118,7 @@ class KeptConnection:
         return ":" in self._host or not self._host.strip("0123456789.")
 
     async def _open(self) -> _Connection:
+        closed_before = self._closed
         try:
             async with asyncio.timeout(CONNECT_S):
                 opened = await asyncio.open_connection(
@@ -126,7 +129,7 @@ class KeptConnection:
                 )
         except TimeoutError:
             raise _NotConnectedError from None
-        return _Connection(*opened)
+        return _Connection(*opened, closed_before)
 
     async def _ask(
         self, connection: _Connection, path: str, body: Mapping[str, Any] | None = None
@@ -146,7 +149,8 @@ class KeptConnection:
             keep = False
             raise
         finally:
-            if keep and self._idle is None:
+            was_closed = connection.closed_before != self._closed
+            if keep and self._idle is None and not was_closed:
                 self._idle = connection
             else:
                 connection.writer.transport.abort()
@@ -161,7 +165,9 @@ class KeptConnection:
         return head.encode() + data
 
     def close(self) -> None:
-        """Close the connection. The next request opens another one."""
+        """Close the connection; one that is in use closes after its answer. The next request opens
+        another one."""
+        self._closed += 1
         idle, self._idle = self._idle, None
         if idle is not None:
             idle.writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable
 from contextlib import closing
 
@@ -49,6 +50,25 @@ def test_requests_use_one_connection() -> None:
             "GET /metrics?asked_by=workbench HTTP/1.1"
         }
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer key-1"}
+
+
+def test_a_request_in_flight_at_the_close_leaves_no_connection_open() -> None:
+    async def go(url: str, answer: threading.Event) -> Reply:
+        kept = KeptConnection(url)
+        asked = asyncio.create_task(kept.get("/metrics", 5.0))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        kept.close()
+        answer.set()
+        return await asked  # a connection that is left open here fails the test at its end
+
+    def after_the_close(request: Request, n: int) -> Iterable[Step]:
+        closed.wait(5.0)
+        return [PLAIN]
+
+    closed = threading.Event()
+    with ScriptedServer(after_the_close) as server:
+        assert asyncio.run(go(server.url, closed)).text == "ok"
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ def test_the_table_of_bad_answers(cli: Cli, tmp_path: Path, kind: str) -> None:
     assert finding in codes if finding else not codes, (server["text"], found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_tokenizer_counts_answers_to_the_user_s_own_prompts(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

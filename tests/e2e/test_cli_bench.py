@@ -117,6 +117,7 @@ def test_a_run_that_has_ended_is_neither_measured_nor_written_as_an_endpoint(
     assert cli("results", "list", "--json").document["results"] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_simulated_server_benchmarked_by_url_is_marked_as_simulated(
     cli: Cli, run: dict[str, Any]

@@ -51,6 +51,7 @@ def alive(cli: Cli) -> list[str]:
     return [one["run_id"] for one in found if one["state"] in ("starting", "ready")]
 
 
+@pytest.mark.long
 def test_one_pair_has_the_answers_beside_the_speed(cli: Cli, few_texts: str) -> None:
     ran = cli(*base(*FP8, "--pairs", "1", "--no-throw-away", "--texts", few_texts, "--json"))
     assert ran.code == 0, ran

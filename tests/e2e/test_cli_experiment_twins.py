@@ -95,6 +95,7 @@ def test_a_wrong_design_is_refused_before_anything_runs(
     assert cli("experiment", "list", "--json").document == {"experiments": []}
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("other", "differs"),
     [("sim:gb10-x2", "GPUs of A"), ("sim:rtx-5060ti-old-stack", "driver")],

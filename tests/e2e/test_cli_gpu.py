@@ -149,6 +149,7 @@ def test_set_shows_applies_reads_back_and_reverts(cli: Cli) -> None:
     assert cli(*PRO, "gpu", "revert").out.strip() == "nothing to revert"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_lock_that_a_passed_through_gpu_ignores_is_reported(cli: Cli) -> None:
     host = ("--simulate", "rtx-pro-6000-passthrough")

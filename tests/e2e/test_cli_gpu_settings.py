@@ -84,6 +84,7 @@ def outcome(document: dict[str, Any], setting: str) -> dict[str, Any]:
     return dict(found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_set_and_revert_in_json(box: CommandLine) -> None:
     asked = (
@@ -191,6 +192,7 @@ def test_the_question_names_the_gpus_and_their_processes(box: CommandLine, typed
     assert screen.ended() == 0 and power() == [400.0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_gpu_settings_of_a_preset_are_applied_only_on_request(quick: InProcess) -> None:
     quick.ok("presets", "show", "rtx-pro-6000-power-400w")
@@ -311,6 +313,7 @@ def test_kept_settings_and_the_commands_of_a_revert_are_shown(cli: Any) -> None:
     assert cli(*host, "gpu", "revert", "--json").document["ok"] and power() == [None]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_gpu_of_another_host_and_a_gpu_that_is_lost(quick: InProcess) -> None:
     quick.ok("gpu", "status")
@@ -357,6 +360,7 @@ def test_a_driver_that_ignores_a_command(cli: Any, faults: dict[str, Any], said:
     assert cli("--simulate", PRO, "gpu", "journal", "--json").document["entries"] == []
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
     path = Path(directory(), "gpu", "journal.json")
@@ -378,6 +382,7 @@ def test_a_journal_that_cannot_be_read_or_written(cli: Any) -> None:
 # ---- what is said of it afterwards
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_no_guard_is_reported_after_a_failed_plan(quick: InProcess) -> None:
     quick.ok("gpu", "status")  # makes the host

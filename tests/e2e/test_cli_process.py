@@ -62,6 +62,7 @@ def test_start_bench_and_stop_as_processes(running: dict[str, Any]) -> None:
     eventually(lambda: not alive(running["pid"]), "the server to end")
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_terminated_bench_ends_its_worker_and_stores_nothing(

@@ -173,6 +173,7 @@ def test_a_server_that_is_broken_in_a_batch_is_found_by_its_answers(
     assert kl["value"]["value"] < 1e-5, "alone, it scores as ever"
 
 
+@pytest.mark.long
 def test_a_server_that_ends_meanwhile_ends_the_comparison_with_what_was_measured(
     cli: Cli, few_texts: str
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_driver_and_packages_that_do_not_know_the_gpu_are_said_before_the_star
     assert cli(*old, "stop", started.document["run_id"]).code == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_start_says_every_warning_that_plan_says(cli: Cli) -> None:
     changes = ("--env", "VLLM_BLOCK_SIZE=16", "--set", f"port={free_port()}")
@@ -298,6 +299,7 @@ def test_a_state_directory_that_cannot_be_created(
         assert ran.code == 1 and str(tmp_path / "file") in ran.document["error"], ran
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("preset", ["llamacpp-gguf", "tabbyapi-any"])
 @pytest.mark.slow
 def test_variables_that_a_simulated_host_fills_in_can_be_started(cli: Cli, preset: str) -> None:
@@ -319,6 +321,7 @@ def venv_vllm(tmp_path: Path) -> Path:
     return program
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_custom_executable(cli: Cli, venv_vllm: Path) -> None:
     own = ("--executable", shlex.quote(str(venv_vllm)))
@@ -406,6 +409,7 @@ def test_servers_shows_the_phase_of_a_start(cli: Cli, monkeypatch: pytest.Monkey
     assert run["run_id"] == run_id and run["phase"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_api_key_given_as_a_variable_is_neither_shown_nor_remembered(cli: Cli) -> None:
     own = Path(os.environ["XDG_CONFIG_HOME"], "workbench", "presets", "mine.toml")
@@ -436,6 +440,7 @@ def test_an_api_key_given_as_a_variable_is_neither_shown_nor_remembered(cli: Cli
     assert cli("presets", "check", str(own)).code == 0
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_restart_replaces_a_server_and_starts_an_ended_one_again(cli: Cli) -> None:
     first = start(cli, "--set", "max-num-seqs=77")

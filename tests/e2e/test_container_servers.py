@@ -196,6 +196,7 @@ def test_a_server_that_ends_while_its_keeper_is_lost_keeps_its_log_and_code(tmp_
     supervised(scenario)
 
 
+@pytest.mark.long
 def test_a_container_that_is_removed_from_outside_is_named(engine: Podman, tmp_path: Path) -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         status = await ready(supervisor, fake_plan(tmp_path))
@@ -207,6 +208,7 @@ def test_a_container_that_is_removed_from_outside_is_named(engine: Podman, tmp_p
     supervised(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("word", ["podman", "docker"])
 def test_a_container_of_others_is_found_followed_and_left_running(
     word: str, engine: Podman, tmp_path: Path
@@ -281,6 +283,7 @@ def test_a_registry_that_refuses(
     assert f"log.{code}" in {f.code for f in status.findings}, lines
 
 
+@pytest.mark.long
 def test_a_registry_that_is_not_there(tmp_path: Path) -> None:
     status, lines = failed(
         fake_plan(tmp_path, "podman", "", f"image=127.0.0.1:{free_port()}/a/b:1")

@@ -192,6 +192,7 @@ def test_a_container_is_stopped_and_started_under_a_session(engine: Podman, box:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_container_is_renamed_removed_and_made_again(engine: Podman, box: str) -> None:
     async def main() -> None:
         host = inside(box)
@@ -357,6 +358,7 @@ def test_facts_of_a_container(engine: Podman, box: str) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_the_hosts_process_ids_become_the_containers(engine: Podman, box: str) -> None:
     async def main() -> None:
         host = inside(box)

@@ -44,6 +44,7 @@ def short_heartbeat(tmp_path: Path) -> None:
     config.write_text(f"[gpu]\nheartbeat_s = {HEARTBEAT_S}\n")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_change_that_was_cut_off_before_its_command_is_taken_back(tmp_path: Path) -> None:
     notices: list[str] = []

@@ -82,7 +82,6 @@ ORDERS: dict[str, tuple[Step, ...]] = {
 
 IN_CI = (
     "a b, a reverts first",
-    "a trial, b, a's guard",
     "both at once",
     "locks",
 )

@@ -63,6 +63,7 @@ def test_the_loop_and_its_counts(command: CommandLine, model: Path) -> None:
     Loop("llamacpp", PRESET, given, shape, ("parallel", 2), READY_S).run(command)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_file_that_is_no_model(command: CommandLine, tmp_path: Path) -> None:
     """Exit code, first error line and known cause; the run is listed so afterwards, too."""

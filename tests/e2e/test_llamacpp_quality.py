@@ -133,6 +133,7 @@ def test_the_divergence_of_top_20_is_a_lower_bound_of_that_of_the_whole_vocabula
     assert found >= 0.7 * exact
 
 
+@pytest.mark.long
 def test_8_bits_answer_as_the_model_and_4_bits_less_so(ports: dict[str, int]) -> None:
     first, again = scored(ports["f32"], FEW), scored(ports["f32"], FEW)
     eight, four = scored(ports["q8"], FEW), scored(ports["q4"], FEW)

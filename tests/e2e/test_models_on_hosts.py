@@ -361,6 +361,7 @@ def test_the_commands_list_check_and_copy(pair: Pair) -> None:
     assert "damaged" in found["hosts"][1]["copies"][0]["problems"][0]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_container_of_hosts_toml_is_checked_and_gives_its_models(
     pair: Pair, tmp_path: Path

@@ -168,6 +168,7 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
     on(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_refused_setting_leaves_nothing_half() -> None:
     write_preset()
@@ -223,6 +224,7 @@ def test_a_server_that_does_not_start_leaves_the_settings_alone() -> None:
     on(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
     write_preset(power_w=9000.0, files=2**30)

@@ -138,7 +138,7 @@ def test_two_sessions_are_enough_for_a_screen(tmp_path: Path) -> None:
     on({}, tmp_path, work, max_sessions=2)
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("client", ["host", "here"])
 def test_a_benchmark_over_two_sessions(tmp_path: Path, client: str) -> None:

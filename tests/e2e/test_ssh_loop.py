@@ -146,6 +146,7 @@ def test_the_log_goes_on_at_the_right_byte(far: Box) -> None:
     run(far, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_adopt_after_kill_9_cut_in_the_middle(far: Box) -> None:
     text = STARTER.format(
@@ -266,6 +267,7 @@ def cut_at(
     return restoring
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "reached"),
@@ -305,6 +307,7 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
     run(far, scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "reached"),

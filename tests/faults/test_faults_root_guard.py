@@ -97,6 +97,7 @@ def test_it_drops_its_rights_to_the_users(ada: SudoAccount) -> None:
     assert {path.lstat().st_uid for path in files} == {ada.home.stat().st_uid}
 
 
+@pytest.mark.long
 def test_a_link_in_place_of_the_state_directory_is_not_followed(
     ada: SudoAccount, victim: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_link_of_the_users_is_not_what_root_runs(ada: SudoAccount) -> None:
     assert [words[2] for words in document["commands"]] == [f"{ada.roots}/bin/nvidia-smi"], document
 
 
+@pytest.mark.long
 def test_limits_of_the_users_do_not_end_it(ada: SudoAccount) -> None:
     wrapped = ada.roots / f"limited-{ada.home.name}"
     wrapped.write_text(
@@ -222,7 +224,7 @@ def write(ada: SudoAccount, entries: list[dict[str, Any]]) -> None:
     new.replace(ada.journal)
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "damage",
     [
@@ -281,7 +283,7 @@ def forge(ada: SudoAccount, who: str, **changes: Any) -> None:
     )
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_claim_of_a_lock_counts_if_sudo_lets_its_user_set_one(
     ada: SudoAccount, people: tuple[list[str], str, Path], allowed: bool

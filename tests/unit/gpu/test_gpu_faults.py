@@ -336,6 +336,7 @@ def test_c_states_that_cannot_be_read_are_not_changed(bench: Bench) -> None:
     run(work)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_two_users_of_the_c_states_restore_what_was_before_both(
     bench: Bench, tmp_path: Path
@@ -388,6 +389,7 @@ def test_before_is_known_by_the_journal_or_the_default_or_not_at_all(bench: Benc
     run(work)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
     async def work() -> None:

@@ -210,6 +210,7 @@ def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: Guard
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_is_kept_is_left_alone(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.0))
@@ -248,6 +249,7 @@ def test_a_failed_revert_is_tried_again(box: GuardedHost) -> None:
     assert {line["ok"] for line in log_lines(box, "guard could not revert")} == {False}
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["truncated", "newer", "gone"])
 def test_a_broken_journal_is_left_as_it_is_and_the_settings_are_given_back(
@@ -289,6 +291,7 @@ def test_a_lock_is_respected_while_its_owner_lives_and_broken_when_silent(box: G
     eventually(lambda: not link.is_symlink(), "the lock to be let go")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_stands_alone_and_outlives_a_hangup(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.5))
@@ -303,6 +306,7 @@ def test_it_stands_alone_and_outlives_a_hangup(box: GuardedHost) -> None:
     box.given_back(1.5 + WITHIN_S)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("terms", "left"), [({"heartbeat_s": 60.0}, OFF), ({"trial_s": 60.0}, OFF), ({}, ON)]
@@ -463,6 +467,7 @@ def test_odd_json_in_the_guards_state_stops_no_status(box: GuardedHost, text: st
     )
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["journal.json", "guard/state.json"])
 @pytest.mark.parametrize("text", ODD.values(), ids=ODD)

@@ -475,6 +475,7 @@ def test_rights_do_not_show_their_password() -> None:
     assert asdict(held)["password"] == SECRET  # so no Rights goes into a document
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_rights_that_allow_a_change_and_not_its_undoing_are_warned_of(bench: Bench) -> None:
     smi = f"{bench.smi.here / 'nvidia-smi'} -i GPU-00000000-0000-4000-8000-000000000000"

@@ -39,7 +39,7 @@ def divergence(a: Sequence[ScoredText], b: Sequence[ScoredText]) -> float:
     return sum(found) / len(found)
 
 
-@pytest.mark.ci_cases(3)  # the last one scores as the one before
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_write(
     start_simulated: Start, on_server: OnServer, engine: str
@@ -97,6 +97,7 @@ def test_a_server_that_is_broken_in_a_batch_scores_alone_as_ever_and_writes_nons
     assert sum(differ) >= 5
 
 
+@pytest.mark.long
 def test_a_server_that_is_broken_from_the_second_turn_is_found_in_conversations(
     start_simulated: Start, on_server: OnServer
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_known_defect_makes_the_instrument_unusable_and_is_named(
     assert not proof.usable and proof.reason and said in proof.defect
 
 
+@pytest.mark.long
 def test_a_long_text_is_scored_at_its_end_and_left_out_where_the_context_is_too_short(
     start_simulated: Start, on_server: OnServer
 ) -> None:

@@ -314,6 +314,7 @@ def test_damage_at_one_concurrency_is_found_there(concurrency: int) -> None:
 # A small twin of tests/benchmarks/bench_quality.py, whose table is in docs/REFERENCE.md.
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", [1e-4, 5e-4])
 def test_equal_servers_seldom_differ(noise: float) -> None:

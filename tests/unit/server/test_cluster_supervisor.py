@@ -101,7 +101,7 @@ def test_an_ended_server_stays_ended_while_a_node_is_down(tmp_path: Path) -> Non
     clustered(host, scenario)
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.slow
 def test_the_end_of_a_rank_ends_the_others_and_is_the_reason(tmp_path: Path, killed: int) -> None:

@@ -132,6 +132,7 @@ def test_a_restart_on_a_cluster_stops_the_server_only_if_the_next_can_start(
     asyncio.run(scenario())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_server_is_started_benchmarked_and_stopped(tmp_path: Path) -> None:
     async def scenario() -> None:

@@ -106,7 +106,7 @@ def watched(
     asyncio.run(go())
 
 
-@pytest.mark.ci_cases(1)
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("preset", FLAGS)
 def test_the_values_of_all_seconds_sum_to_the_tokens_that_were_sent(preset: str) -> None:

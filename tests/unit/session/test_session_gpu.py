@@ -243,6 +243,7 @@ def test_a_finding_stands_until_the_settings_change_whichever_workbench_looks(
     on(nothing)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_settings_of_a_preset_that_are_not_applied_are_told_until_they_are(
     clean_environment: None,

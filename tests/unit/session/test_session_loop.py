@@ -88,6 +88,7 @@ def workers() -> list[int]:
     return [c.pid for c in children if alive(c.pid) and "workbench.bench.worker" in c.cmdline()]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_benchmark_asked_for_too_early_runs_at_ready() -> None:
     async def scenario(session: Session) -> None:

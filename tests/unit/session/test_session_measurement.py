@@ -271,6 +271,7 @@ def test_by_url_the_engine_is_known_by_its_page(
     shared(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("preset", "requests"), [("sglang-any", 36), ("llamacpp-gguf", None)])
 def test_other_engines_counters(preset: str, requests: int | None) -> None:

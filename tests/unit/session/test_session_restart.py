@@ -90,6 +90,7 @@ def test_a_start_that_cannot_succeed_leaves_the_running_server(
     on(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_an_experiment_or_a_sweep_that_cannot_start_leaves_the_running_server(
     way: str, monkeypatch: pytest.MonkeyPatch
@@ -125,6 +126,7 @@ def test_the_new_server_takes_over_the_port_of_the_one_that_it_replaces() -> Non
     on(scenario)
 
 
+@pytest.mark.long
 def test_after_a_failed_restart_one_call_starts_what_ran_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -150,6 +152,7 @@ def test_after_a_failed_restart_one_call_starts_what_ran_before(
     on(scenario)
 
 
+@pytest.mark.long
 def test_the_next_session_knows_the_way_back_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(session: Session) -> None:
         first = await ready(session)

@@ -223,6 +223,7 @@ def test_without_a_ready_server_nothing_is_touched() -> None:
     with_servers(scenario, start=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_setter_that_changes_nothing_fails_its_points_and_the_sweep() -> None:
     async def scenario(session: Scripted) -> None:
@@ -255,6 +256,7 @@ def test_one_value_that_cannot_be_set_does_not_end_the_others(
     settings_only(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("state", [ServerState.READY, ServerState.CRASHED])
 def test_a_point_that_fails_ends_it_only_where_the_server_is_gone(
@@ -275,6 +277,7 @@ def test_a_point_that_fails_ends_it_only_where_the_server_is_gone(
     settings_only(scenario)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "how", ["cancel_sweep", pytest.param("close", marks=pytest.mark.long), "task"]
@@ -308,6 +311,7 @@ def test_cancelled_while_it_measures(how: str) -> None:
     settings_only(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
     """The cancel must not miss a load that is only about to begin, and wait until it has run to its
@@ -372,6 +376,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
     settings_only(scenario)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_settings_that_are_given_back_behind_its_back_are_not_measured_as_set() -> None:
     async def scenario(session: Scripted) -> None:
@@ -457,6 +462,7 @@ def test_flags_are_screened_the_best_is_compared_and_nothing_is_left_running(
     with_servers(scenario, start=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sweep_of_a_flag_that_changes_answers_says_that_quality_was_not_measured() -> None:
     async def scenario(session: Session, run_id: str) -> None:

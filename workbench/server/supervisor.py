@@ -294,19 +294,19 @@ class Supervisor:
         if run_id in self._starting:
             return
         run = self._runs.get(run_id)
-        if run is None:
+        if run is None or run.may_begin:
+            first = run
             record = decode_record(run_id, process.files.get("plan.json", b""))
             run = WatchedRun(
                 self.host, process.run_dir, record, self._engine(record.engine), adopted=True
             )
+            if first is not None:  # it was read before its start was recorded
+                run.seen_unix_s = first.seen_unix_s
             run.update(process)
             run.settled = run.has_ended and not launched_runs.is_lost(run)
             self._runs[run_id] = run
-        else:
-            if process.alive:
-                run.revive()
-            if not run.settled:
-                run.update(process)
+        elif not run.settled:
+            run.update(process)
         self._publish(run)
 
     async def _keep_again(self, run: WatchedRun) -> None:
@@ -697,10 +697,12 @@ class Supervisor:
 
     async def has_unknown_runs(self) -> bool:
         """Return whether the host has runs that this supervisor has not listed, because another
-        Workbench process started them. Takes one round trip."""
+        Workbench process started them, or that were listed before their start was recorded. Takes
+        one round trip."""
         listed = await names_in(self.host, await self.runs_dir())
         names = {name for name in listed if RUN_ID.fullmatch(name)}
-        return bool(names - self._runs.keys() - self._starting - set(self.older))
+        known = {run_id for run_id, run in self._runs.items() if not run.may_begin}
+        return bool(names - known - self._starting - set(self.older))
 
     async def _health(self, run: WatchedRun, timeout_s: float = _HEALTH_S, enough: int = 1) -> None:
         if run.engine is None:

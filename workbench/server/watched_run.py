@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from workbench.engines.base import Engine
 
 _SILENT_STEP_S = 3.0
+_BEGIN_S = 600.0  # from the record of a run to its start, at most: an image may be pulled
 _FIRST_LINES = 2000  # of a log, in which the engine names its version
 UNHEALTHY_AFTER = 3  # failed health checks in a row before a ready server counts as unresponsive
 STUCK_S = 120.0  # a starting server without a new log line for so long may be stuck
@@ -69,6 +70,7 @@ class WatchedRun:
         self.scan = log_patterns.LogScan(record.engine)
         self.started_s = None if adopted else time.monotonic()
         self._ended_s: float | None = None  # monotonic time at which the server ended
+        self.seen_unix_s = time.time()  # when it was first listed
         self.start_time: int | None = None  # of its process, in clock ticks since boot
         self.read_at_s = time.monotonic()  # when the facts were read
         self.compared_s = time.monotonic()  # when it was last seen whether they are still true
@@ -134,11 +136,16 @@ class WatchedRun:
             else state
         )
 
-    def revive(self) -> None:
-        """Watch the run again if it counted as ended because it was read before its start was
-        recorded."""
-        if self.settled and self.facts.pid is None and self.facts.stop_unix_s is None:
-            self.settled, self.explained = False, None
+    @property
+    def may_begin(self) -> bool:
+        """Whether the run of another Workbench has ended by its files, but is so new that its start
+        may not have been recorded yet."""
+        facts = self.facts
+        began = facts.alive or facts.pid is not None or facts.exit_code is not None
+        if began or not self.adopted:
+            return False
+        written_unix_s = self.record.created_unix_s or self.seen_unix_s
+        return facts.stop_unix_s is None and time.time() - written_unix_s < _BEGIN_S
 
     @property
     def has_ended(self) -> bool:

@@ -197,7 +197,8 @@ def test_the_launcher_says_how_a_server_ended_whose_keeper_was_lost(
         os.killpg(os.getsid(keeper), signal.SIGKILL)
         assert status.pid is not None
         os.kill(status.pid, signal.SIGKILL)
-        await eventually(lambda: (standin.directory / f"{status.run_id}.code").exists())
+        code = standin.directory / f"{status.run_id}.code"
+        await eventually(lambda: code.exists() and code.read_text().strip())
         for _ in range(2):  # the answer is kept: the second Workbench does not ask
             other = Supervisor(LocalHost())
             (listed,) = await other.runs()

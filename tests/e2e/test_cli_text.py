@@ -143,6 +143,7 @@ def test_llama_cpp_with_a_model_that_speaks_and_with_random_weights(
     assert note in " ".join(ran.document["text"]["notes"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_load_client_knows_that_random_weights_need_no_text(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -193,6 +193,7 @@ def test_the_end_of_a_trial(box: GuardedHost, tmp_path: Path, fate: Fate) -> Non
         screen.end()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @fates(stalled)
 def test_too_hot(box: GuardedHost, tmp_path: Path, fate: Fate) -> None:

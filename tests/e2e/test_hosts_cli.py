@@ -111,6 +111,7 @@ def test_a_host_is_added_listed_shown_checked_and_used(user: User, tmp_path: Pat
     assert any(f["code"] == "host.env" for f in plan["findings"])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_host_that_does_not_answer_costs_the_others_nothing(user: User) -> None:
     user.file.parent.mkdir(parents=True)

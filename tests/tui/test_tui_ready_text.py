@@ -48,6 +48,7 @@ def test_garbage_is_ready_with_a_question_mark_on_every_screen(
     shown(first)
 
 
+@pytest.mark.long
 def test_the_demo_is_ready_without_a_question_mark() -> None:
     async def demo(screen: RealScreen) -> None:
         await _start(screen)

@@ -199,6 +199,7 @@ hostile = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(hostile, max_size=30))

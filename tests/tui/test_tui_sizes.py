@@ -132,6 +132,7 @@ def test_no_size_of_many_ends_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     through_all(monkeypatch, lambda: tuple(dice.sample(grid, 40)))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_an_experiment_is_drawn_at_every_width() -> None:
     """A resize to 60 columns ended the page (D1)."""

@@ -126,6 +126,7 @@ def test_a_run_has_enough_requests_to_show_its_percentage(slo: str, least: int) 
     assert requests_of_a_run(400, parse_slo(slo)) >= 3200
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_claims_about_a_noisy_server_are_true() -> None:
     """The figures of 1,000 searches are in docs/REFERENCE.md."""

@@ -30,6 +30,7 @@ from workbench.model.quality import (
     WorstText,
 )
 from workbench.model.sweep import Sweep, SweepPoint
+from workbench.session.bench.row import BenchRow
 
 EVIL = '<script>alert("x")</script>'
 
@@ -227,3 +228,22 @@ def quality() -> QualityResult:
         conditions_b={"engine": "vllm", "flag kv-cache-dtype": "fp8"},
         unix_s=1_790_000_000.0,
     )
+
+
+def bench_row(number: int, label: str, tok_s: float | None, **other: Any) -> BenchRow:
+    """Return the row of a result that has only a speed."""
+    fields: dict[str, Any] = {
+        "unix_s": 0.0,
+        "model": "m",
+        "engine": "vllm",
+        "concurrency": 4,
+        "ttft_p50_ms": None,
+        "ttft_p90_ms": None,
+        "itl_mean_ms": None,
+        "power_w": None,
+        "tok_per_joule": None,
+        "requests_ok": 8,
+        "requests_failed": 0,
+        "simulated": False,
+    }
+    return BenchRow(id=number, label=label, output_tok_s=tok_s, **{**fields, **other})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.fake_canned import NOW
 from support.fake_session import FakeSession
+from support.made_results import bench_row
 
 from workbench.model.timeline import Event, EventKind
 from workbench.session.bench.row import BenchRow
@@ -15,23 +16,7 @@ from workbench.session.bench.row_changes import change_pct, change_text, row_bef
 from workbench.session.state import BenchState
 from workbench.tui.glyphs import choose
 
-BEFORE = BenchRow(
-    id=1,
-    unix_s=NOW,
-    label="baseline",
-    model="m",
-    engine="vllm",
-    concurrency=8,
-    output_tok_s=420.0,
-    ttft_p50_ms=None,
-    ttft_p90_ms=None,
-    itl_mean_ms=None,
-    power_w=None,
-    tok_per_joule=None,
-    requests_ok=48,
-    requests_failed=0,
-    simulated=True,
-)
+BEFORE = bench_row(1, "baseline", 420.0, unix_s=NOW, concurrency=8, requests_ok=48, simulated=True)
 OFF = replace(BEFORE, id=2, label="enforce-eager=off", output_tok_s=1402.0)
 CAPPED = replace(OFF, id=3, label="power limit 170 W", output_tok_s=1401.0)
 

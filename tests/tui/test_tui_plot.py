@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from support.made_results import bench_row
+
 from workbench.session.bench.row import BenchRow
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.plot import plot_rows
 
 
 def row(number: int, tok_s: float | None, *refused: str) -> BenchRow:
-    return BenchRow(
-        id=number,
-        unix_s=0.0,
-        label="",
-        model="m",
-        engine="vllm",
-        concurrency=4,
-        output_tok_s=tok_s,
-        ttft_p50_ms=None,
-        ttft_p90_ms=None,
-        itl_mean_ms=None,
-        power_w=None,
-        tok_per_joule=None,
-        requests_ok=8,
-        requests_failed=0,
-        simulated=False,
-        refused=refused,
-    )
+    return bench_row(number, "", tok_s, refused=refused)
 
 
 def drawn(*rows: BenchRow) -> str:

@@ -15,8 +15,8 @@ TIMEOUT_S = 10.0
 
 
 class Tokenizer:
-    """Counts tokens with the tokenizer endpoint of the server that `ask` asks. `problem` is the reason why the last
-    count failed. `max_model_len` is the server's context length in tokens, None until the server
+    """Counts tokens with the tokenizer endpoint of the server that `ask` asks. `problem` is the
+    reason why the last count failed. `max_model_len` is the server's context length in tokens, None until the server
     has reported it."""
 
     def __init__(self, ask: Ask, engine: Engine, model: str) -> None:

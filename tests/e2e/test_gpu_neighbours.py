@@ -67,6 +67,7 @@ def test_a_junk_file_of_a_neighbour_stops_nothing(cli: Cli, neighbour: int) -> N
     assert "defect" not in ran.err + ran.out
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("of", "name"),
     [

@@ -21,11 +21,18 @@ def lines(rows: list[tuple[tuple[str, str], ...]]) -> list[str]:
     return ["".join(text for text, _ in row) for row in rows]
 
 
+@pytest.fixture(scope="module")
+def library() -> PresetLibrary:
+    return PresetLibrary()
+
+
 @pytest.mark.parametrize(
     "preset_id", sorted(path.stem for path in shipped_presets_dir().glob("*.toml"))
 )
-def test_the_page_of_a_preset_shows_every_line_of_its_text(preset_id: str) -> None:
-    preset = PresetLibrary().get(preset_id)
+def test_the_page_of_a_preset_shows_every_line_of_its_text(
+    library: PresetLibrary, preset_id: str
+) -> None:
+    preset = library.get(preset_id)
     shown = lines(preset_rows(preset, WIDTH))
     for section in preset_sections(preset):
         assert section.title in shown

@@ -165,8 +165,9 @@ def test_a_server_that_lists_no_model(cli: Cli, data: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
 def test_a_benchmark_that_is_stopped_keeps_what_it_measured(
     tmp_path: Path, clean_environment: None, number: signal.Signals, code: int

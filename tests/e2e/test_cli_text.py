@@ -27,6 +27,7 @@ def _start(cli: Cli, tmp_path: Path, kind: str, *more: str):  # type: ignore[no-
 
 
 @pytest.mark.slow
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("kind", "reason", "excerpt"),
     [

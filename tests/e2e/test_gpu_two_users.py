@@ -81,7 +81,6 @@ ORDERS: dict[str, tuple[Step, ...]] = {
 
 
 IN_CI = (
-    "a b, a reverts first",
     "both at once",
     "locks",
 )

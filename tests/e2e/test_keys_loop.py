@@ -230,6 +230,7 @@ def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, scree
 
 
 @pytest.mark.slow
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize(
     ("env", "colours"),
     [({"NO_COLOR": "1"}, None), ({"TERM": "xterm-16color"}, "16")],

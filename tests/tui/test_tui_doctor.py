@@ -9,6 +9,7 @@ from support.real_screen import RealScreen, shown
 
 
 @pytest.mark.slow
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 def test_the_page_says_what_to_do(size: tuple[int, int]) -> None:
     async def work(screen: RealScreen) -> None:

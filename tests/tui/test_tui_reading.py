@@ -14,6 +14,7 @@ from textual import events
 from workbench.model.settings import GpuSettings
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 @pytest.mark.slow
 def test_a_trial_is_kept_and_reverted_while_a_page_is_read(size: tuple[int, int]) -> None:

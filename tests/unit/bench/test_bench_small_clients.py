@@ -19,6 +19,7 @@ STREAMS, REQUESTS, TOKENS = 6, 20, 30
     ("source", "compiler"),
     [("sse_client.c", ("cc", "-O2", "-D_GNU_SOURCE")), ("sse_client.rs", ("rustc", "-O"))],
 )
+@pytest.mark.ci_cases(2)
 @pytest.mark.parametrize(
     "server", [("--ttft-ms", "20", "--itl-ms", "10"), ("--ttft-ms", "0", "--itl-ms", "0")]
 )

@@ -31,10 +31,11 @@ FIRST = {(e.engine, natural_host(e)): e.id for e in reversed(ENTRIES)}
 
 
 def each_preset() -> Iterator[object]:
-    """Yield the shipped presets. All but one of each engine on each host are for the slow suite."""
+    """Yield the shipped presets. All but one of each engine on each host are for the long suite."""
     for entry in ENTRIES:
         quick = entry.id in FIRST.values()
-        yield pytest.param(entry, id=entry.id, marks=() if quick else pytest.mark.slow)
+        long = (pytest.mark.slow, pytest.mark.long)
+        yield pytest.param(entry, id=entry.id, marks=() if quick else long)
 
 
 @pytest.fixture

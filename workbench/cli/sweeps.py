@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
     from workbench.store.sweeps import SweepStore
 
+_RESUMED_HERE = ("flag", "concurrency")  # kinds of sweeps that `sweep resume` continues
 SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
 
 
@@ -163,7 +164,8 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
 
 @command(
     "sweep resume",
-    "resume a sweep of flags that ended early: first the missing values, then the pairs",
+    "resume a sweep of flags or of the concurrency that ended early: first the missing values, then "
+    "the pairs",
     SWEEP_ID,
     MAX_MINUTES_LEFT,
     YES,
@@ -172,14 +174,16 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
 )
 async def resume_sweep(arguments: argparse.Namespace) -> int:
     stored = stored_sweep(arguments)
-    if stored.kind != "flag":
+    if stored.kind not in _RESUMED_HERE:
         raise InputError(
-            f"sweep {stored.id} is not a sweep of flags but of the {stored.name}",
+            f"sweep {stored.id} is not a sweep of flags or of the concurrency but of the "
+            f"{stored.name}",
             next_step=resume_command(stored) or "start a new sweep",
         )
     async with connected(arguments) as session, cancelled_by_signals():
         await session.servers.adopt()
-        await _confirm_stop(session, arguments, own_run=stored.server)
+        if stored.kind == "flag":
+            await _confirm_stop(session, arguments, own_run=stored.server)
         session.subscribe(report_points(arguments, stored))
         session.subscribe(report_progress())
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
@@ -280,5 +284,7 @@ def resume_command(sweep: Sweep) -> str | None:
     """
     if not sweep.resumable or sweep.state == "done":
         return None
-    command = {"flag": "sweep", "users": "capacity"}.get(sweep.kind, "gpu sweep")
+    command = "capacity" if sweep.kind == "users" else "gpu sweep"
+    if sweep.kind in _RESUMED_HERE:
+        command = "sweep"
     return f"workbench {command} resume {sweep.id}"

@@ -20,6 +20,7 @@ class PointState(StrEnum):
     SKIPPED = "skipped"
 
 
+CONCURRENCY = "concurrency"
 USERS = "users"  # the kind of a search for the number of users under an SLO
 UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 

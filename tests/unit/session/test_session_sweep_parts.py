@@ -171,7 +171,7 @@ class Levels(Session):
 
     def __init__(self, answers: dict[int, Any], recovers: bool = False) -> None:
         super().__init__(FakeHost())
-        ready = ServerStatus("run", "vllm", ServerState.READY, "here")
+        ready = ServerStatus("run", "vllm", ServerState.READY, "here", engine_version="1")
         self.servers.supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
         self.servers.selected_or_ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
         self.bench.run_target = self._bench  # type: ignore[method-assign]
@@ -304,6 +304,27 @@ def test_a_level_that_would_not_end_in_time_is_not_begun() -> None:
     assert "limit of 2 minutes" in str(sweep.points[1].error) and ("c=4 would take about") in str(
         sweep.points[1].error
     )
+
+
+def test_a_resumed_sweep_measures_only_the_levels_that_are_missing() -> None:
+    session = Levels({1: 10.0, 4: 10.0, 16: 10.0})
+    stopped = levels(session, [1, 4, 16], max_minutes=2.0)
+    assert stopped.state == "stopped" and stopped.resumable
+
+    async def server(run_id: str | None) -> str:
+        return "run"
+
+    async def runs() -> list[ServerStatus]:
+        return []
+
+    session.servers.ready_run = server  # type: ignore[method-assign]
+    session.servers.supervisor.runs = runs  # type: ignore[method-assign]
+    session.answers = {4: 30.0, 16: 90.0}
+    ended = asyncio.run(session.sweeps.resume(stopped.id))
+    assert (states(ended), ended.state) == (["done"] * 3, "done")
+    assert [fields["concurrency"] for fields in session.asked] == [1, 4, 16]
+    with pytest.raises(InputError, match="is finished"):
+        asyncio.run(session.sweeps.resume(stopped.id))
 
 
 def test_nothing_measured_is_a_failed_sweep() -> None:

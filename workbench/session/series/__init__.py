@@ -1,5 +1,6 @@
 """Experiments and sweeps: several benchmarks with one question. The modules of this folder:
 
+conduct                         the course that all of them share: the next run, until the end
 experiments                     A/B experiments: start, resume, stop
 experiment_run, experiment_arms the order of their runs, and the servers and settings of A and B
 sweeps, sweep_parts             sweeps, and the parts of the session that they use

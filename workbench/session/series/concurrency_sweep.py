@@ -10,15 +10,24 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.sweep import CONCURRENCY, Sweep, SweepSpec
 from workbench.session.bench.sustained_load import REQUESTS
+from workbench.session.series.conduct import EndedEarly
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     Target,
     check_minutes,
+    conditions_of_target,
+    same_target,
     target_of,
 )
-from workbench.session.series.sweep_progress import EndedEarly, SweepProgress, broken
+from workbench.session.series.sweep_progress import (
+    SweepDesign,
+    SweepProgress,
+    broken,
+    stored_shape,
+)
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
@@ -43,12 +52,36 @@ async def plan_concurrency_sweep(
     check_minutes(max_minutes)
     parts.load.spec_of(None, dict(bench))
     target = await target_of(parts, run_id, url)
-    points = [(f"c={level}", float(level)) for level in rising]
+    spec = SweepSpec(
+        values=tuple(map(str, rising)),
+        bench=stored_shape(bench),
+        measured=await conditions_of_target(parts, (), target, bench),
+        run_id=target.run_id,
+        url=target.url,
+        max_minutes=max_minutes,
+    )
+    return _planned(parts, spec, target, bench)
 
-    async def carry_out(progress: SweepProgress) -> None:
-        await ConcurrencySweep(parts, progress, rising, target, bench, max_minutes).run()
 
-    return PlannedSweep("concurrency", "concurrency", "", points, None, carry_out)
+async def resumed_concurrency_sweep(
+    parts: SweepParts, sweep: Sweep, spec: SweepSpec
+) -> PlannedSweep:
+    """Return the sweep that measures the levels that are missing in a stored one. Raises InputError
+    if the server or its conditions are not those of the first part."""
+    check_minutes(spec.max_minutes)
+    return _planned(parts, spec, await same_target(parts, sweep, spec), spec.bench)
+
+
+def _planned(
+    parts: SweepParts, spec: SweepSpec, target: Target, bench: Mapping[str, Any]
+) -> PlannedSweep:
+    levels = tuple(map(int, spec.values))
+    points = [(f"c={level}", float(level)) for level in levels]
+
+    def design(progress: SweepProgress) -> ConcurrencySweep:
+        return ConcurrencySweep(parts, progress, levels, target, bench)
+
+    return PlannedSweep(CONCURRENCY, "concurrency", "", points, spec, design)
 
 
 def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
@@ -65,9 +98,9 @@ def levels_of(levels: Sequence[int]) -> tuple[int, ...]:
 
 
 @dataclass
-class ConcurrencySweep:
-    """Measures a server at rising numbers of concurrent requests, the levels, until a level fails
-    or would exceed the time limit. `bench` has the fields of BenchSpec that the user gave. The
+class ConcurrencySweep(SweepDesign):
+    """Measures a server at rising numbers of concurrent requests, the levels, until a level fails.
+    `bench` has the fields of BenchSpec that the user gave. The
     numbers of requests and of warm-up requests grow with the level unless the user gave them."""
 
     parts: SweepParts
@@ -75,25 +108,21 @@ class ConcurrencySweep:
     levels: Sequence[int]
     target: Target
     bench: Mapping[str, Any]
-    max_minutes: float | None = None
 
-    async def run(self) -> None:
-        best_tok_s = 0.0
-        for index, level in enumerate(self.levels):
-            self.progress.check_stop()
-            fields = self.fields(level)
-            self._check_time(level, fields, best_tok_s)
-            bench = partial(
-                self.parts.bench.run_target, self.target.run_id, self.target.url, **fields
-            )
-            results = await self.progress.measure(index, bench)
-            await self.progress.save()
-            point = self.progress.sweep.points[index]
-            if not results or broken(results[0]):  # an invalid result does not end the sweep
-                raise EndedEarly(f"{point.label} failed: {point.error}")
-            best_tok_s = max(best_tok_s, point.tok_s or 0.0)
-            if failed := results[0].summary.requests_failed:
-                self.progress.note(f"{point.label}: {count_of(failed, 'request')} failed")
+    async def make(self, run: int) -> None:
+        bench = partial(
+            self.parts.bench.run_target,
+            self.target.run_id,
+            self.target.url,
+            **self.fields(self.levels[run]),
+        )
+        results = await self.progress.measure(run, bench)
+        await self.progress.save()
+        point = self.progress.sweep.points[run]
+        if not results or broken(results[0]):  # an invalid result does not end the sweep
+            raise EndedEarly(f"{point.label} failed: {point.error}")
+        if failed := results[0].summary.requests_failed:
+            self.progress.note(f"{point.label}: {count_of(failed, 'request')} failed")
 
     def fields(self, level: int) -> dict[str, Any]:
         """Return the fields of BenchSpec that the sweep sets at one level, a number of concurrent
@@ -110,19 +139,11 @@ class ConcurrencySweep:
             "warmup": level if warmup is None else warmup,
         }
 
-    def _check_time(self, level: int, fields: Mapping[str, Any], best_tok_s: float) -> None:
-        if self.max_minutes is None:
-            return
-        left_s = 60 * self.max_minutes - self.progress.elapsed_s
-        spec: BenchSpec = self.parts.load.spec_of(None, dict(fields))
-        needs_s = (
-            (spec.requests + spec.warmup) * spec.max_tokens / best_tok_s if best_tok_s else 0.0
-        )
-        if spec.seconds is not None:
-            needs_s = min(needs_s, spec.seconds)
-        if left_s <= 0 or needs_s > left_s:
-            about = f"; c={level} would take about {needs_s:.0f} s" if left_s > 0 else ""
-            left = f"{max(0.0, left_s):.0f} s left{about}"
-            raise EndedEarly(
-                f"the sweep's limit of {self.max_minutes:g} minutes is nearly used up: {left}"
-            )
+    def needs_s(self, run: int) -> float:
+        """Return the time of a level at the highest tok/s that was measured so far."""
+        spec: BenchSpec = self.parts.load.spec_of(None, self.fields(self.levels[run]))
+        best_tok_s = max((point.tok_s or 0.0 for point in self.progress.sweep.points), default=0.0)
+        if not best_tok_s:
+            return 0.0
+        needs_s = (spec.requests + spec.warmup) * spec.max_tokens / best_tok_s
+        return needs_s if spec.seconds is None else min(needs_s, spec.seconds)

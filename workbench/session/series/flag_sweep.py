@@ -20,7 +20,8 @@ from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.sweep import PointState
-from workbench.session.series.sweep_progress import SweepProgress, TimeUp
+from workbench.session.series.conduct import Stopped
+from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
 from workbench.session.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Combination:
 
 
 @dataclass
-class FlagSweep:
+class FlagSweep(SweepDesign):
     """Carries out a sweep of flags. `before` is the plan of the server that ran when the sweep
     began and that is started again at the end, None if no server ran. A resumed sweep does not
     measure again what was measured already."""
@@ -59,21 +60,27 @@ class FlagSweep:
     before: PlanEditor | None
     runs: int = 1
     pairs: int = 3
-    max_minutes: float | None = None
     quality: bool = True
     quality_texts: str = ""
     # the run that the sweep started and that is on
     _server: str | None = field(default=None, init=False)
+    _begun: bool = field(default=False, init=False)
 
-    async def run(self) -> None:
+    async def prepare(self) -> None:
         await self._check_first()
+        self._begun = True
+        self.progress.pair_runs = 2 * self.pairs
         if self._changes_answers():
             self.progress.change(quality=NOT_MEASURED)
-        try:
-            await self._stop_selected()
-            await self._screen_all()
-            await self._confirm()
-        finally:
+        await self._stop_selected()
+
+    async def conclude(self) -> None:
+        runs = "one run each" if self.runs == 1 else f"{self.runs} runs each"
+        self.progress.note(SCREENED.format(runs))
+        await self._confirm()
+
+    async def give_back(self) -> None:
+        if self._begun:
             await uninterrupted(self._restore())
 
     def _changes_answers(self) -> bool:
@@ -99,44 +106,22 @@ class FlagSweep:
 
     # ---- screening
 
-    async def _screen_all(self) -> None:
-        missing = self.progress.missing
-        for count, index in enumerate(missing):
-            self.progress.check_stop()
-            # with the start of its server
-            each_s = self.progress.elapsed_s / count if count else 0.0
-            self._check_time(each_s)
-            await self._screen(index, self.combinations[index])
-            runs = len(missing) - count - 1 + 2 * self.pairs
-            self.progress.change(left_s=runs * self.progress.elapsed_s / (count + 1))
-        self.progress.note(
-            SCREENED.format("one run each" if self.runs == 1 else f"{self.runs} runs each")
-        )
+    def needs_s(self, run: int) -> float:
+        return self.progress.value_s
 
-    def _check_time(self, needs_s: float) -> None:
-        left_s = self._left_s()
-        if left_s is not None and left_s <= needs_s:
-            left = f"{max(0.0, left_s):.0f} s are left"
-            raise TimeUp(
-                f"the sweep's limit of {self.max_minutes:g} minutes leaves too little "
-                f"time to go on: {left}"
-            )
-
-    def _left_s(self) -> float | None:
-        return None if self.max_minutes is None else 60 * self.max_minutes - self.progress.elapsed_s
-
-    async def _screen(self, index: int, combination: Combination) -> None:
-        self.progress.point(index, state=PointState.MEASURING)
+    async def make(self, run: int) -> None:
+        combination = self.combinations[run]
+        self.progress.point(run, state=PointState.MEASURING)
         try:
             self.parts.servers.check_startable(combination.editor.effective, combination.editor)
             run_id = await self._start(combination.editor)
         except BenchCancelled:
             raise
         except WorkbenchError as error:
-            await self.progress.fail(index, f"not started: {error.message}")
+            await self.progress.fail(run, f"not started: {error.message}")
         else:
             await self.progress.measure(
-                index, lambda: self.parts.bench.run_on(run_id, **self.bench), self.runs
+                run, lambda: self.parts.bench.run_on(run_id, **self.bench), self.runs
             )
             await self.progress.save()
         finally:
@@ -196,7 +181,7 @@ class FlagSweep:
             )
             return self.progress.note(f"no value was compared in pairs: {why}")
         label = points[best].label
-        self._check_time(0.0)
+        self.progress.check_time(0.0)
         self.progress.check_stop()
         try:
             experiment = await self._experiment(self.combinations[best].sets)
@@ -217,7 +202,7 @@ class FlagSweep:
             raise asyncio.CancelledError
         self.progress.check_stop()
         if experiment.state == SeriesState.STOPPED:
-            raise TimeUp(f"the comparison of {label} in pairs was stopped: {experiment.error}")
+            raise Stopped(f"the comparison of {label} in pairs was stopped: {experiment.error}")
         outcome = experiment.verdict or experiment.error or experiment.state
         return self.progress.note(f"{label} against the current values: {outcome}")
 
@@ -225,7 +210,7 @@ class FlagSweep:
         """Compare the plan with the assignments `sets` against the plan as it is, in an experiment,
         and return the experiment. If a resumed sweep had begun this experiment already, continue
         the experiment."""
-        left_s = self._left_s()
+        left_s = self.progress.limit.left_s
         minutes = None if left_s is None else left_s / 60
         begun = self.progress.sweep.experiment_id
         if begun is not None:

@@ -116,8 +116,8 @@ class FlagSweepPlanner:
         bench: Mapping[str, Any],
         before: PlanEditor | None,
     ) -> PlannedSweep:
-        async def carry_out(progress: SweepProgress) -> None:
-            sweep = FlagSweep(
+        def design(progress: SweepProgress) -> FlagSweep:
+            return FlagSweep(
                 self.parts,
                 progress,
                 combinations,
@@ -125,15 +125,13 @@ class FlagSweepPlanner:
                 before,
                 runs=spec.runs,
                 pairs=spec.pairs,
-                max_minutes=spec.max_minutes,
                 quality=spec.quality,
                 quality_texts=spec.quality_texts,
             )
-            await sweep.run()
 
         names = list(dict.fromkeys(word.partition("=")[0] for c in combinations for word in c.sets))
         points = [(c.label, c.x) for c in combinations]
-        return PlannedSweep("flag", " x ".join(names), "", points, spec, carry_out)
+        return PlannedSweep("flag", " x ".join(names), "", points, spec, design)
 
     async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[Combination]:
         plans = self.parts.plans

@@ -26,8 +26,9 @@ from workbench.model.sweep import PointState
 from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import drive
 from workbench.session.gpu.previous_settings import Previous, restore
+from workbench.session.series.conduct import EndedEarly
 from workbench.session.series.paired_runs import compare_in_pairs
-from workbench.session.series.sweep_progress import EndedEarly, SweepProgress
+from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
 from workbench.session.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of about 20 to 40 s
 RESTORE_S = 60.0  # a cut link is waited for this long; by then the guard has reverted the setting
 PAIRS = 3  # of the named value against the previous one
+RUNS_EACH = "{} at each value: differences below about 2 % cannot be seen"
 _RETRY_S = 1.0
 _BOUND_SHARE = 0.05  # of the readings in which the driver names the power limit
 _DRAWN_SHARE = 0.97  # of the limit, from which on it counts as drawn
@@ -63,9 +65,9 @@ class GpuValue:
 
 
 @dataclass
-class GpuSweep:
+class GpuSweep(SweepDesign):
     """Carries out a sweep of a GPU setting. `previous` has, by GPU index, the value before the
-    first change."""
+    first change, and `warnings` what is known to speak against the sweep."""
 
     parts: SweepParts
     progress: SweepProgress
@@ -78,6 +80,8 @@ class GpuSweep:
     pairs: int = PAIRS
     runs: int = 1
     password: str | None = field(default=None, repr=False)
+    warnings: Sequence[str] = ()
+    _failed_in_a_row: int = 0
     _touched: bool = False
     _words: int | None = None  # of a prompt: the same in all runs of the pairs
     _read_back: tuple[InForce, ...] = ()  # of the value that is on: what setting it has shown
@@ -86,34 +90,39 @@ class GpuSweep:
     def gpus(self) -> tuple[int, ...]:
         return tuple(self.previous)
 
-    async def run(self) -> None:
+    async def prepare(self) -> None:
+        self.progress.note(RUNS_EACH.format("one run" if self.runs == 1 else f"{self.runs} runs"))
+        for warned in self.warnings:
+            self.progress.note(warned)
+        self.parts.gpu.guard.attend()  # the guard reverts the setting of a sweep that is killed
         unknown = [f"GPU{gpu}" for gpu, start in self.previous.items() if start.unknown]
         if unknown:
             self.progress.note(
                 f"{', '.join(unknown)}: an earlier clock lock is not known, so the default is set "
                 "at the end"
             )
-        in_a_row = 0
         self.progress.pair_runs = 2 * self.pairs
         await self._write_start()
-        try:
-            for index in self.progress.missing:
-                self.progress.check_stop()
-                value = self.values[index]
-                why = await self._set(value)
-                if why is None:
-                    in_a_row = 0
-                    await self._one(index, value)
-                    continue
-                await self.progress.fail(index, why)
-                in_a_row += 1
-                if in_a_row >= _FAILED_IN_A_ROW:
-                    raise EndedEarly(f"{in_a_row} values in a row could not be set: {why}")
-            await self._compare_clocks()
-            await self._confirm()
-        finally:
-            if self._touched:
-                await uninterrupted(self._restore())
+
+    async def make(self, run: int) -> None:
+        value = self.values[run]
+        why = await self._set(value)
+        if why is None:
+            self._failed_in_a_row = 0
+            return await self._one(run, value)
+        await self.progress.fail(run, why)
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row >= _FAILED_IN_A_ROW:
+            raise EndedEarly(f"{self._failed_in_a_row} values in a row could not be set: {why}")
+        return None
+
+    async def conclude(self) -> None:
+        await self._compare_clocks()
+        await self._confirm()
+
+    async def give_back(self) -> None:
+        if self._touched:
+            await uninterrupted(self._restore())
 
     async def _write_start(self) -> None:
         """Write the previous values to disk before the first change, so that a killed sweep can

@@ -19,7 +19,7 @@ from workbench.model.settings import (
     Setting,
     setting_of,
 )
-from workbench.model.sweep import PointState, Sweep, SweepSpec
+from workbench.model.sweep import USERS, PointState, Sweep, SweepSpec
 from workbench.session.bench.sustained_load import REQUESTS
 from workbench.session.conditions import gpus_of
 from workbench.session.gpu.previous_settings import Previous, previous_of
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 BACK = "back to the start"
 MEASURE_S = 10.0  # of each value by default: power is a mean over 1 s
-RUNS_EACH = "{} at each value: differences below about 2 % cannot be seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +89,14 @@ class GpuSweepPlanner:
             ),
             settle_s=SETTLE_S if settle_s is None else settle_s,
         )
-        return self._planned(setting, spec, wanted, previous, shape, password)
+        return await self._planned(setting, spec, wanted, previous, shape, password)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec, password: str | None) -> PlannedSweep:
         """Check that a stored sweep can be resumed, and return the sweep of the values that are not
         measured yet. Raises WorkbenchError if the sweep cannot be resumed."""
         wanted, previous = await self._present(sweep, spec)
         await self._commands(wanted, previous, password, allowed=True)
-        return self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
+        return await self._planned(sweep.kind, spec, wanted, previous, spec.bench, password)
 
     async def commands(
         self, setting: str, values: Sequence[str], gpu: int | str | None, run_id: str | None
@@ -122,7 +121,7 @@ class GpuSweepPlanner:
         ]
         return await self._commands(missing or wanted, previous, None)
 
-    def _planned(
+    async def _planned(
         self,
         setting: str,
         spec: SweepSpec,
@@ -131,22 +130,28 @@ class GpuSweepPlanner:
         shape: Mapping[str, Any],
         password: str | None,
     ) -> PlannedSweep:
-        async def carry_out(progress: SweepProgress) -> None:
-            progress.note(RUNS_EACH.format("one run" if spec.runs == 1 else f"{spec.runs} runs"))
-            infos = (await self.parts.telemetry.reading()).infos
-            swept = [info.name for info in infos if info.index in previous]
-            for warned in warnings_of(setting, swept):
-                progress.note(warned)
-            self.parts.gpu.guard.attend()  # the guard reverts the setting of a sweep that is killed
-            target = Target(spec.run_id, spec.url)
-            tuning = spec.settle_s, spec.pairs, spec.runs, password
-            await GpuSweep(
-                self.parts, progress, setting, wanted, previous, target, shape, *tuning
-            ).run()
+        infos = (await self.parts.telemetry.reading()).infos
+        swept = [info.name for info in infos if info.index in previous]
+
+        def design(progress: SweepProgress) -> GpuSweep:
+            return GpuSweep(
+                self.parts,
+                progress,
+                setting,
+                wanted,
+                previous,
+                target=Target(spec.run_id, spec.url),
+                bench=shape,
+                settle_s=spec.settle_s,
+                pairs=spec.pairs,
+                runs=spec.runs,
+                password=password,
+                warnings=warnings_of(setting, swept),
+            )
 
         entry = setting_of(setting)
         return PlannedSweep(
-            setting, entry.label, entry.unit, [(v.label, v.x) for v in wanted], spec, carry_out
+            setting, entry.label, entry.unit, [(v.label, v.x) for v in wanted], spec, design
         )
 
     async def _gpus(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
@@ -198,10 +203,11 @@ class GpuSweepPlanner:
     ) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
         """Return the values of a stored sweep that is to be resumed, and by GPU index the value
         that is restored at the end. Raises WorkbenchError if the sweep cannot be resumed now."""
-        if sweep.kind == "flag":
+        if sweep.kind not in {setting.key for setting in SWEPT}:
+            command = "capacity" if sweep.kind == USERS else "sweep"
             raise InputError(
-                f"sweep {sweep.id} sweeps flags, not a GPU setting",
-                next_step=f"run `workbench sweep resume {sweep.id}`",
+                f"sweep {sweep.id} is not a sweep of a GPU setting but of the {sweep.name}",
+                next_step=f"run `workbench {command} resume {sweep.id}`",
             )
         if spec.run_id is not None:
             await self._check_server(sweep, spec.run_id)

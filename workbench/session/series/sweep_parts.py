@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import InputError, SettingsError
+from workbench.model.errors import HostError, InputError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.session.conditions import gpus_of
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
     from workbench.session.results.results import Results
+    from workbench.session.series.conduct import Design
     from workbench.session.series.experiments import Experiments
     from workbench.session.series.sweep_progress import SweepProgress
     from workbench.session.servers.servers import Servers
@@ -58,14 +59,14 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class PlannedSweep:
     """A checked sweep that is ready to start. `points` has a pair (label, number or None) for each
-    value, and `carry_out` measures them."""
+    value, and `design` returns what measures them."""
 
     kind: str
     name: str
     unit: str
     points: Sequence[tuple[str, float | None]]
-    spec: SweepSpec | None
-    carry_out: Callable[[SweepProgress], Awaitable[None]]
+    spec: SweepSpec
+    design: Callable[[SweepProgress], Design[int]]
 
 
 async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> Target:
@@ -100,16 +101,13 @@ async def conditions_of_target(
     """Return the conditions that must stay the same during a sweep of a running server, as text by
     name: GPUs, driver, and the run's engine or the URL's model. `shape` has fields of BenchSpec."""
     found: dict[str, str] = {}
-    with suppress(SettingsError):  # no GPU can be read
+    with suppress(SettingsError, HostError):  # no GPU can be read
         found = await _hardware(parts, gpus)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
-        status, record = supervisor.status(target.run_id), supervisor.record(target.run_id)
-        return {
-            **found,
-            "engine": f"{status.engine} "
-            f"{status.engine_version or record.engine_version or UNKNOWN}",
-        }
+        status = supervisor.status(target.run_id)
+        version = status.engine_version or supervisor.record(target.run_id).engine_version
+        return {**found, "engine": f"{status.engine} {version or UNKNOWN}"}
     assert target.url is not None
     async with parts.load.at_url(target.url, dict(shape)) as load:
         return {**found, "model": load.spec.model}
@@ -119,7 +117,7 @@ async def conditions_of_plan(parts: SweepParts, editor: PlanEditor) -> dict[str,
     """Return the conditions that must not change during a sweep of the plan, as text by name:
     engine, GPUs and driver. GPUs and driver are missing if no GPU can be read."""
     found = {"engine": f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"}
-    with suppress(SettingsError):  # no GPU can be read
+    with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos
         found |= await _hardware(parts, gpus_of(editor.plan, infos))
     return found
@@ -129,6 +127,15 @@ async def _hardware(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:
     telemetry = await parts.telemetry.reading()
     found = {f"GPU {info.uuid}": info.name for info in telemetry.infos if info.index in gpus}
     return {**found, "driver": telemetry.driver.driver_version or UNKNOWN}
+
+
+async def same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> Target:
+    """Return the server of a stored sweep that is to be resumed. Raises BenchError if it is not
+    READY, and InputError if its conditions have changed."""
+    target = await target_of(parts, spec.run_id, spec.url)
+    now = await conditions_of_target(parts, (), target, spec.bench)
+    check_same_conditions(parts, sweep, spec, now)
+    return target
 
 
 def check_same_conditions(

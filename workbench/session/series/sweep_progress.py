@@ -4,7 +4,6 @@ its file on disk."""
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -20,6 +19,7 @@ from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import UNFINISHED, PointState
 from workbench.session.bench.spec import with_absolute_paths
+from workbench.session.series.conduct import Design, Stopped, TimeLimit
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSummary
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from workbench.session.results.results import Results
     from workbench.session.state_holder import StateHolder
     from workbench.store.sweeps import SweepStore
-
-
-class EndedEarly(Exception):
-    """Raised to end a sweep before all of its values are measured. The text of the error is the
-    reason. What was measured until then stays valid."""
-
-
-class TimeUp(Exception):
-    """Raised when the time limit of a sweep is reached. The sweep is stored as stopped and can be
-    resumed."""
 
 
 class SweepProgress:
@@ -51,24 +41,35 @@ class SweepProgress:
         store: SweepStore,
         sweep: Sweep,
         stop: asyncio.Event,
+        max_minutes: float | None = None,
     ) -> None:
         self._core, self._results, self._store = core, results, store
         self.sweep, self.stop = sweep, stop
         self.pair_runs = 0  # runs in pairs that follow the points
         self._runs, self._runs_each = 0, 1  # made so far, and of one point
-        self._began_s = time.monotonic()
+        self.limit = TimeLimit(max_minutes)
+        self._first_missing = self._missing  # when the sweep began or was resumed
         self._unsaved = False
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return self.limit.elapsed_s
 
     @property
-    def missing(self) -> Sequence[int]:
-        """The indices of the values of the sweep that are not measured yet."""
-        return [
-            index for index, point in enumerate(self.sweep.points) if point.state != PointState.DONE
-        ]
+    def _missing(self) -> int:
+        return sum(point.state == PointState.PLANNED for point in self.sweep.points)
+
+    @property
+    def value_s(self) -> float:
+        """The mean time that a value of the sweep has taken so far; 0 before the first has ended."""
+        ended = self._first_missing - self._missing
+        return self.elapsed_s / ended if ended else 0.0
+
+    @property
+    def next_value(self) -> int | None:
+        """The index of the first value of the sweep that was not tried yet. None if all were."""
+        planned = (n for n, p in enumerate(self.sweep.points) if p.state == PointState.PLANNED)
+        return next(planned, None)
 
     def check_stop(self) -> None:
         """Raise BenchCancelled if the user has cancelled the sweep."""
@@ -76,6 +77,20 @@ class SweepProgress:
             raise BenchCancelled(
                 "the sweep was cancelled", next_step="the measured points of the sweep are kept"
             )
+
+    def check_time(self, needs_s: float, what: str = "") -> None:
+        """Raise Stopped if the time limit of the sweep does not leave the `needs_s` seconds that
+        `what` would take."""
+        if self.limit.leaves(needs_s):
+            return
+        left_s = max(0.0, self.limit.left_s or 0.0)
+        text = (
+            f"the sweep's limit of {self.limit.minutes:g} minutes leaves too little time to go on: "
+            f"{left_s:.0f} s are left"
+        )
+        if what and left_s:
+            text += f"; {what} would take about {needs_s:.0f} s"
+        raise Stopped(text)
 
     def change(self, **fields: Any) -> None:
         """Replace the given fields of the sweep."""
@@ -110,10 +125,7 @@ class SweepProgress:
         """Add `runs` to the number of finished runs, and estimate the time left from the mean time
         of a run."""
         self._runs += runs
-        left = (
-            self._runs_each * sum(p.state == PointState.PLANNED for p in self.sweep.points)
-            + self.pair_runs
-        )
+        left = self._runs_each * self._missing + self.pair_runs
         self.change(left_s=left * self.elapsed_s / self._runs)
 
     async def save(self) -> None:
@@ -177,6 +189,24 @@ class SweepProgress:
         if result.conditions.simulated and not self.sweep.simulated:
             self.change(simulated=True)  # a server at a URL may be simulated on any host
         return result
+
+
+class SweepDesign(Design[int]):
+    """What one kind of sweep decides and does. Its runs are the indices of the sweep's points."""
+
+    progress: SweepProgress
+
+    def next_run(self) -> int | None:
+        return self.progress.next_value
+
+    def needs_s(self, run: int) -> float:
+        """Return the estimated time of a run in seconds; 0 if it is not known."""
+        return 0.0
+
+    def check_go_on(self, run: int) -> None:
+        self.progress.check_stop()
+        label = self.progress.sweep.points[run].label
+        self.progress.check_time(self.needs_s(run), label)
 
 
 def broken(result: BenchResult) -> str | None:

@@ -14,12 +14,24 @@ from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.secrets import MASK
 from workbench.model.series_state import SeriesState
-from workbench.model.sweep import USERS, PointState, Sweep, SweepPoint, SweepSpec, resumed
+from workbench.model.sweep import (
+    CONCURRENCY,
+    USERS,
+    PointState,
+    Sweep,
+    SweepPoint,
+    SweepSpec,
+    resumed,
+)
 from workbench.session.hosts.names import check_same_host
-from workbench.session.series.concurrency_sweep import plan_concurrency_sweep
+from workbench.session.series.concurrency_sweep import (
+    plan_concurrency_sweep,
+    resumed_concurrency_sweep,
+)
+from workbench.session.series.conduct import EndedEarly, Ending, conduct
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
-from workbench.session.series.sweep_progress import EndedEarly, SweepProgress, TimeUp
+from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.series.user_capacity import (
     UserLevels,
     plan_user_capacity,
@@ -167,21 +179,18 @@ class Sweeps:
     async def resume(
         self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None
     ) -> Sweep:
-        """Continue a stored sweep, and return it when it has ended. `max_minutes` limits the time
-        of a sweep of flags from now on, None sets no limit. Raises InputError if the sweep cannot
-        be resumed."""
+        """Continue a stored sweep, and return it when it has ended. `max_minutes` limits its time
+        from now on, None sets no limit. Raises InputError if the sweep cannot be resumed."""
         async with self._alone(f"sweep {sweep_id}") as stop:
             with self.store.taken(sweep_id) as sweep:
-                spec = self._resumable(sweep)
+                spec = replace(self._resumable(sweep), max_minutes=max_minutes)
                 await self._parts.servers.supervisor.runs()
                 if sweep.kind == "flag":
-                    planned = await self._flags.resumed(
-                        sweep, replace(spec, max_minutes=max_minutes)
-                    )
+                    planned = await self._flags.resumed(sweep, spec)
                 elif sweep.kind == USERS:
-                    planned = await resumed_user_capacity(
-                        self._parts, sweep, replace(spec, max_minutes=max_minutes)
-                    )
+                    planned = await resumed_user_capacity(self._parts, sweep, spec)
+                elif sweep.kind == CONCURRENCY:
+                    planned = await resumed_concurrency_sweep(self._parts, sweep, spec)
                 else:
                     planned = await self._gpu.resumed(sweep, spec, password)
                 return await self._carry_out(resumed(sweep), planned, stop)
@@ -257,36 +266,27 @@ class Sweeps:
         sweep. `planned` does the measurements, and the event `stop` ends them. If this task is
         cancelled, the sweep is stored as stopped before CancelledError is raised."""
         core, servers = self._parts.core, self._parts.servers
-        progress = SweepProgress(core, self._parts.results, self.store, sweep, stop)
+        minutes = planned.spec.max_minutes
+        progress = SweepProgress(core, self._parts.results, self.store, sweep, stop, minutes)
         progress.change()
         await progress.save()
         what = f"sweep of {sweep.name}"
-        try:
-            with core.busy(what), servers.reserve(f"a {what}"):
-                await planned.carry_out(progress)
-            self._end(progress, SeriesState.DONE)
-        except EndedEarly as why:
-            progress.skip_rest(str(why))
-            measured = any(p.state == PointState.DONE for p in progress.sweep.points)
-            self._end(progress, SeriesState.DONE if measured else SeriesState.FAILED, str(why))
-        except TimeUp as why:
-            self._end(progress, SeriesState.STOPPED, str(why))
-        except BenchCancelled:
-            self._end(progress, SeriesState.STOPPED, "cancelled")
-        except WorkbenchError as error:
-            self._end(progress, SeriesState.FAILED, error.message)
-        except BaseException as error:
-            cancelled = isinstance(error, asyncio.CancelledError)
-            self._end(progress, SeriesState.STOPPED, "cancelled" if cancelled else repr(error))
-            raise
-        finally:
-            await progress.save()
+        with core.busy(what), servers.reserve(f"a {what}"):
+            ending = await conduct(planned.design(progress))
+        self._end(progress, ending)
+        await progress.save()
+        if ending.cause is not None and not isinstance(ending.cause, (WorkbenchError, EndedEarly)):
+            raise ending.cause
         return progress.sweep
 
-    def _end(self, progress: SweepProgress, state: SeriesState, why: str | None = None) -> None:
-        """Set the final state of a sweep, with the reason `why` if it ended early, and its best
-        value. Record the outcome in the activity log."""
+    def _end(self, progress: SweepProgress, ending: Ending) -> None:
+        """Set the final state of a sweep, with the reason if it ended early, and its best value.
+        Record the outcome in the activity log."""
+        state, why = ending.state, _reason(ending.cause)
         progress.skip_rest(why or "not reached")
+        measured = any(p.state == PointState.DONE for p in progress.sweep.points)
+        if isinstance(ending.cause, EndedEarly) and not measured:
+            state = SeriesState.FAILED
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)
         error = "; ".join(dict.fromkeys(filter(None, causes))) or None
@@ -310,12 +310,10 @@ class Sweeps:
                 next_step="wait until the sweep has ended, or cancel it in that Workbench",
             )
         if sweep.spec is None:
-            why = (
-                "sweeps of the concurrency are not resumable"
-                if sweep.kind == "concurrency"
-                else "an older Workbench stored it without its inputs"
+            raise InputError(
+                f"{which} cannot be resumed: an older Workbench stored it without its inputs",
+                next_step="start a new sweep",
             )
-            raise InputError(f"{which} cannot be resumed: {why}", next_step="start a new sweep")
         if not sweep.resumable:
             raise InputError(
                 f"{which} is finished", next_step="start a new sweep to measure other values"
@@ -328,10 +326,21 @@ class Sweeps:
         return sweep.spec
 
 
+def _reason(cause: BaseException | None) -> str | None:
+    """Return in words why a sweep ended before all of it was done; None if nothing ended it."""
+    if cause is None:
+        return None
+    if isinstance(cause, (BenchCancelled, asyncio.CancelledError)):
+        return "cancelled"
+    if isinstance(cause, WorkbenchError):
+        return cause.message
+    return str(cause) if isinstance(cause, EndedEarly) else repr(cause)
+
+
 def _best_value(sweep: Sweep) -> dict[str, Any]:
     if sweep.kind in ("flag", USERS):  # these find their best value themselves
         return {}
-    found = (sweep_knee.of_concurrency if sweep.kind == "concurrency" else sweep_knee.of_setting)(
+    found = (sweep_knee.of_concurrency if sweep.kind == CONCURRENCY else sweep_knee.of_setting)(
         sweep.points
     )
     return {"knee": found.index, "knee_text": found.text}

@@ -25,18 +25,18 @@ from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import LATENCIES, Limit, parse_slo
 from workbench.model.sweep import USERS, PointState, SweepPoint, SweepSpec
+from workbench.session.series.conduct import Design
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
     Target,
     check_minutes,
-    check_same_conditions,
     conditions_of_target,
+    same_target,
     target_of,
 )
 from workbench.session.series.sweep_progress import (
     SweepProgress,
-    TimeUp,
     point_values,
     stored_shape,
 )
@@ -112,10 +112,7 @@ async def plan_user_capacity(
 async def resumed_user_capacity(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
     """Return the search that continues a stored one. Raises InputError if the server or its
     conditions are not those of the first part."""
-    target = await target_of(parts, spec.run_id, spec.url)
-    now = await conditions_of_target(parts, (), target, spec.bench)
-    check_same_conditions(parts, sweep, spec, now)
-    return _planned(parts, spec, target, spec.bench)
+    return _planned(parts, spec, await same_target(parts, sweep, spec), spec.bench)
 
 
 def _planned(
@@ -124,18 +121,10 @@ def _planned(
     check_minutes(spec.max_minutes)
     first, most = map(int, spec.values)
 
-    async def carry_out(progress: SweepProgress) -> None:
-        search = CapacitySearch(
-            parts=parts,
-            progress=progress,
-            target=target,
-            bench=shape,
-            levels=UserLevels(first, most),
-            max_minutes=spec.max_minutes,
-        )
-        await search.run()
+    def design(progress: SweepProgress) -> CapacitySearch:
+        return CapacitySearch(parts, progress, target, shape, UserLevels(first, most))
 
-    return PlannedSweep(USERS, "users", "", (), spec, carry_out)
+    return PlannedSweep(USERS, "users", "", (), spec, design)
 
 
 def _check_limits(slo: str) -> None:
@@ -153,16 +142,15 @@ def _check_limits(slo: str) -> None:
 
 
 @dataclass
-class CapacitySearch:
-    """Measures levels of users until the search has its answer, the time is up, or a run cannot be
-    judged. `bench` has the fields of BenchSpec, with the SLO."""
+class CapacitySearch(Design[int]):
+    """Measures levels of users until the search has its answer or a run cannot be judged. Its runs
+    are numbers of users. `bench` has the fields of BenchSpec, with the SLO."""
 
     parts: SweepParts
     progress: SweepProgress
     target: Target
     bench: Mapping[str, Any]
     levels: UserLevels
-    max_minutes: float | None = None
     results: dict[int, list[BenchResult]] = field(default_factory=dict)
     _took_s: list[float] = field(default_factory=list)
 
@@ -175,17 +163,18 @@ class CapacitySearch:
         runs = {users: list(map(_run_of, found)) for users, found in self.results.items()}
         return Search(self.limits, runs, self.levels.first, self.levels.most)
 
-    async def run(self) -> None:
+    async def prepare(self) -> None:
         await self._read_results()
-        try:
-            users = self.search.next_level()
-            while users is not None:
-                self._check_time()
-                await self._measure(users)
-                users = self.search.next_level()
-        except BaseException:
-            self._say(ended=False)
-            raise
+        self._say(ended=False)
+
+    def next_run(self) -> int | None:
+        return self.search.next_level()
+
+    def check_go_on(self, users: int) -> None:
+        self.progress.check_stop()
+        self.progress.check_time(0.0)
+
+    async def conclude(self) -> None:
         self._say(ended=True)
 
     async def _read_results(self) -> None:
@@ -203,7 +192,7 @@ class CapacitySearch:
             if found and point.x is not None:
                 self.results[int(point.x)] = found
 
-    async def _measure(self, users: int) -> None:
+    async def make(self, users: int) -> None:
         index = self._point_of(users)
         self.progress.point(index, state=PointState.MEASURING)
         runs = self.results.get(users, [])
@@ -304,11 +293,6 @@ class CapacitySearch:
         self.progress.change(knee=index, knee_text=answer(search, ended=ended))
         if ended and holds is not None:
             self.progress.note(_rates(holds, self.results[holds]))
-
-    def _check_time(self) -> None:
-        self.progress.check_stop()
-        if self.max_minutes is not None and self.progress.elapsed_s > 60 * self.max_minutes:
-            raise TimeUp(f"the limit of {self.max_minutes:g} minutes is used up")
 
 
 def typical_run_s(

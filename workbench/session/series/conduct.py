@@ -1,0 +1,103 @@
+"""The course that experiments and all kinds of sweeps share. A design says which run comes next. The
+conduct makes that run, until the design needs no more, or until the user, the time limit or an error
+ends the series."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from workbench.bench.runner import BenchCancelled
+from workbench.model.errors import HostError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.series_state import SeriesState
+
+Run = TypeVar("Run")
+
+
+class EndedEarly(Exception):
+    """Raised to end a series before all of its runs are made. The text of the error is the reason.
+    What was measured until then stays valid."""
+
+
+class Stopped(WorkbenchError):
+    """Raised when the user stops a series or its time limit is reached. It can be resumed."""
+
+
+class Design(ABC, Generic[Run]):
+    """What one kind of series decides and does. `Run` is what tells its runs apart."""
+
+    async def prepare(self) -> None:
+        """Do what comes before the first run. By default nothing."""
+
+    @abstractmethod
+    def next_run(self) -> Run | None:
+        """Return the run to make next. None if the series needs no more runs."""
+
+    @abstractmethod
+    def check_go_on(self, run: Run) -> None:
+        """Raise Stopped or BenchCancelled if the user has stopped the series, or if the time limit
+        leaves no room for `run`."""
+
+    @abstractmethod
+    async def make(self, run: Run) -> None:
+        """Make a run, and keep what it shows. An error ends the series."""
+
+    async def conclude(self) -> None:
+        """Do what follows the last run. By default nothing."""
+
+    async def give_back(self) -> None:
+        """Restore what the series changed. Called however it ends. By default nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a series ended. `cause` is the error that ended it, None if all runs were made."""
+
+    state: SeriesState
+    cause: BaseException | None = None
+
+
+async def conduct(design: Design[Run]) -> Ending:
+    """Carry out a series, and return how it ended. Raises nothing: the caller stores the series
+    first, and then raises an error that is no WorkbenchError."""
+    try:
+        try:
+            await design.prepare()
+            while (run := design.next_run()) is not None:
+                design.check_go_on(run)
+                await design.make(run)
+            await design.conclude()
+        finally:
+            await design.give_back()
+    except EndedEarly as early:
+        return Ending(SeriesState.DONE, early)
+    except (Stopped, BenchCancelled, HostError) as stopped:
+        return Ending(SeriesState.STOPPED, stopped)
+    except WorkbenchError as error:
+        return Ending(SeriesState.FAILED, error)
+    except BaseException as error:
+        return Ending(SeriesState.STOPPED, error)
+    return Ending(SeriesState.DONE)
+
+
+class TimeLimit:
+    """The time that a series may take from now on. `minutes` None is no limit."""
+
+    def __init__(self, minutes: float | None) -> None:
+        self.minutes = minutes
+        self._began_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float | None:
+        return None if self.minutes is None else 60 * self.minutes - self.elapsed_s
+
+    def leaves(self, needs_s: float) -> bool:
+        """Return whether work that needs `needs_s` seconds ends within the limit."""
+        left_s = self.left_s
+        return left_s is None or (left_s > 0 and needs_s <= left_s)

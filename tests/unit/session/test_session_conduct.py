@@ -24,11 +24,11 @@ from workbench.model.experiment import (
     ExperimentSpec,
 )
 from workbench.model.quality import QualityResult
+from workbench.session.series.conduct import Stopped
 from workbench.session.series.experiment_run import (
     AnswersBeside,
     ExperimentConduct,
     StartFailed,
-    Stopped,
 )
 
 QUIET = Noise(0, 0, 0, 0)

@@ -41,7 +41,7 @@ class Design(ABC, Generic[Run]):
         leaves no room for `run`."""
 
     @abstractmethod
-    async def make(self, run: Run) -> None:
+    async def make(self, run: Run) -> object:
         """Make a run, and keep what it shows. An error ends the series."""
 
     async def conclude(self) -> None:
@@ -58,10 +58,17 @@ class Ending:
     state: SeriesState
     cause: BaseException | None = None
 
+    @property
+    def unexpected(self) -> BaseException | None:
+        """An error that is none of the user's or of a host's: the caller raises it, once the series
+        is stored."""
+        expected = (WorkbenchError, EndedEarly)
+        return None if isinstance(self.cause, expected) else self.cause
+
 
 async def conduct(design: Design[Run]) -> Ending:
-    """Carry out a series, and return how it ended. Raises nothing: the caller stores the series
-    first, and then raises an error that is no WorkbenchError."""
+    """Carry out a series, and return how it ended. Raises nothing, so that the caller can
+    store the series whatever happened (Ending.unexpected)."""
     try:
         try:
             await design.prepare()

@@ -18,7 +18,8 @@ from workbench.model.secrets import mask_plan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import label_of, place_of
 from workbench.session.conditions import gpus_of
-from workbench.session.series.experiment_run import StartFailed, Stopped, Tell
+from workbench.session.series.conduct import Stopped
+from workbench.session.series.experiment_run import StartFailed, Tell
 from workbench.session.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:

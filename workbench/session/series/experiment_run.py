@@ -24,6 +24,7 @@ from workbench.model.experiment import (
     side_of,
 )
 from workbench.model.series_state import SeriesState
+from workbench.session.series.conduct import Design, Ending, Stopped, TimeLimit, conduct
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -53,10 +54,6 @@ class NoAnswer(BenchError):
 
 # repeating does not help if the arm never succeeded
 _HOPELESS = (StartFailed, NothingServed, NotMeasured)
-
-
-class Stopped(WorkbenchError):
-    """Raised when the user stops the experiment or its time limit is reached."""
 
 
 class TestBed(Protocol):
@@ -150,7 +147,7 @@ class AnswersMaker(Protocol):
         ...
 
 
-class ExperimentConduct:
+class ExperimentConduct(Design[ExperimentRun]):
     """Carries out one experiment. `tell` is called with the changed experiment after each change,
     and `save` writes it to disk. `results` are the earlier results if the experiment is resumed,
     and `left_s` is the estimated duration in seconds, None if unknown. `quality` has the
@@ -177,32 +174,25 @@ class ExperimentConduct:
         self._results = {result.id: result for result in results}
         self._quality = quality
         self._first_estimate_s = left_s  # the estimate before the first run
-        self._began = time.monotonic()
+        self._limit = TimeLimit(experiment.spec.max_minutes)
+        self._end_notes: Sequence[str] = ()
 
     async def carry_out(self) -> Experiment:
         """Carry out the experiment and return it as done, failed or stopped. A cancelled task or a
         lost link stops the experiment, which is then returned without an error. Raises StoreError
         if the experiment cannot be stored."""
-        state: SeriesState = SeriesState.FAILED
-        error: str | None = None
-        try:
-            await self._runs()
-            state = SeriesState.DONE
-        except asyncio.CancelledError:
-            state, error = SeriesState.STOPPED, INTERRUPTED
-        except (Stopped, HostError) as ending:
-            state, error = SeriesState.STOPPED, _in_one_line(ending)
-        except WorkbenchError as failure:
-            error = _in_one_line(failure)
-        finally:
-            notes = await self._bench.give_back(self.experiment)
-            if self._answers is not None:
-                self._use_answers(await self._answers.end(done=state == SeriesState.DONE))
-            self._ended(state, error, notes)
+        ending = await conduct(self)
+        if self._answers is not None:
+            self._use_answers(await self._answers.end(done=ending.state == SeriesState.DONE))
+        self._ended(ending)
         await self._save(self.experiment)
+        unexpected = ending.unexpected
+        if unexpected is not None and not isinstance(unexpected, asyncio.CancelledError):
+            raise unexpected
         return self.experiment
 
-    def _ended(self, state: SeriesState, error: str | None, notes: Sequence[str]) -> None:
+    def _ended(self, ending: Ending) -> None:
+        state, error = ending.state, _reason(ending.cause)
         why = error if state == SeriesState.FAILED and error is not None else INTERRUPTED
         runs = tuple(design.cut_off(run, why) for run in self.experiment.runs)
         ended = replace(
@@ -215,39 +205,41 @@ class ExperimentConduct:
             settings_on=False,
         )
         self.experiment = ended
-        self._note(*notes)
+        self._note(*self._end_notes)
         self._judge()
         self._left()
         self._tell(self.experiment)
 
-    async def _runs(self) -> None:
+    async def prepare(self) -> None:
         if design.enough(self.experiment) is None:
             await self._warm_up()
-        while (why := design.enough(self.experiment)) is None:
-            if (late := self._late()) is not None:
-                raise Stopped(
-                    late,
-                    next_step="resume the experiment with more --max-minutes; "
-                    "finished pairs are kept",
-                )
-            await self._make(design.next_run(self.experiment))
-        if self.experiment.spec.until_pct is not None:
-            self._note(why)
 
-    def _late(self) -> str | None:
-        """Return a sentence which says that the experiment's time limit leaves no room for another
-        pair of runs. None if there is room, or no limit."""
-        limit, done = self.experiment.spec.max_minutes, self.experiment.pairs_done
+    def next_run(self) -> ExperimentRun | None:
+        if design.enough(self.experiment) is not None:
+            return None
+        return design.next_run(self.experiment)
+
+    def check_go_on(self, run: ExperimentRun) -> None:
+        """Raise Stopped if the time limit leaves no room for another pair of runs. A pair that has
+        begun is completed."""
+        done = self.experiment.pairs_done
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
-        if limit is None or not took or in_pair:
-            return None
-        if time.monotonic() - self._began + 2 * average(took) <= 60 * limit:
-            return None
-        return (
-            f"the limit of {limit:g} min was reached after {done} of "
-            f"{self.experiment.spec.pairs} pairs"
+        if not took or in_pair or self._limit.leaves(2 * average(took)):
+            return
+        raise Stopped(
+            f"the limit of {self._limit.minutes:g} min was reached after {done} of "
+            f"{self.experiment.spec.pairs} pairs",
+            next_step="resume the experiment with more --max-minutes; finished pairs are kept",
         )
+
+    async def conclude(self) -> None:
+        why = design.enough(self.experiment)
+        if why is not None and self.experiment.spec.until_pct is not None:
+            self._note(why)
+
+    async def give_back(self) -> None:
+        self._end_notes = await self._bench.give_back(self.experiment)
 
     # ---- one run
 
@@ -269,7 +261,7 @@ class ExperimentConduct:
                 chosen = compiling or arms[:1]
             for arm in chosen:
                 while (
-                    await self._make(design.warm_up(self.experiment, arm, host))
+                    await self.make(design.warm_up(self.experiment, arm, host))
                 ).state == RunState.FAILED:
                     pass
 
@@ -286,7 +278,7 @@ class ExperimentConduct:
         await self._bench.ready(arm, run_id, tell)
         return run_id
 
-    async def _make(self, run: ExperimentRun) -> ExperimentRun:
+    async def make(self, run: ExperimentRun) -> ExperimentRun:
         """Carry out one run of the experiment. Return it with the state "done", "discarded" or
         "failed". A failed run may be repeated."""
         began = time.monotonic()
@@ -428,7 +420,7 @@ class ExperimentConduct:
         if self.experiment.state == SeriesState.RUNNING:
             left = design.left_s(self.experiment)
             if left is None and self._first_estimate_s is not None:
-                left = max(0.0, self._first_estimate_s - (time.monotonic() - self._began))
+                left = max(0.0, self._first_estimate_s - self._limit.elapsed_s)
             if left is not None and self._answers is not None:
                 left += self._answers.left_s()
         self.experiment = replace(self.experiment, left_s=left)
@@ -448,6 +440,13 @@ class ExperimentConduct:
 
 def _which(run: ExperimentRun) -> str:
     return "discarded run" if run.pair == WARM_UP else f"pair {run.pair + 1}"
+
+
+def _reason(cause: BaseException | None) -> str | None:
+    """Return in one line what ended an experiment; None if all of its runs were made."""
+    if cause is None:
+        return None
+    return _in_one_line(cause) if isinstance(cause, WorkbenchError) else INTERRUPTED
 
 
 def _in_one_line(failure: WorkbenchError) -> str:

@@ -275,8 +275,8 @@ class Sweeps:
             ending = await conduct(planned.design(progress))
         self._end(progress, ending)
         await progress.save()
-        if ending.cause is not None and not isinstance(ending.cause, (WorkbenchError, EndedEarly)):
-            raise ending.cause
+        if ending.unexpected is not None:
+            raise ending.unexpected
         return progress.sweep
 
     def _end(self, progress: SweepProgress, ending: Ending) -> None:

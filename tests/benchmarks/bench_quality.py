@@ -23,19 +23,28 @@ ROWS = (
     ("B has 0.001 more, noise 0.00001", Truth(floor_kl=1e-5, more_kl=1e-3), {}),
     ("B has 0.001 more, noise 0.0001", Truth(floor_kl=1e-4, more_kl=1e-3), {}),
     ("B has 0.001 more, noise 0.0005", Truth(floor_kl=5e-4, more_kl=1e-3), {}),
-    ("B has 0.01 more, noise 0.0001", Truth(more_kl=1e-2, ln_ppl=0.009, forks=12.0), {}),
+    (
+        "B has 0.01 more, noise 0.0001",
+        Truth(more_kl=1e-2, ln_ppl=0.009, forks=12.0, answer_drop=0.05),
+        {},
+    ),
     ("only the forks: 12 and 2 per 1,000 tokens, noise 0.0001", Truth(forks=12.0), {}),
+    (
+        "A forks as often as B, 40 per 1,000 tokens, and finds B's answers 0.2 nats less probable",
+        Truth(floor_forks=40.0, forks=40.0, answer_drop=0.2),
+        {},
+    ),
 )
 HEAD = (
     "| truth, with the noise of A against A in nats | differs | same | KLD covered | ln PPL | same "
-    "token | forks |"
+    "token | forks | answers under A |"
 )
 
 
 def main() -> None:
     comparisons = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     print(HEAD)
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for number, (label, truth, options) in enumerate(ROWS):
         found = shares(truth, comparisons, seed=FIRST_SEED + number, **options)
         cells = [found.differs, found.same, *found.covered.values()]

@@ -56,7 +56,11 @@ def test_one_pair_has_the_answers_beside_the_speed(cli: Cli, few_texts: str) -> 
     ran = cli(*base(*FP8, "--pairs", "1", "--no-throw-away", "--texts", few_texts, "--json"))
     assert ran.code == 0, ran
     told = "A and B differ in kv-cache-dtype, so their answers are compared too: 768 positions in 3"
-    assert told in ran.err and "A twice and B once, beside the runs; this takes seconds" in ran.err
+    cost = (
+        "A twice and B once, beside the runs, and a run of A after B scores the answers in at most "
+        "9 requests; this takes seconds"
+    )
+    assert told in ran.err and cost in ran.err
     found = ran.document
     assert len({run["run_id"] for run in found["runs"]}) == 2, "no server only for the answers"
     assert found["quality_id"] == found["comparison"]["quality_id"] == 1

@@ -85,7 +85,12 @@ def test_a_changed_cache_differs_and_no_server_is_left(cli: Cli, own_texts: str)
     assert "fp8" in changed.values()
     assert result["id"] == 1
     assert "A is measured 3 times, B once" in ran.err
+    started_again = "on the server that is started again: at most 75 requests"
+    assert f"then A scores the answers of both, {started_again}" in ran.err
     assert "A, started again: 25 texts scored" in ran.err
+    assert "A, answers: 75 answers scored" in ran.err
+    assert result["answer_scores"]["answers"] == 25 and result["answer_scores"]["a"] < 0
+    assert ran.err.count(": starting") == 3, "A, B, and A again: no start for the scores alone"
     assert alive(cli) == []
 
 
@@ -96,6 +101,7 @@ def test_two_running_servers_answer_the_same_and_go_on(cli: Cli, own_texts: str)
     assert ran.code == 0, ran
     assert "its answers are the same within 0.001 KLD" in ran.out
     assert "SIMULATED" in ran.out and "A is measured 2 times" in ran.err
+    assert "ln probability under A" in ran.out and "A, answers: 75 answers scored" in ran.err
     assert len(alive(cli)) == 2
 
 
@@ -107,8 +113,12 @@ def test_the_number_of_a_result_means_the_server_that_was_measured(
     load = ("--requests", "4", "--max-tokens", "8", "--concurrency", "2", "--json")
     for target in (("--url", one), (run,)):
         cli(*HOST, "bench", *target, *load)
-    ran = cli(*HOST, "quality", "1", "#2", "--texts", few_texts, "--json")
+    ran = cli(
+        *HOST, "quality", "1", "#2", "--texts", few_texts, "--no-answer-scores", "--json"
+    )  # fmt: skip
     assert ran.code == 0, ran
+    assert "answers scored" not in ran.err and "scores the answers" not in ran.err
+    assert ran.document["answer_scores"] is None and "did not score" not in str(ran.document)
     assert (ran.document["a"], ran.document["b"]) == (one, run)
     assert cli(*HOST, "quality", "7", "1", "--texts", few_texts).code == 2
 
@@ -167,7 +177,8 @@ def test_a_server_that_is_broken_in_a_batch_is_found_by_its_answers(
     _, url = server(cli)
     run, _ = server(cli, "--env", "WORKBENCH_SIM_FAULT=broken_together")
     result = cli(*HOST, "quality", url, run, "--texts", few_texts, "--json").document
-    assert result["verdict"] == "differs"
+    assert result["verdict"] == "broken", "A finds no sense in what it writes in a batch"
+    assert "A finds what it writes less probable than its own answers by" in result["summary"]
     assert result["forks"]["per_1000"]["low"] > result["forks_floor"]["per_1000"]["value"]
     [kl] = [one for one in result["measures"] if one["name"] == "kl"]
     assert kl["value"]["value"] < 1e-5, "alone, it scores as ever"

@@ -20,6 +20,7 @@ from workbench.model.bench import (
 )
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.quality import (
+    AnswerScores,
     ForkCount,
     ForkedAnswer,
     InstrumentProof,
@@ -207,7 +208,17 @@ def quality() -> QualityResult:
                 margin=0.001,
                 verdict="differs",
             ),
+            QualityMeasure(
+                "answer_score",
+                Interval(-0.152, -0.21, -0.094),
+                Interval(0.001, -0.01, 0.012),
+                verdict="differs",
+                texts=32,
+                lane="greedy",
+                concurrency=8,
+            ),
         ),
+        answer_scores=AnswerScores(-0.412, -0.564, 32, 4010),
         forks=ForkCount(3, 1, 2000, 32, Interval(1.5, 0.3, 4.4)),
         texts=(TextDifference("prose-orchard", "prose", 255, 0.04, 0.01, 0.93),),
         forked=ForkedAnswer(

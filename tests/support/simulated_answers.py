@@ -12,8 +12,9 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from workbench.model.quality import ForkCount, Interval, TextDifference
+from workbench.model.quality import AnswerScore, ForkCount, Interval, TextDifference
 from workbench.quality.statistics import poisson_interval
+from workbench.quality.verdict import ScoredAnswers
 
 _POSITION_SIGMA = math.sqrt(math.log(1 + (0.026 / 0.0106) ** 2))  # of the lognormal divergence
 _LN_RATIO = 0.158 / math.sqrt(0.0106)
@@ -131,3 +132,35 @@ def drawn_forks(random: Random, per_1000: float, answers: int = 32) -> ForkCount
     scale = 1000 / at_risk
     interval = Interval(forks * scale, low * scale, high * scale)
     return ForkCount(forks=forks, ties=0, at_risk=at_risk, answers=answers, per_1000=interval)
+
+
+# Assumed standard deviations of the mean log probability of an answer in nats: from text to text, and
+# of an answer that leaves the most probable way. They cancel out of the shares, unlike how often.
+_TEXT_SPREAD, _PATH_SPREAD = 0.3, 0.15
+
+
+def drawn_scores(
+    random: Random, texts: int, floor_forks: float, forks: float, drop: float
+) -> ScoredAnswers:
+    """Return how probable A finds the answers of A, of A again and of B. Each of them leaves the most
+    probable way by chance, as often as it forks, and is then more or less probable. A finds those of
+    B less probable by `drop` on average, and by more in one text than in another."""
+
+    def leaves(per_1000: float) -> float:
+        alike = math.exp(-per_1000 / 1000 * ANSWER_TOKENS)
+        return random.gauss(0, _PATH_SPREAD) if random.random() > math.sqrt(alike) else 0.0
+
+    rows = []
+    for _ in range(texts):
+        own = random.gauss(-0.6, _TEXT_SPREAD)
+        uneven = drop * random.lognormvariate(-0.125, 0.5)
+        a, again, b = own + leaves(floor_forks), own + leaves(floor_forks), own + leaves(forks)
+        rows.append((a, again, b - uneven))
+
+    def scores(place: int) -> list[AnswerScore]:
+        return [
+            AnswerScore(f"text-{number}", row[place], ANSWER_TOKENS)
+            for number, row in enumerate(rows)
+        ]
+
+    return ScoredAnswers(scores(0), scores(1), scores(2), concurrency=8)

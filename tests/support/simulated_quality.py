@@ -10,25 +10,39 @@ from support.simulated_answers import (
     Texts,
     drawn,
     drawn_forks,
+    drawn_scores,
     log_change,
     log_noise,
     text_factors,
 )
 
-from workbench.model.quality import DIFFERS, FORKS, KL, LN_PPL, SAME, SAME_TOP, Interval
+from workbench.model.quality import (
+    ANSWER_SCORE,
+    DIFFERS,
+    FORKS,
+    KL,
+    LN_PPL,
+    SAME,
+    SAME_TOP,
+    Interval,
+)
 from workbench.quality.verdict import Compared, Margins, against, measures_of, verdict_of
+
+MEASURES = (KL, LN_PPL, SAME_TOP, FORKS, ANSWER_SCORE)
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
     """What is true of A and B: the divergence of A from itself, how much more B diverges, the change
-    of ln perplexity, and the forks per 1,000 tokens of A against itself and of B."""
+    of ln perplexity, the forks per 1,000 tokens of A against itself and of B, and by how much less
+    probable A finds the answers of B than its own, in nats per token."""
 
     floor_kl: float = 1e-4
     more_kl: float = 0.0
     ln_ppl: float = 0.0
     floor_forks: float = 2.0
     forks: float = 2.0
+    answer_drop: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,7 @@ def shares(
     seed: int = 0,
 ) -> Shares:
     """Return what the product says about `comparisons` draws."""
-    random = Random(seed)
+    random, of_answers = Random(seed), Random(f"answers {seed}")
     verdicts: Counter[str] = Counter()
     covered: Counter[str] = Counter()
 
@@ -59,13 +73,15 @@ def shares(
         LN_PPL: truth.ln_ppl,
         SAME_TOP: design.same_top(truth.floor_kl + truth.more_kl),
         FORKS: truth.forks,
+        ANSWER_SCORE: -truth.answer_drop,
     }
     for _ in range(comparisons):
         part = _compared(random, design, truth)
         forks, forks_floor = (
             drawn_forks(random, rate) for rate in (truth.forks, truth.floor_forks)
         )
-        measures, _ = measures_of([part], forks, forks_floor, Margins())
+        answers = drawn_scores(of_answers, texts, truth.floor_forks, truth.forks, truth.answer_drop)
+        measures, _ = measures_of([part], forks, forks_floor, Margins(), answers)
         verdicts[verdict_of(measures)] += 1
         for one in measures:
             covered[one.name] += _holds(one.excess or one.value, true[one.name])
@@ -73,7 +89,7 @@ def shares(
     return Shares(
         differs=scale * verdicts[DIFFERS],
         same=scale * verdicts[SAME],
-        covered={name: scale * covered[name] for name in (KL, LN_PPL, SAME_TOP, FORKS)},
+        covered={name: scale * covered[name] for name in MEASURES},
     )
 
 

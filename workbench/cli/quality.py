@@ -63,6 +63,7 @@ _MOST_EVAL_MINUTES = 10_080  # a week
     option("--eval-score FIELD", "field of the score in these lines (default: the first metric)"),
     option("--eval-minutes M", "time limit of this command on each side (120)", float),
     option("--no-restart", "do not measure A again after a restart"),
+    option("--no-answer-scores", "do not let A score the answers of B"),
     repeatable("--var name=value", "set a variable of the presets; repeatable", dest="variables"),
     IF_MEASURED,
     TRUST,
@@ -129,6 +130,7 @@ def _options(arguments: argparse.Namespace) -> QualityOptions:
         concurrency=arguments.concurrency,
         restart=not arguments.no_restart,
         anyway=arguments.if_measured == "beside",
+        judged=not arguments.no_answer_scores,
         margins=Margins(arguments.kl_margin, arguments.ppl_margin),
         own=_own_command(arguments),
     )

@@ -19,6 +19,7 @@ PREFILL = "prefill"  # of the prompt
 DECODE = "decode"  # of one generated token after each growing prompt
 
 KL, LN_PPL, SAME_TOP, FORKS = "kl", "ln_ppl", "same_top", "forks"
+ANSWER_SCORE = "answer_score"  # how probable A finds the answers of B, beside its own
 
 SAME, DIFFERS, NOT_DECIDED, BROKEN = "same", "differs", "not decided", "broken"
 NOT_MEASURED = "quality not measured"
@@ -56,13 +57,27 @@ class ScoredText:
 @dataclass(frozen=True, slots=True)
 class GreedyAnswer:
     """One greedy answer to a text, under load. `gaps` has, for each token, how much more probable in
-    nats the best token was than the second one; None for a token of which that is not known."""
+    nats the best token was than the second one; None for a token of which that is not known.
+    `prompt` has the tokens after which it was written, by the tokenizer of its server."""
 
     name: str
     kind: str
     tokens: tuple[Token, ...]
     gaps: tuple[float | None, ...] = ()
     concurrency: int = 1
+    problem: str = ""
+    prompt: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerScore:
+    """How probable A finds one answer that was written under load: the mean log probability of its
+    first `tokens` tokens. `problem` says why the answer was not scored; "" if it was."""
+
+    name: str
+    logprob: float = 0.0
+    tokens: int = 0
+    lane: str = PREFILL
     problem: str = ""
 
 
@@ -101,7 +116,7 @@ class QualityMeasure:
     DIFFERS or NOT_DECIDED; "" for a measure without a margin.
     """
 
-    name: str  # KL, LN_PPL, SAME_TOP or FORKS
+    name: str  # KL, LN_PPL, SAME_TOP, FORKS or ANSWER_SCORE
     value: Interval
     floor: Interval | None = None
     excess: Interval | None = None
@@ -169,6 +184,18 @@ class ForkCount:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerScores:
+    """How probable A finds the answers of both: the mean log probability of a token in nats, of A's
+    own answers and of those of B, as a mean over `answers` texts. `tokens` counts those of B."""
+
+    a: float
+    b: float
+    answers: int
+    tokens: int
+    lane: str = PREFILL
+
+
+@dataclass(frozen=True, slots=True)
 class ScoredItem:
     """The scores of A and B in one item of the user's own measure. None if a side lacks the item."""
 
@@ -220,6 +247,7 @@ class QualityResult:
     forks: ForkCount | None = None
     forks_floor: ForkCount | None = None
     forked: ForkedAnswer | None = None  # the answers that part first
+    answer_scores: AnswerScores | None = None
     texts: tuple[TextDifference, ...] = ()
     worst: WorstText | None = None
     proofs: tuple[InstrumentProof, ...] = ()
@@ -244,7 +272,8 @@ class QualityParts:
     """What was measured so far for a comparison of answers. It is stored with an experiment, so that
     a resumed one measures only what is missing.
 
-    `floors` has further scorings of A, and `answers_again` its answers again. `runs` names the
+    `floors` has further scorings of A, and `answers_again` its answers again. `scores_a`,
+    `scores_again` and `scores_b` are how probable A finds the answers. `runs` names the
     server of each step that has ended (steps: session/quality/measuring.py). `conditions` has what
     the answers of "A" and "B" depend on, and `pieces` the texts of their tokens. `problems` says why
     the measurement ended early.
@@ -256,6 +285,9 @@ class QualityParts:
     answers_a: tuple[GreedyAnswer, ...] = ()
     answers_again: tuple[GreedyAnswer, ...] = ()
     answers_b: tuple[GreedyAnswer, ...] = ()
+    scores_a: tuple[AnswerScore, ...] = ()
+    scores_again: tuple[AnswerScore, ...] = ()
+    scores_b: tuple[AnswerScore, ...] = ()
     proofs: tuple[InstrumentProof, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

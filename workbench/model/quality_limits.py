@@ -38,6 +38,7 @@ _NOT_NEGATIVE = (0, EXACT)
 _COUNTS = (
     "texts",
     "positions",
+    "tokens",
     "position",
     "top_k",
     "more_texts",
@@ -82,6 +83,11 @@ def _problems(result: QualityResult) -> Iterator[tuple[str, str]]:
         count = getattr(result, name)
         if count is not None:
             yield from _of_forks(count, name)
+    if result.answer_scores is not None:
+        for name in ("a", "b"):
+            why = why_impossible(getattr(result.answer_scores, name), -EXACT, 0)
+            if why:
+                yield f"answer_scores.{name}", f"it is {why}"
     if result.own is not None:
         yield from _of_own(result.own, "own")
     for name in ("conditions_a", "conditions_b"):

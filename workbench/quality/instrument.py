@@ -10,20 +10,28 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import (
     DECODE,
     PREFILL,
+    AnswerScore,
     GreedyAnswer,
     InstrumentProof,
     ScoredPosition,
     ScoredText,
 )
-from workbench.quality.lanes.base import REQUEST_S, ImpossibleScore, ScoreError, UnusableText
+from workbench.quality.lanes.base import (
+    BROKEN,
+    REQUEST_S,
+    ImpossibleScore,
+    ScoreError,
+    UnusableText,
+)
 from workbench.quality.pieces import Pieces
-from workbench.quality.statistics import gap_of
+from workbench.quality.statistics import gap_of, mean_logprob
 from workbench.quality.texts import LONG_TOKENS
 
 if TYPE_CHECKING:
@@ -68,6 +76,15 @@ class Answers:
     problem: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class AnswersScored:
+    """How probable the server finds answers, and why the measurement ended early; "" if it did
+    not."""
+
+    scores: tuple[AnswerScore, ...]
+    problem: str = ""
+
+
 def requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the texts takes."""
     long = sum(text.long for text in texts)
@@ -82,6 +99,12 @@ def positions_of(texts: Sequence[Text], *, prefill: bool) -> int:
     return long * FORCED_POSITIONS + (len(texts) - long) * each
 
 
+def answer_requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
+    """Return the number of requests that one scoring of the answers to the texts takes, at most."""
+    short = sum(not text.long for text in texts)
+    return short * (1 if prefill else FORCED_POSITIONS)
+
+
 class Instrument:
     """The instruments on one server. `on_progress` hears of each text."""
 
@@ -90,6 +113,7 @@ class Instrument:
         self._on_progress = on_progress or (lambda what, done, total: None)
         self._prompts: dict[str, Prompt] = {}
         self._one_token_s = float("inf")  # the shortest request for one token
+        self._known_scores: dict[tuple[Any, ...], AnswerScore] = {}
 
     @property
     def lane(self) -> str:
@@ -284,7 +308,7 @@ class Instrument:
             except UnusableText as error:
                 return GreedyAnswer(text.name, text.kind, (), (), concurrency, str(error))
             written = await self._interface.answer(prompt, ANSWER_TOKENS, slot)
-            return _greedy(text, written, concurrency)
+            return _greedy(text, prompt, written, concurrency)
 
         short = [text for text in texts if not text.long]
         self._interface.request_s = self._answer_limit_s(concurrency)
@@ -304,8 +328,68 @@ class Instrument:
         before the last answer."""
         if text.question == text.content:
             whole = await self._prompt(text)
-            return whole.cut(min(QUESTION_TOKENS, max(1, len(whole.ids) * 3 // 4)))
-        return (await self._interface.tokenize(text.question)).cut(MOST_TOKENS)
+            part = whole.cut(min(QUESTION_TOKENS, max(1, len(whole.ids) * 3 // 4)))
+        else:
+            part = (await self._interface.tokenize(text.question)).cut(MOST_TOKENS)
+        return await self._interface.answerable(part)
+
+    # ---- scores of answers
+
+    async def score_answers(
+        self, texts: Sequence[Text], answers: Sequence[GreedyAnswer]
+    ) -> AnswersScored:
+        """Say how probable this server finds answers to the texts, one at a time. An answer that
+        was scored before, of whichever server, is not asked for again."""
+        asked = {text.name: text for text in texts}
+        scores: list[AnswerScore] = []
+        for answer in answers:
+            key = (answer.name, answer.prompt, answer.tokens, answer.problem)
+            try:
+                if key not in self._known_scores:
+                    self._known_scores[key] = await self._score_of(asked[answer.name], answer)
+            except ScoreError as error:
+                done = f"{len(scores)} of {len(answers)} answers scored"
+                return AnswersScored(tuple(scores), f"{done}: {error}")
+            scores.append(self._known_scores[key])
+            self._on_progress("answers scored", len(scores), len(answers))
+        return AnswersScored(tuple(scores))
+
+    async def _score_of(self, text: Text, answer: GreedyAnswer) -> AnswerScore:
+        try:
+            positions = await self._answer_positions(text, answer)
+        except UnusableText as error:
+            return AnswerScore(answer.name, lane=self.lane, problem=str(error))
+        return AnswerScore(answer.name, mean_logprob(positions), len(positions), self.lane)
+
+    async def _answer_positions(self, text: Text, answer: GreedyAnswer) -> Sequence[ScoredPosition]:
+        """Return the scores of the tokens of an answer, each after its prompt and the tokens before
+        it. Raises UnusableText if there are none."""
+        if answer.problem:
+            raise UnusableText(answer.problem)
+        if not answer.tokens:
+            raise UnusableText("the answer has no token")
+        prompt = await self._question(text)
+        if prompt.ids != answer.prompt:
+            raise UnusableText("A and B cut its beginning into different tokens")
+        complete = takewhile(lambda token: BROKEN not in str(token), answer.tokens)
+        whole = await self._continued(prompt, [ScoredPosition(one, None) for one in complete])
+        first = len(prompt.ids)
+        if whole.ids[:first] != prompt.ids:
+            raise UnusableText("the tokenizer cuts the text with the answer in another way")
+        if self._interface.prefill:
+            room = (self._interface.context_tokens or MOST_TOKENS + 1) - 1
+            whole = whole.cut(min(MOST_TOKENS, room))
+            positions = (await self._interface.score_all(whole))[first - 1 :]
+        else:
+            places = range(first, min(len(whole.ids), first + FORCED_POSITIONS))
+            scored = [await self._interface.score_next(whole, place) for place in places]
+            positions = tuple(one for one in scored if one is not None)
+        for one in positions:
+            _check_order(one)
+        named = [one for one in positions if one.logprob is not None or one.top]
+        if not named:
+            raise UnusableText("no token of the answer can be scored")
+        return named
 
     # ---- several texts
 
@@ -336,13 +420,16 @@ class Instrument:
         return [found[place] for place in sorted(found)], problems[0] if problems else ""
 
 
-def _greedy(text: Text, written: Sequence[ScoredPosition], concurrency: int) -> GreedyAnswer:
+def _greedy(
+    text: Text, prompt: Prompt, written: Sequence[ScoredPosition], concurrency: int
+) -> GreedyAnswer:
     return GreedyAnswer(
         name=text.name,
         kind=text.kind,
         tokens=tuple(one.token for one in written),
         gaps=tuple(map(gap_of, written)),
         concurrency=concurrency,
+        prompt=prompt.ids,
     )
 
 

@@ -99,6 +99,12 @@ def _logprob(position: ScoredPosition, k: int) -> float:
     return _bounded(position.top[:k][-1][1])
 
 
+def mean_logprob(positions: Sequence[ScoredPosition]) -> float:
+    """Return the mean log probability of scored tokens. A token that the server did not name counts
+    like the last one that it named."""
+    return _mean(_logprob(one, len(one.top)) for one in positions)
+
+
 def unnamed_share(text: ScoredText) -> float:
     """Return the share of the positions whose token the server did not name."""
     return _mean(float(position.logprob is None) for position in text.positions)
@@ -201,6 +207,13 @@ def p_not_zero(values: Sequence[float]) -> float:
     lower = p_above(values)
     upper = p_above([-value for value in values])
     return min(1.0, 2 * min(lower, upper))
+
+
+def p_few_differ(values: Sequence[float]) -> float:
+    """Return the p-value of `p_not_zero` for differences of which many may be exactly 0, and not
+    less than chance gives the signs of the others: after a few equal ones, t would be sure."""
+    others = sum(value != 0.0 for value in values)
+    return max(p_not_zero(values), min(1.0, 2 * 0.5**others))
 
 
 def is_within(values: Sequence[float], margin: float) -> bool:

@@ -18,6 +18,7 @@ from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.multiple_tests import holm
 from workbench.model.quality import (
+    ANSWER_SCORE,
     BROKEN,
     DIFFERS,
     FORKS,
@@ -29,10 +30,13 @@ from workbench.model.quality import (
     NOT_MEASURED,
     SAME,
     SAME_TOP,
+    AnswerScore,
+    AnswerScores,
     ForkCount,
     ForkedAnswer,
     GreedyAnswer,
     InstrumentProof,
+    Interval,
     QualityMeasure,
     QualityResult,
     ScoredText,
@@ -52,6 +56,7 @@ from workbench.quality.statistics import (
     mean_interval,
     more_texts,
     p_above,
+    p_few_differ,
     p_more_forks,
     p_not_zero,
     problem_of,
@@ -63,10 +68,49 @@ from workbench.quality.statistics import (
 
 LEAST_TEXTS = 24  # with fewer, Student's t is not exact enough for values as skewed as divergences
 BROKEN_KL = 1.0  # nats, mean over a text; a usable quantization stays below 0.1
+# Nats per token, by which A finds the answers of B less probable than its own: 7 times for each
+# token. Text of a much smaller model stays below.
+BROKEN_ANSWERS = 2.0
 _APART = 0.05  # p-value at which two measurements of A diverge differently
 _BROKEN_OVER_FLOOR = 4.0  # times the floor of that text
 _BEFORE, _AFTER = 12, 12  # tokens shown before the first one that differs, and of an answer from it
 _MOST_NOTED = 3  # names of texts in a note
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredAnswers:
+    """How probable A finds the answers: its own, its own written again, and those of B. All were
+    written `concurrency` together."""
+
+    a: Sequence[AnswerScore] = ()
+    again: Sequence[AnswerScore] = ()
+    b: Sequence[AnswerScore] = ()
+    concurrency: int = 1
+
+    def trios(self) -> list[tuple[AnswerScore, AnswerScore | None, AnswerScore]]:
+        """Return the scores of A, of A again and of B for each text whose answers both have one."""
+        again, of_b = (
+            {one.name: one for one in scores if not one.problem} for scores in (self.again, self.b)
+        )
+        return [
+            (one, again.get(one.name), of_b[one.name])
+            for one in self.a
+            if not one.problem and one.name in of_b
+        ]
+
+    def means(self) -> AnswerScores | None:
+        """Return how probable A finds the answers of both; None if none were scored."""
+        trios = self.trios()
+        if not trios:
+            return None
+        return AnswerScores(
+            a=fmean(a.logprob for a, _, _ in trios),
+            b=fmean(b.logprob for _, _, b in trios),
+            answers=len(trios),
+            tokens=sum(b.tokens for _, _, b in trios),
+            lane=trios[0][0].lane,
+        )
+
 
 Way = tuple[str, int]  # (lane, concurrency)
 
@@ -102,6 +146,7 @@ def judge(
     greedy_a: Sequence[GreedyAnswer] = (),
     greedy_b: Sequence[GreedyAnswer] = (),
     greedy_floor: Sequence[GreedyAnswer] = (),
+    scored_answers: ScoredAnswers | None = None,
     proofs: Sequence[InstrumentProof] = (),
     names: tuple[str, str] = ("A", "B"),
     text_set: tuple[str, str] = ("", ""),
@@ -113,8 +158,9 @@ def judge(
 
     `floors` are further measurements of A: in the same session, and after a restart. Per lane and
     concurrency, the one that differs most from A counts. `greedy_floor` has greedy answers of A
-    again. `text_set` is (name, version). `pieces` has the texts of the tokens of A and of B, as far as
-    they are known; other tokens are shown by their ids.
+    again, and `scored_answers` how probable A finds them all. `text_set` is (name, version). `pieces`
+    has the texts of the tokens of A and of B, as far as they are known; other tokens are shown by
+    their ids.
     """
     margins = margins or Margins()
     notes: list[str] = []
@@ -129,10 +175,12 @@ def judge(
     noise = max(alone, gap_noise_under_load(greedy_a, greedy_floor))
     forks = count_forks(greedy_a, greedy_b, noise)
     forks_floor = count_forks(greedy_a, greedy_floor, noise)
-    measures, more = measures_of(compared, forks, forks_floor, margins)
+    answers = scored_answers or ScoredAnswers()
+    _note_unscored(answers, notes)
+    measures, more = measures_of(compared, forks, forks_floor, margins, answers)
     everything = [text for part in compared for text in part.texts]
     broken = [text for part in compared for text in _broken(part)]
-    verdict = BROKEN if broken else verdict_of(measures)
+    verdict = BROKEN if broken or _senseless(measures) else verdict_of(measures)
     if refused and not compared and verdict == NOT_DECIDED:
         verdict = NOT_MEASURED  # answers alone can show a difference, and nothing else
     summary = _summary(verdict, measures, forks, forks_floor, more, broken, len(everything))
@@ -156,6 +204,7 @@ def judge(
         forks=forks,
         forks_floor=forks_floor,
         forked=_forked(greedy_a, greedy_b, noise, pieces),
+        answer_scores=answers.means(),
         texts=tuple(everything),
         worst=_worst(a, b, everything, pieces),
         proofs=tuple(proofs),
@@ -322,11 +371,13 @@ def _mean_kl(floor: Mapping[str, TextDifference]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Tested:
-    """One measure with what its verdict needs. `excess` is empty if the measure is only shown."""
+    """One measure with what its verdict needs. `excess` is empty if the measure is only shown.
+    `weight` is its share of the chance of a false "differs"."""
 
     measure: QualityMeasure
     p: float | None = None
     excess: tuple[float, ...] = ()
+    weight: float = 1.0
 
 
 def measures_of(
@@ -334,6 +385,7 @@ def measures_of(
     forks: ForkCount | None,
     forks_floor: ForkCount | None,
     margins: Margins,
+    answers: ScoredAnswers | None = None,
 ) -> tuple[tuple[QualityMeasure, ...], int | None]:
     """Return the measures with their verdicts, and how many more texts would probably decide all of
     them (0 if all are decided, None if too many)."""
@@ -344,9 +396,13 @@ def measures_of(
         of_part = _of_part(part, margins)
         only_shown = enough and len(part.texts) < LEAST_TEXTS
         tested += map(_shown, of_part) if only_shown else of_part
-    if forks is not None:
-        tested.append(_of_forks(forks, forks_floor))
-    stands = holm([one.p for one in tested], 1 - LEVEL)
+    of_answers = [_of_forks(forks, forks_floor)] if forks is not None else []
+    if answers is not None and answers.trios():
+        of_answers.append(_of_answer_scores(answers))
+    # Two measures of the same answers count as one, so that scores of texts find as much as without.
+    sharing = sum(one.p is not None for one in of_answers)
+    tested += [replace(one, weight=1 / max(1, sharing)) for one in of_answers]
+    stands = holm([one.p for one in tested], 1 - LEVEL, [one.weight for one in tested])
     measures = []
     needed: list[int | None] = [0]
     for one, found in zip(tested, stands, strict=True):
@@ -403,6 +459,49 @@ def _of_forks(forks: ForkCount, floor: ForkCount | None) -> _Tested:
         concurrency=forks.concurrency,
     )
     return _Tested(shown, p_more_forks(forks, floor) if floor is not None else None)
+
+
+def _of_answer_scores(answers: ScoredAnswers) -> _Tested:
+    """Return by how much less or more probable A finds the answers of B than its own. Those are both
+    of its own, if it wrote twice: which of two equal ones was written first says nothing."""
+    trios = answers.trios()
+    changes, floor = [], []
+    for a, again, b in trios:
+        own = [one.logprob for one in (a, again) if one is not None]
+        changes.append(b.logprob - fmean(own))
+        if again is not None:
+            floor.append(again.logprob - a.logprob)
+    shown = QualityMeasure(
+        name=ANSWER_SCORE,
+        value=mean_interval(changes),
+        floor=mean_interval(floor) if floor else None,
+        texts=len(trios),
+        lane="greedy",
+        concurrency=answers.concurrency,
+    )
+    return _Tested(shown, p_few_differ(changes) if floor else None)
+
+
+def _senseless(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
+    """Return the measure of the answers under A if it shows that the answers of B are not those of a
+    model that works. None if it does not."""
+    for one in measures:
+        high = one.value.high
+        shown = one.name == ANSWER_SCORE and one.verdict == DIFFERS
+        if shown and high is not None and high <= -BROKEN_ANSWERS:
+            return one
+    return None
+
+
+def _note_unscored(answers: ScoredAnswers, notes: list[str]) -> None:
+    """Note which answers A could not score, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for one in (*answers.a, *answers.b):
+        if one.problem:
+            reasons.setdefault(one.problem, []).append(one.name)
+    for problem, names in reasons.items():
+        found = list(dict.fromkeys(names))
+        notes.append(f"A did not score the answers to {_named(found)}: {problem}")
 
 
 def _verdict_of(one: _Tested, stands: bool) -> str:
@@ -504,11 +603,7 @@ def _summary(
     texts: int,
 ) -> str:
     if verdict == BROKEN:
-        worst = max(broken, key=lambda text: text.kl)
-        return (
-            f"its answers are broken: {len(broken)} of {count_of(texts, 'text')}, the worst "
-            f"{worst.name} with KLD >= {worst.kl:.2g}"
-        )
+        return f"its answers are broken: {_what_is_broken(measures, broken, texts)}"
     margin = next((one.margin for one in measures if one.name == KL), None)
     if verdict == SAME:
         return f"its answers are the same within {margin:g} KLD"
@@ -516,6 +611,22 @@ def _summary(
         return f"its answers differ: {_what_differs(measures, forks, forks_floor)}"
     how_many = count_of(more, "more text") if more else "more texts would hardly decide it"
     return f"whether its answers are the same is not decided: {how_many}"
+
+
+def _what_is_broken(
+    measures: Sequence[QualityMeasure], broken: Sequence[TextDifference], texts: int
+) -> str:
+    parts = []
+    if broken:
+        worst = max(broken, key=lambda text: text.kl)
+        parts.append(
+            f"{len(broken)} of {count_of(texts, 'text')}, the worst {worst.name} with KLD >= "
+            f"{worst.kl:.2g}"
+        )
+    senseless = _senseless(measures)
+    if senseless is not None:
+        parts.append(f"A finds what it writes {_less_probable(senseless)}")
+    return "; ".join(parts)
 
 
 def _what_differs(
@@ -533,7 +644,20 @@ def _what_differs(
     if forks is not None:
         floor = f" (floor {_rate(forks_floor)})" if forks_floor is not None else ""
         parts.append(f"{_rate(forks)} forks per 1,000 tokens{floor}")
+    moved = [one for one in measures if one.name == ANSWER_SCORE and one.verdict == DIFFERS]
+    parts += [f"A finds what it writes {_less_probable(one)}" for one in moved]
     return ", ".join(parts)
+
+
+def _less_probable(measure: QualityMeasure) -> str:
+    """Return how much less probable A finds the answers of B, such as "less probable than its own
+    answers by 0.52 ± 0.10 nats per token"."""
+    value = measure.value
+    word = "less" if value.value < 0 else "more"
+    if value.value < 0 and value.low is not None and value.high is not None:
+        value = Interval(-value.value, -value.high, -value.low)
+    by = with_half(replace(measure, value=value))
+    return f"{word} probable than its own answers by {by} nats per token"
 
 
 def _rate(forks: ForkCount) -> str:

@@ -10,10 +10,12 @@ from typing import Any
 from workbench.engines.answer_settings import answer_changes
 from workbench.model.counts import count_of
 from workbench.model.quality import (
+    ANSWER_SCORE,
     FORKS,
     KL,
     LN_PPL,
     SAME_TOP,
+    AnswerScores,
     ForkCount,
     ForkedAnswer,
     Interval,
@@ -45,6 +47,7 @@ _TITLES = {  # measure -> title, digits, factor
     LN_PPL: ("change of ln perplexity", 5, 1.0),
     SAME_TOP: ("same top token, %", 2, 100.0),
     FORKS: ("forks per 1,000 tokens", 2, 1.0),
+    ANSWER_SCORE: ("ln probability under A", 3, 1.0),
 }
 
 
@@ -252,6 +255,9 @@ def _facts(result: QualityResult) -> list[tuple[str, str]]:
     for title, forks in (("forks of B", result.forks), ("forks of A", result.forks_floor)):
         if forks is not None:
             rows.append((title, _forks(forks)))
+    scores = result.answer_scores
+    if scores is not None:
+        rows.append(("answers under A", _answer_scores(scores)))
     rows += [
         (
             f"instrument of {proof.side}",
@@ -281,6 +287,13 @@ def _value(side: Mapping[str, Any], name: str) -> str:
     started = "program" in side or "command" in side
     known = started or any(one.startswith(_FLAG) for one in side)
     return "not set" if known else "not known"  # only the address of the server is known
+
+
+def _answer_scores(scores: AnswerScores) -> str:
+    return (
+        f"its own {scores.a:.3f}, those of B {scores.b:.3f} nats per token "
+        f"({count_of(scores.answers, 'answer')}, {scores.tokens:,} tokens of B, by {scores.lane})"
+    )
 
 
 def _forks(forks: ForkCount) -> str:

@@ -21,6 +21,7 @@ from workbench.store.database import BUSY_S, Database
 from workbench.store.results_db import migrations
 
 FORMAT = 1  # of the JSON; a new field with a default needs no new format
+_PARTS_FORMAT = 2  # since 2, an answer has the tokens of its prompt
 _NEWEST = 200
 _TABLE = """
     CREATE TABLE IF NOT EXISTS quality (
@@ -88,7 +89,7 @@ class QualityDb:
     def keep_parts(self, experiment_id: int, parts: QualityParts) -> None:
         """Store what an experiment has measured of the answers so far, in place of what it had
         measured before. Of other experiments, only the newest parts are kept."""
-        values = (experiment_id, FORMAT, zlib.compress(to_bytes(parts), 1))
+        values = (experiment_id, _PARTS_FORMAT, zlib.compress(to_bytes(parts), 1))
 
         def work(db: sqlite3.Connection) -> None:
             db.execute(_PARTS_TABLE)
@@ -112,7 +113,7 @@ class QualityDb:
             return db.execute(sql, (experiment_id,)).fetchone()
 
         row = self._database.read(work)
-        if row is None or row[0] != FORMAT:
+        if row is None or row[0] != _PARTS_FORMAT:
             return None
         try:
             text = zlib.decompressobj().decompress(row[1], _MOST_PARTS_BYTES)

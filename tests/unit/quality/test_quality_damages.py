@@ -16,12 +16,21 @@ from typing import Any
 
 import pytest
 
-from workbench.model.quality import BROKEN, DIFFERS, FORKS, NOT_MEASURED, SAME, QualityResult
+from workbench.model.quality import (
+    ANSWER_SCORE,
+    BROKEN,
+    DIFFERS,
+    FORKS,
+    NOT_MEASURED,
+    SAME,
+    GreedyAnswer,
+    QualityResult,
+)
 from workbench.quality import texts
 from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface
 from workbench.quality.texts import Text
-from workbench.quality.verdict import judge
+from workbench.quality.verdict import ScoredAnswers, judge
 from workbench.server.small_requests import Reply, reply_of
 from workbench.sim.language_model import Damage, LanguageModel, Predicted, decode, encode, turns_of
 
@@ -216,21 +225,31 @@ def verdict_about(predict: Predict, *, ends: bool = False) -> QualityResult:
             greedy_a=a["answers"][0].answers,
             greedy_b=written.answers,
             greedy_floor=a["answers"][1].answers,
+            scored_answers=await _judged(written.answers),
             proofs=[a["proof"], proof],
         )
 
     return asyncio.run(measure())
 
 
+async def _judged(of_b: Sequence[GreedyAnswer]) -> ScoredAnswers:
+    """Let a healthy A score its own answers and those of B."""
+    judging = Instrument(interface("prompt_logprobs")(Served(HEALTHY).send, "a"))
+    own = [one.answers for one in healthy_a()["answers"]]
+    found = [await judging.score_answers(TEXTS, answers) for answers in (*own, of_b)]
+    assert [one.problem for one in found] == [""] * 3
+    return ScoredAnswers(*(one.scores for one in found), concurrency=TOGETHER)
+
+
 KINDS = {
     "second turn": (of_model(Damage(second_turn=True)), BROKEN),
     "above 4k tokens": (broken_above_a_context, BROKEN),
     "MTP": (stale_prompts, NOT_MEASURED),
-    "in a batch": (of_model(Damage(together=True)), DIFFERS),
+    "in a batch": (of_model(Damage(together=True)), BROKEN),
     "not a number": (not_a_number, NOT_MEASURED),
     "zeros": (zeros, NOT_MEASURED),
     "loop": (a_loop, DIFFERS),
-    "one answer to all": (one_answer_to_all, DIFFERS),
+    "one answer to all": (one_answer_to_all, BROKEN),
     "KLD 0.01": (of_model(Damage(kld=0.01)), DIFFERS),
     "only !": (GARBAGE, BROKEN),
 }
@@ -244,7 +263,21 @@ def test_each_damage_is_found(predict: Predict, verdict: str) -> None:
     assert found.verdict == verdict, found.summary
     if verdict == NOT_MEASURED:
         assert "instrument not usable, prefill of B: " in found.summary
-        assert not found.measures or [one.name for one in found.measures] == [FORKS]
+        assert {one.name for one in found.measures} <= {FORKS, ANSWER_SCORE}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_nonsense_in_a_batch_is_broken_by_what_a_says_of_it() -> None:
+    """Alone, this server scores each text as ever; its answers only were said to differ."""
+    found = verdict_about(of_model(Damage(together=True)))
+    [judged] = [one for one in found.measures if one.name == ANSWER_SCORE]
+    assert judged.floor is not None and judged.floor.value == 0
+    assert judged.value.high is not None and judged.value.high < -2
+    assert found.answer_scores is not None and found.answer_scores.b < found.answer_scores.a - 2
+    assert found.summary.startswith(
+        "its answers are broken: A finds what it writes less probable than its own answers by "
+    )
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,12 @@ def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_wr
         written = await instrument.write(FEW, concurrency=3)
         assert not written.problem
         assert [len(answer.tokens) for answer in written.answers] == [128] * 3
+        judged = await instrument.score_answers(FEW, written.answers)
+        assert not judged.problem and [one.problem for one in judged.scores] == [""] * 3
+        assert all(one.tokens >= 16 and one.logprob < 0 for one in judged.scores)
+        senseless = [replace(one, tokens=one.tokens[::-1]) for one in written.answers[:1]]
+        [backwards] = (await instrument.score_answers(FEW, senseless)).scores
+        assert backwards.problem or backwards.logprob < judged.scores[0].logprob
         scored = [one.token for text in first.texts for one in text.positions]
         assert "<" not in text_of(scored[:200], instrument.pieces), "each has a text, and no id"
 

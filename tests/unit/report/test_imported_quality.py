@@ -46,6 +46,8 @@ def test_what_workbench_exports_is_imported(tmp_path: Path) -> None:
     [
         (("positions",), -8192, "positions: it is an impossible number (-8192)"),
         (("forks", "forks"), -1, "forks.forks: it is an impossible number (-1)"),
+        (("answer_scores", "b"), 0.1, "answer_scores.b: it is an impossible number (0.1)"),
+        (("answer_scores", "tokens"), -1, "answer_scores.tokens: it is an impossible number (-1)"),
         (("forks", "answers"), 2, "forks: more answers part than there are"),
         (("forks", "per_1000", "low"), 2.0, "forks.per_1000: its value lies outside of its inter"),
         (("forks", "per_1000", "high"), None, "forks.per_1000: its interval has one end only"),

@@ -31,6 +31,8 @@ def test_each_format_for_readers_shows_the_answers(form: str, report: Report) ->
     assert "Answers of A and B" in text
     assert "prose-orchard" in text
     assert "0.03200 to 0.03800" in text
+    assert "ln probability under A" in text and "-0.152 (-0.210 to -0.094)" in text
+    assert "its own -0.412, those of B -0.564 nats per token" in text
     assert "SIMULATED" in text
 
 
@@ -39,6 +41,7 @@ def test_json_has_all_of_it() -> None:
     assert quality["summary"] == SUMMARY
     assert quality["measures"][0]["value"] == {"value": 0.035, "low": 0.032, "high": 0.038}
     assert quality["texts"][0]["name"] == "prose-orchard"
+    assert quality["answer_scores"]["b"] == -0.564
     assert quality["simulated"] is True
 
 
@@ -70,6 +73,7 @@ def test_csv_has_the_measures_of_the_newest_comparison() -> None:
     assert cells["quality.verdict"] == "differs" and cells["quality.side"] == "B"
     assert cells["quality.kl"] == "0.035" and cells["quality.kl.high"] == "0.038"
     assert cells["quality.kl.floor"] == "0.0002"
+    assert cells["quality.answer_score"] == "-0.152"
     assert "quality.verdict" not in output_format("csv").render(Report.of_result(ALONE))
 
 

@@ -38,7 +38,7 @@ class Flat(Interface):
     prefill: ClassVar[bool] = True
 
     def __init__(self, gap: float, failing: bool) -> None:
-        self._gap, self._failing = gap, failing
+        self._gap, self._failing, self.context_tokens = gap, failing, None
         self.pieces = {token: f" w{token}" for token in range(TOKENS)}
 
     async def tokenize(self, text: str) -> Prompt:
@@ -155,7 +155,11 @@ async def carried(
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     ("order", "asked"),
-    [("ABAAB", ["A0", "B1", "A2"]), ("BABBA", ["B0", "A1", "A4"]), ("AABBA", ["A0", "A1", "B2"])],
+    [
+        ("ABAAB", ["A0", "B1", "A2", "A2"]),
+        ("BABBA", ["B0", "A1", "A1", "A4"]),
+        ("AABBA", ["A0", "A1", "B2", "A4"]),
+    ],
 )
 async def test_each_step_is_measured_once_on_a_server_that_runs(
     bed: Bed, db: QualityDb, order: str, asked: list[str]
@@ -168,6 +172,7 @@ async def test_each_step_is_measured_once_on_a_server_that_runs(
     assert (found.conditions_a["gap"], found.conditions_b["gap"]) == ("3.0", "2.5")
     assert "sk-secret" not in found.b and "kv-cache-dtype=fp8" in found.b
     assert found.a == "the base as it is", "the page had an empty line for A"
+    assert found.answer_scores is not None and found.answer_scores.answers == 26
     assert "answers: A: 25 of 26 texts scored" in told
     assert await comparison.end(done=True) is None and comparison.left_s() == 0
 
@@ -181,7 +186,7 @@ async def test_what_was_measured_before_an_interruption_is_not_measured_again(
     assert await first.end(done=False) is None and db.newest() == ()
     again = runs("ABAB")[1:]
     _, found = await carried(bed.comparison(db), again)
-    assert bed.asked == ["A0", "B1", "A2"]
+    assert bed.asked == ["A0", "B1", "A2", "A2"]
     assert found is not None and found.verdict == "differs"
     assert found.worst is not None and found.worst.kl > 0.01
 
@@ -192,7 +197,7 @@ async def test_other_texts_after_an_interruption_are_measured_from_the_beginning
 ) -> None:
     await carried(bed.comparison(db), runs("A"))
     _, found = await carried(bed.comparison(db, replace(TEXTS, version="2")), runs("ABA"))
-    assert bed.asked == ["A0", "A0", "B1", "A2"]
+    assert bed.asked == ["A0", "A0", "B1", "A2", "A2"]
     assert found is not None and found.text_version == "2"
 
 
@@ -204,6 +209,26 @@ async def test_a_stopped_experiment_keeps_the_verdict_about_both_sides(
     await carried(comparison, runs("AB"))
     found = await comparison.end(done=False)
     assert found is not None and found.verdict == "differs"
+    assert found.answer_scores is None
+    said = "A did not score the answers of B: no server of A ran any more after B had written them"
+    assert said in found.notes
+
+
+@pytest.mark.anyio
+async def test_a_server_that_cannot_score_answers_any_more_is_not_asked_again(
+    bed: Bed, db: QualityDb
+) -> None:
+    class Gone(Server):
+        async def begin(self) -> None:
+            raise BenchError("it went away")
+
+    comparison = bed.comparison(db)
+    await carried(comparison, runs("AAB"))
+    bed.servers["A0"] = Gone("A0", 3.0)
+    _, found = await carried(comparison, runs("AA"))
+    assert bed.asked == ["A0", "A1", "B2", "A0"]
+    assert found is not None and found.verdict == "differs"
+    assert "A did not score the answers of B: it went away" in found.notes
 
 
 @pytest.mark.anyio
@@ -228,7 +253,7 @@ async def test_a_server_that_fails_in_the_middle_is_tried_again_by_a_resumed_exp
     await carried(comparison, runs("A"))
     assert await comparison.end(done=False) is None
     _, found = await carried(bed.comparison(db), runs("ABABA")[1:])
-    assert bed.asked == ["A0", "B1", "A2", "A4"]
+    assert bed.asked == ["A0", "B1", "A2", "A2", "A4"]
     assert found is not None and found.verdict == "differs"
 
 
@@ -253,7 +278,7 @@ async def test_servers_that_stand_are_measured_as_they_are_and_alone(
         ExperimentRun(n, 0, arm, RunState.DONE, run_id=arm.lower()) for n, arm in enumerate("ABAB")
     ]
     _, found = await carried(bed.comparison(db), order)
-    assert found is not None and found.verdict == "same" and bed.asked == ["a", "b"]
+    assert found is not None and found.verdict == "same" and bed.asked == ["a", "b", "a"]
 
     bed.servers["b"].busy = "http://box serves others (it has 1 request)"
     busy = bed.comparison(db)

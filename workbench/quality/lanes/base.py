@@ -19,6 +19,7 @@ from workbench.quality.pieces import shown_piece
 TOP = 20  # most probable tokens of a position: what vLLM allows without a flag
 REQUEST_S = 120.0  # the limit of a request, unless the server is known to be slow
 _LEAST = -1e5  # vLLM gives -9999 for a probability of 0
+BROKEN = "\N{REPLACEMENT CHARACTER}"  # in the text of a part of a character
 _MASS_ERROR = 1e-3  # of the sum of some probabilities, from the rounding of the server
 _MOST_SHOWN = 200
 
@@ -99,9 +100,13 @@ class Interface(ABC):
         """Score all tokens of the prompt but the first, in one request."""
         raise ScoreError("the server cannot score a prompt in one request")
 
+    async def answerable(self, prompt: Prompt) -> Prompt:
+        """Return the prompt, or the part of it after which the server can write."""
+        return prompt
+
     async def text_of(self, prompt: Prompt) -> str:
         """Return the text of a prompt, of a server that names tokens by their text."""
-        raise ScoreError("the server names tokens by their ids")
+        raise UnusableText("the server of A names tokens by their ids")
 
     def last(self, prompt: Prompt, tokens: int) -> Prompt:
         """Return the last tokens of a prompt, after its first, which may be a special token."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.model.quality import ScoredPosition
 from workbench.quality.lanes.base import (
+    BROKEN,
     TOP,
     Interface,
     Prompt,
@@ -26,7 +27,6 @@ from workbench.quality.lanes.base import (
 
 _ENCODE, _DECODE = "/v1/token/encode", "/v1/token/decode"
 _FIRST_TOKEN = 1  # which the server adds in front of a prompt
-_BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
 class TabbyInterface(Interface):
@@ -46,6 +46,13 @@ class TabbyInterface(Interface):
     async def text_of(self, prompt: Prompt) -> str:
         return await self._decode(prompt.ids)
 
+    async def answerable(self, prompt: Prompt) -> Prompt:
+        """Return the longest part whose tokens are the same alone as in the whole text."""
+        sent = len(prompt.ids)
+        while sent > 1 and await self._end(prompt, sent) is None:
+            sent -= 1
+        return prompt.cut(sent)
+
     def last(self, prompt: Prompt, tokens: int) -> Prompt:
         """Return the whole prompt: a text cannot be cut in front."""
         return prompt
@@ -64,11 +71,9 @@ class TabbyInterface(Interface):
     async def answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
+        prompt = await self.answerable(prompt)
         sent = len(prompt.ids)
         end = await self._end(prompt, sent)
-        while end is None and sent > 1:
-            sent -= 1
-            end = await self._end(prompt, sent)
         names, values, tops = await self._complete(prompt.text[:end], sent, tokens)
         return tuple(
             ScoredPosition(_text(name), logarithm(value), best(_by_text(top).items()))
@@ -125,7 +130,7 @@ def _by_text(top: Any) -> dict[Any, float]:
     """Return the log probabilities of tokens by their text, without parts of characters, which all
     have the same text."""
     named = table(top, "log probabilities of a position")
-    return {name: logarithm(value) for name, value in named.items() if _BROKEN not in name}
+    return {name: logarithm(value) for name, value in named.items() if BROKEN not in name}
 
 
 def _text(value: Any) -> str:

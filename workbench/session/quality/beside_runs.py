@@ -21,6 +21,7 @@ from workbench.session.quality.measuring import (
     CHANGED,
     CONCURRENCY,
     FIRST,
+    JUDGED,
     Measuring,
     QualityOptions,
     joined_cost,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 _UNCHANGED = "the base as it is"  # an arm without changes
 MOST_TOGETHER = 256
 # Shares of the time of the first step, which scores and writes twice.
-_WORK = {FIRST: 1.0, AGAIN: 0.5, CHANGED: 0.5}
+_WORK = {FIRST: 1.0, AGAIN: 0.5, CHANGED: 0.5, JUDGED: 0.25}
 
 
 def texts_of(spec: ExperimentSpec) -> TextSet:
@@ -123,8 +124,10 @@ class ExperimentQuality:
         if step is None:
             return None
         self._say = tell
-        await self._measure(step, run)
-        await asyncio.to_thread(self._db.keep_parts, self._id, self._measuring.parts)
+        while step is not None:
+            await self._measure(step, run)
+            await asyncio.to_thread(self._db.keep_parts, self._id, self._measuring.parts)
+            step = self._due(run)
         if self._measuring.parts.problems or self._missing():
             return None
         return await self._store()
@@ -137,7 +140,7 @@ class ExperimentQuality:
         if self._ended or not (done or both):
             return None
         if not both and not parts.problems:
-            missing = " and ".join(step for step in self._missing() if step != AGAIN)
+            missing = " and ".join(one for one in self._missing() if one in (FIRST, CHANGED))
             self._measuring.fail(f"no run was left on which the answers of {missing} were measured")
         return await self._store()
 
@@ -156,8 +159,9 @@ class ExperimentQuality:
         return [step for step in self._steps() if step not in parts.runs]
 
     def _steps(self) -> list[str]:
-        restart = self._measuring.options.restart
-        return [FIRST, AGAIN, CHANGED] if restart else [FIRST, CHANGED]
+        steps = [FIRST, AGAIN, CHANGED] if self._measuring.options.restart else [FIRST, CHANGED]
+        # Before B has written, it is not known whether A can score its answers.
+        return [*steps, JUDGED] if self._measuring.can_judge() else steps
 
     def _side_name(self, arm: str) -> str:
         """Return the name of a side. On two hosts, the answers on the first one are compared."""
@@ -173,7 +177,9 @@ class ExperimentQuality:
             return FIRST
         known = self._measuring.parts.runs.get(FIRST, "")
         other_server = run.run_id is not None and run.run_id not in known
-        return AGAIN if AGAIN in missing and other_server else None
+        if AGAIN in missing and other_server:
+            return AGAIN
+        return JUDGED if JUDGED in missing else None
 
     async def _measure(self, step: str, run: ExperimentRun) -> None:
         side, measuring = self._sides[run.side], self._measuring
@@ -186,7 +192,10 @@ class ExperimentQuality:
                     await measuring.check_alone(server, anyway=anyway)
                 await measuring.step(step, server, standing=standing)
         except (BenchError, InputError, ServerError) as error:
-            measuring.fail(f"{step}: {error.message}")
+            if step == JUDGED:
+                measuring.not_judged(error.message)
+            else:
+                measuring.fail(f"{step}: {error.message}")
         if step == FIRST:
             self._first_s = time.monotonic() - began
 

@@ -1,5 +1,6 @@
-"""The comparison of the answers of two servers: A is measured twice, and again after a restart, then
-B. What A differs from itself is what this machine calls equal."""
+"""The comparison of the answers of two servers: A is measured twice, then B, and A again after a
+restart. What A differs from itself is what this machine calls equal. The A that was started again also
+scores the answers that B wrote, so that this costs no start of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ from workbench.model.findings import Level
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv
 from workbench.session.quality.lineage import Lineage
-from workbench.session.quality.measuring import AGAIN, CHANGED, FIRST, Measuring, cost_lines
+from workbench.session.quality.measuring import (
+    AGAIN,
+    CHANGED,
+    FIRST,
+    JUDGED,
+    Measuring,
+    cost_lines,
+)
 from workbench.session.quality.scored_server import scored
 from workbench.session.series.experiment_arms import Arms
 from workbench.session.servers.arm_targets import ArmTargets
@@ -189,9 +197,22 @@ class _Comparison:
                 async with side.load(side.standing) as load, scored(load) as server:
                     await self._measuring.check_alone(server, anyway=options.anyway)
         await self._step(FIRST)
-        if options.restart and self._sides["A"].standing is None:
-            await self._later(AGAIN)
         await self._later(CHANGED)
+        standing = self._sides["A"].standing is not None
+        if standing and self._measuring.can_judge():
+            await self._judge()
+        elif options.restart and not standing:
+            await self._later(AGAIN)
+
+    async def _judge(self) -> None:
+        """Let an A that still runs score the answers of B. If it does not answer any more, the
+        comparison is what it was before."""
+        if self._measuring.parts.problems:
+            return
+        try:
+            await self._step(JUDGED)
+        except (BenchError, ServerError) as error:
+            self._measuring.not_judged(error.message)
 
     async def _later(self, step: str) -> None:
         """Measure a step after A was measured. A server that does not start or answer ends the
@@ -216,6 +237,8 @@ class _Comparison:
             await self._measuring.step(step, server, standing=side.standing is not None)
             if step in (FIRST, CHANGED):
                 await self._score(step, load)
+            if step == AGAIN and self._measuring.can_judge():
+                await self._measuring.step(JUDGED, server, standing=False)
 
     async def _score(self, step: str, load: Load) -> None:
         """Run the user's own measure on the server of a step. If it fails, the comparison goes on,
@@ -258,10 +281,12 @@ def plan_lines(
     engine = engines.find(bases["A"].engine if "A" in bases else engine_name or "")
     if engine is not None and engine.score_interface is not None:
         prefill = interface(engine.score_interface).prefill
+    restarted = options.restart and "A" in bases
+    judged = options.judged and (restarted or "A" not in bases)
     return [
         f"A: {words_of(a)}",
         f"B: {words_of(b)}",
-        *cost_lines(prefill, options, options.restart and "A" in bases),
+        *cost_lines(prefill, options, restarted=restarted, judged=judged),
         *([_own_line(options.own)] if options.own is not None else []),
     ]
 

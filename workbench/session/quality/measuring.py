@@ -1,7 +1,8 @@
 """What is measured of the answers of A and B, one server at a time, whoever starts the servers: the
 comparison of answers itself, or an experiment whose servers run anyway.
 
-The steps: A twice, which is the floor of one session; A again on a server that was started anew; B.
+The steps: A twice, which is the floor of one session; B; A again on a server that was started anew; and
+how probable A finds the answers of both, once B has written its own.
 """
 
 from __future__ import annotations
@@ -9,13 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED, GreedyAnswer, QualityParts, ScoredText
-from workbench.quality.instrument import ANSWER_TOKENS, Instrument, positions_of, requests_of
-from workbench.quality.verdict import Margins, judge
+from workbench.quality.instrument import (
+    ANSWER_TOKENS,
+    Instrument,
+    answer_requests_of,
+    positions_of,
+    requests_of,
+)
+from workbench.quality.verdict import Margins, ScoredAnswers, judge
 
 if TYPE_CHECKING:
     from workbench.model.quality import QualityResult, Token
@@ -25,7 +33,9 @@ if TYPE_CHECKING:
     from workbench.session.quality.scored_server import ScoredServer
 
 CONCURRENCY = 8  # answers that are written together
-FIRST, AGAIN, CHANGED = "A", "A, started again", "B"  # the steps
+FIRST, AGAIN, CHANGED, JUDGED = "A", "A, started again", "B", "A, answers"  # the steps
+
+_ANSWERS_JUDGED = 3  # to each text: two of A, one of B
 
 Tell = Callable[[str], None]
 OnStep = Callable[[str, int, int], None]  # what is being done, and how many of how many
@@ -35,12 +45,14 @@ OnStep = Callable[[str, int, int], None]  # what is being done, and how many of 
 class QualityOptions:
     """How two servers are compared. `concurrency` is the number of answers that are written
     together, `restart` says whether A is measured again after a restart, and `anyway` whether a
-    server that serves others is measured. `own` is the command of the user's own measure."""
+    server that serves others is measured. `judged` says whether A scores the answers of B if it costs
+    no start. `own` is the command of the user's own measure."""
 
     texts: TextSet
     concurrency: int = CONCURRENCY
     restart: bool = True
     anyway: bool = False
+    judged: bool = True
     margins: Margins = field(default_factory=Margins)
     own: OwnCommand | None = None
 
@@ -91,6 +103,8 @@ class Measuring:
             await self._first(instrument)
         elif step == AGAIN:
             await self._again(instrument)
+        elif step == JUDGED:
+            await self._judged(instrument)
         else:
             await self._changed(instrument)
         texts = {token: text for token, text in instrument.pieces.items() if isinstance(token, int)}
@@ -125,6 +139,37 @@ class Measuring:
         if proven and not unusable:
             self.parts.b = await self._score(instrument, "B")
         self.parts.answers_b = await self._write(instrument, "B")
+
+    def can_judge(self) -> bool:
+        """Return whether A can still score the answers of B: its instrument is proven, both wrote
+        after the same tokens, and it was not tried yet."""
+        parts = self.parts
+        proven = any(proof.side == FIRST and proof.usable for proof in parts.proofs)
+        of_a, of_b = (
+            {(one.name, one.prompt) for one in answers}
+            for answers in (parts.answers_a, parts.answers_b)
+        )
+        return self.options.judged and proven and bool(of_a & of_b) and JUDGED not in parts.runs
+
+    async def _judged(self, instrument: Instrument) -> None:
+        """Let A score the answers of both. If it cannot, the comparison is what it was without."""
+        parts = self.parts
+        every = (parts.answers_a, parts.answers_again, parts.answers_b)
+        scored = await instrument.score_answers(
+            self.options.texts.texts, [one for answers in every for one in answers]
+        )
+        if scored.problem:
+            self.not_judged(scored.problem)
+            return
+        left = iter(scored.scores)
+        parts.scores_a, parts.scores_again, parts.scores_b = (
+            tuple(islice(left, len(answers))) for answers in every
+        )
+
+    def not_judged(self, why: str) -> None:
+        """Say why A has not scored the answers of B, and do not try it again."""
+        self.parts.notes += (f"A did not score the answers of B: {why}",)
+        self.parts.runs.setdefault(JUDGED, "")
 
     def _instrument(self, server: ScoredServer, title: str) -> Instrument:
         def show(what: str, done: int, total: int) -> None:
@@ -172,6 +217,8 @@ class Measuring:
         """Return the verdict about what was measured, not stored yet. `names` are the words of A and
         of B."""
         parts, options = self.parts, self.options
+        if self.can_judge():
+            self.not_judged("no server of A ran any more after B had written them")
         result = judge(
             parts.a,
             parts.b,
@@ -179,6 +226,12 @@ class Measuring:
             greedy_a=parts.answers_a,
             greedy_b=parts.answers_b,
             greedy_floor=parts.answers_again,
+            scored_answers=ScoredAnswers(
+                a=parts.scores_a,
+                again=parts.scores_again,
+                b=parts.scores_b,
+                concurrency=options.concurrency,
+            ),
             proofs=parts.proofs,
             names=names,
             text_set=(options.texts.name, options.texts.version),
@@ -203,23 +256,36 @@ def _pieces(parts: QualityParts, side: str) -> Pieces:
     return found
 
 
-def cost_lines(prefill: bool | None, options: QualityOptions, restarted: bool) -> Sequence[str]:
+def cost_lines(
+    prefill: bool | None, options: QualityOptions, *, restarted: bool, judged: bool
+) -> Sequence[str]:
     """Return what a comparison will do, before it starts. `prefill` says whether the engine of A
-    scores a whole prompt in one request; None if the engine is not known yet."""
+    scores a whole prompt in one request; None if the engine is not known yet. `restarted` says
+    whether A is measured again after a restart, and `judged` whether A scores the answers of B."""
     texts = options.texts.texts
     short = sum(not text.long for text in texts)
     times = 3 if restarted else 2
-    requests = {way: requests_of(texts, prefill=way) for way in (True, False)}
-    each = f"{requests[True]} to {requests[False]} requests"
-    if prefill is not None:
-        each = count_of(requests[prefill], "request")
-    return (
+
+    def requests(count: Callable[..., int], each: int = 1) -> str:
+        if prefill is not None:
+            return count_of(each * count(texts, prefill=prefill), "request")
+        few, many = (each * count(texts, prefill=way) for way in (True, False))
+        return f"{few} to {many} requests"
+
+    lines = [
         f"{count_of(len(texts), 'text')} of the set {options.texts.name}, version "
-        f"{options.texts.version}: {each} each time, one at a time",
+        f"{options.texts.version}: {requests(requests_of)} each time, one at a time",
         f"{count_of(short, 'answer')} of at most {ANSWER_TOKENS} tokens each time, "
         f"{options.concurrency} together",
         f"A is measured {times} times, B once",
-    )
+    ]
+    if judged:
+        where = ", on the server that is started again" if restarted else ""
+        lines.append(
+            f"then A scores the answers of both{where}: at most "
+            f"{requests(answer_requests_of, _ANSWERS_JUDGED)}, one at a time"
+        )
+    return lines
 
 
 def joined_cost(prefill: bool, options: QualityOptions, why: Sequence[str]) -> str:
@@ -230,8 +296,12 @@ def joined_cost(prefill: bool, options: QualityOptions, why: Sequence[str]) -> s
     requests, positions = (count(texts, prefill=prefill) for count in (requests_of, positions_of))
     long = "seconds" if prefill else "minutes"
     times = "three times" if options.restart else "twice"
+    more = _ANSWERS_JUDGED * answer_requests_of(texts, prefill=prefill)
+    judged = ""
+    if options.judged:
+        judged = f", and a run of A after B scores the answers in at most {more:,} requests"
     return (
         f"A and B differ in {', '.join(why)}, so their answers are compared too: "
         f"{positions:,} positions in {requests:,} requests, A {times} and B once, beside the "
-        f"runs; this takes {long}"
+        f"runs{judged}; this takes {long}"
     )

@@ -115,7 +115,9 @@ class AnswersOfRestart:
 
     def _options(self, concurrency: int | None) -> QualityOptions:
         together = min(MOST_TOGETHER, concurrency or CONCURRENCY)
-        return QualityOptions(texts=texts.shipped(), concurrency=together, restart=False)
+        return QualityOptions(
+            texts=texts.shipped(), concurrency=together, restart=False, judged=False
+        )
 
     async def _step(self, found: MeasuredBefore, step: str, run_id: str) -> bool:
         """Measure a step on a run. Return whether it was measured to its end."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from support import made_results as made
@@ -11,6 +12,7 @@ from support.real_screen import real_screen
 from workbench.session.session import Session
 from workbench.store import paths
 from workbench.store.results_db import ResultsDb
+from workbench.tui.panes.results import ttft_text
 
 
 @pytest.mark.slow
@@ -37,3 +39,12 @@ def test_older_results_appear_at_the_end_of_the_list_and_in_a_search(
             await screen.until(lambda: len(screen.state.results) == 100)
 
     asyncio.run(go())
+
+
+def test_a_ttft_shows_its_doubt_and_a_withheld_one_says_why() -> None:
+    known = made.bench_row(1, "run", 400.0, ttft_p50_ms=77.0, ttft_p90_ms=83.2)
+    assert ttft_text(known, 13) == "77/83"
+    doubted = replace(known, ttft_unsure_ms=0.62)
+    assert ttft_text(doubted, 13) == "77/83 ±0.6"
+    assert ttft_text(doubted, 10) == "77/83"  # no room for it
+    assert ttft_text(made.bench_row(2, "run", 400.0), 13) == "n/a"

@@ -82,7 +82,7 @@ def test_without_a_server_nothing_is_said_to_run_or_not(drive: Any) -> None:
     drive(scenario, stage="plan")
 
 
-def test_with_little_room_the_words_become_fewer_and_then_the_old_value_goes() -> None:
+def test_with_little_room_the_words_become_fewer_and_the_old_value_stays() -> None:
     edit = PlanDifference("flag", "x", "on", "off")
 
     def text(room: int) -> str:
@@ -90,8 +90,21 @@ def test_with_little_room_the_words_become_fewer_and_then_the_old_value_goes() -
 
     assert text(40) == "on → off  running: on"
     assert text(19) == "on → off  runs on"
-    assert text(14) == "off  runs on"
+    assert text(14) == "on → off"
+    assert text(9) == "on → off"
     assert text(6) == "off"
+
+
+def test_two_long_values_are_cut_and_not_left_out() -> None:
+    edit = PlanDifference("flag", "x", "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct")
+
+    def text(room: int) -> str:
+        runs = changed_runs("Qwen/Qwen3-VL-8B-Instruct", edit, edit, True, room)
+        return "".join(run for run, _ in runs)
+
+    assert text(60) == "Qwen/Qwen3-VL-2B-Instruct → Qwen/Qwen3-VL-8B-Instruct"
+    assert [len(text(room)) for room in (40, 24, 17)] == [39, 23, 16]
+    assert all(" → " in text(room) for room in range(10, 60))
 
 
 def test_a_flag_of_the_preset_that_was_removed_stays_in_the_list() -> None:

@@ -57,6 +57,14 @@ class ResultMetric:
         """Return this metric's value in `summary`, or None if it was not measured."""
         return value_of(summary, self.name)
 
+    def doubt(self, runs: Iterable[BenchResult]) -> float:
+        """Return by how much the value of one of `runs` may be wrong at most, as a share of it: 0 if
+        its times are exact. All runs may be wrong in the same direction, so it is no matter of how
+        many they are."""
+        latency = self.name.partition(".")[0]
+        unsure = [(run.summary.unsure_ms.get(latency, 0.0), self.of(run.summary)) for run in runs]
+        return max((by_ms / value for by_ms, value in unsure if value), default=0.0)
+
 
 def metric_called(name: str) -> ResultMetric:
     """Return the metric of that name, such as "output_tok_s" or "ttft_ms.p50". Raises InputError,
@@ -118,6 +126,7 @@ def changes(
             paired,
             level,
             swapped,
+            metric.doubt((*left, *right)),
         )
         for metric in shown_metrics((*left, *right), chosen)
     ]
@@ -155,12 +164,14 @@ def _change(
     paired: bool,
     level: float,
     swapped: Sequence[bool] = (),
+    doubt: float = 0.0,
 ) -> tuple[MetricChange, float | None]:
     """Return the change of `metric` from values `xs` to values `ys`, and the p-value of the
     hypothesis that nothing changed.
 
     The p-value is None if there is no interval. Means are geometric, so that a change by a factor
-    and its inverse cancel out.
+    and its inverse cancel out. `doubt` is the share by which each value may be wrong; the interval
+    is wider by it.
     """
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better
     pairs = tuple(zip(xs, ys, strict=True)) if paired else ()
@@ -173,11 +184,11 @@ def _change(
     ratio = math.exp(centre)
     verdict, interval, p = SINGLE_PAIR, None, None
     if error is not None:
-        half = t_quantile((1 + level) / 2, error.df) * error.size
+        half = t_quantile((1 + level) / 2, error.df) * error.size + doubt
         # Of the interval's two sides, which differ a little in percent, the one towards zero: it
         # holds 0 exactly where the verdict says so.
         interval = 100 * ratio * abs(math.expm1(-half if centre > 0 else half))
-        p = _p_value(centre, error)
+        p = _p_value(max(0.0, abs(centre) - doubt), error)
         verdict = NO_DIFFERENCE
         if abs(centre) > half:
             verdict = BETTER if (centre > 0) == higher else WORSE

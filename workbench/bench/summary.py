@@ -56,7 +56,8 @@ def summarize(
     )
     metrics = _run_metrics(good, duration_s, facts.first_tokens) | _window_metrics(good, window)
     metrics |= _from_schedule(good)
-    withheld = {name: why for name, why in _withheld(good, facts).items() if metrics.get(name)}
+    doubts = _doubts(good, facts)
+    withheld = {name: why for name, why in _withheld(doubts, facts).items() if metrics.get(name)}
     metrics |= dict.fromkeys(withheld)
     slo = slo_metrics(spec.slo, counted, window, facts.first_tokens, withheld)
     if spec.endpoint == "embeddings":
@@ -71,7 +72,8 @@ def summarize(
         tok_per_joule=None,
         client_cpu_pct=facts.client_cpu_pct,
         absent=_absent(spec, good, metrics) | withheld | absent_slo(spec.slo, slo),
-        notes=notes_of(spec, counted, facts, window),
+        notes=(*notes_of(spec, counted, facts, window), *_doubt_notes(doubts)),
+        unsure_ms=_unsure_ms(doubts),
         warmup_requests=len(warm),
         warmup_prompt_tokens=total([r.prompt_tokens for r in warm]),
         warmup_output_tokens=total([r.output_tokens for r in warm]),
@@ -146,17 +148,46 @@ def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]:
     }
 
 
-def _withheld(good: Sequence[RequestRecord], facts: ClientFacts) -> dict[str, str]:
-    """Return {metric name: reason} for the latencies that the client could not time well enough."""
+def _doubts(
+    good: Sequence[RequestRecord], facts: ClientFacts
+) -> dict[tuple[str, ...], time_doubt.Doubt]:
+    """Return {metric names: how far these latencies may be wrong}; {} if all times are exact."""
     if not time_doubt.any_unsure(good):
         return {}
-    ranges = {
-        ("ttft_ms", "ttft_from_schedule_ms"): time_doubt.ttft_range(good),
-        ("itl_ms",): time_doubt.itl_range(good),
-        ("tpot_ms", "per_stream_tok_s"): time_doubt.tpot_range(
+    return {
+        ("ttft_ms", "ttft_from_schedule_ms"): time_doubt.ttft_doubt(good),
+        ("itl_ms",): time_doubt.itl_doubt(good),
+        ("tpot_ms", "per_stream_tok_s"): time_doubt.tpot_doubt(
             good, lambda record, more_us: tpot_ms(record, facts.first_tokens, more_us)
         ),
     }
+
+
+def _unsure_ms(doubts: Mapping[tuple[str, ...], time_doubt.Doubt]) -> dict[str, float]:
+    """Return {metric name: by how many milliseconds it may be wrong} for the latencies that are
+    reported all the same."""
+    return {
+        name: round(doubt.widest_ms, 3)
+        for names, doubt in doubts.items()
+        if doubt.too_wide is None and doubt.widest_ms > 0
+        for name in names
+        if name.endswith("_ms")
+    }
+
+
+def _doubt_notes(doubts: Mapping[tuple[str, ...], time_doubt.Doubt]) -> tuple[str, ...]:
+    return tuple(
+        f"the {names[0].removesuffix('_ms').upper()} is known within {doubt.widest_ms:.1f} ms: the"
+        " load client got several chunks with one time"
+        for names, doubt in doubts.items()
+        if doubt.too_wide is None and doubt.widest_ms > time_doubt.LIMIT_MS
+    )
+
+
+def _withheld(
+    doubts: Mapping[tuple[str, ...], time_doubt.Doubt], facts: ClientFacts
+) -> dict[str, str]:
+    """Return {metric name: reason} for the latencies that the client could not time well enough."""
     late_pct = 100 * facts.late_reads / facts.reads if facts.reads else 0.0
     why = (
         f"the load client read late ({late_pct:.0f} % of its reads by more than 0.5 ms, the worst by"
@@ -164,9 +195,9 @@ def _withheld(good: Sequence[RequestRecord], facts: ClientFacts) -> dict[str, st
         " or give the client free cores"
     )
     return {
-        name: f"withheld, because its {found}: {why}"
-        for names, found in ranges.items()
-        if found is not None
+        name: f"withheld, because its {doubt.too_wide}: {why}"
+        for names, doubt in doubts.items()
+        if doubt.too_wide is not None
         for name in names
     }
 

@@ -170,6 +170,8 @@ class BenchSummary:
     slo_pct: float | None = None
     goodput_request_s: float | None = None
     goodput_tok_s: float | None = None
+    # by field: by how many milliseconds each statistic of a reported latency may be too high
+    unsure_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def broken_text(self) -> TextFinding | None:

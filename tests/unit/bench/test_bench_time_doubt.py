@@ -94,7 +94,33 @@ def test_a_reported_latency_is_within_the_limit_of_the_truth(
                 continue
             limit = max(time_doubt.LIMIT_MS, time_doubt.LIMIT_SHARE * reported)
             assert abs(reported - value) <= limit + 1e-3
+            assert abs(reported - value) <= summary.unsure_ms.get(name, 0.0) + 2e-3
     assert summary.output_tokens == sum(r.output_tokens or 0 for r in records)
+
+
+def of_ttft(true_us: int, late_us: int) -> RequestRecord:
+    """Return the record of a reply whose first two chunks were read together, `late_us` after the
+    sockets were last found empty."""
+    record, _ = record_of([(2, late_us), (1, 0)], [true_us, 0, 5_000])
+    return record
+
+
+def test_a_ttft_that_is_known_within_one_percent_is_reported_with_its_doubt() -> None:
+    records = [replace(of_ttft(77_000, 600), index=n) for n in range(16)]
+    summary = summarize(SPEC, records, (), ClientFacts())
+    assert summary.ttft_ms is not None and summary.ttft_ms.p50 == pytest.approx(77.0)
+    assert summary.unsure_ms["ttft_ms"] == pytest.approx(0.6)
+    assert any(note.startswith("the TTFT is known within 0.6 ms") for note in summary.notes)
+
+
+@pytest.mark.parametrize(("true_us", "late_us"), [(77_000, 900), (77_000, 26_000), (20_000, 600)])
+def test_a_ttft_that_may_be_more_than_one_percent_wrong_is_withheld(
+    true_us: int, late_us: int
+) -> None:
+    records = [replace(of_ttft(true_us, late_us), index=n) for n in range(16)]
+    summary = summarize(SPEC, records, (), ClientFacts())
+    assert summary.ttft_ms is None and "ttft_ms" not in summary.unsure_ms
+    assert summary.absent["ttft_ms"].startswith("withheld, because its mean is between ")
 
 
 def test_records_without_late_reads_are_not_looked_at() -> None:

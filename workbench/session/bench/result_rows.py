@@ -180,8 +180,16 @@ def _row(result: BenchResult, label: str) -> BenchRow:
         tags=result.tags,
         refused=summary.refused,
         imported=bool(conditions.imported),
+        ttft_unsure_ms=summary.unsure_ms.get("ttft_ms", 0.0),
+        ttft_absent=_why_no_ttft(result),
         ceiling=ceiling_view(result),
     )
+
+
+def _why_no_ttft(result: BenchResult) -> str:
+    """Return why the TTFT of a valid result was withheld; "" if it was not."""
+    why = result.summary.absent.get("ttft_ms", "")
+    return why if why.startswith("withheld") and not result.summary.refused else ""
 
 
 def ceiling_view(result: BenchResult) -> CeilingView | None:

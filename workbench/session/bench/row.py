@@ -46,6 +46,8 @@ class BenchRow:
     tags: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()  # why the result is invalid
     imported: bool = False  # measured by another tool
+    ttft_unsure_ms: float = 0.0  # by how much the TTFT may be too high
+    ttft_absent: str = ""  # why there is no TTFT, although others of the result are known
     ceiling: CeilingView | None = None
     # the most important first; only in the row of the newest valid result
     advice: tuple[Finding, ...] = ()

@@ -39,6 +39,7 @@ RowKey = tuple[bool, str]  # whether it is a variable of the environment, and it
 GAP = ("  ", "text")
 # what makes the running server have the changes of the plan
 CHANGE_KEYS = (("s", "restarts"), (".", "measures"), ("X", "tests"))
+_LEAST_FOR_TWO = 10  # cells in which an old and a new value can still be read
 NOT_FLAGS = ("executable", RUN_AS)  # rows about the start that are no flags of the engine
 
 
@@ -364,7 +365,8 @@ def changed_runs(
     """Return the value of a changed row in at most `room` cells: the old value, the new one, and
     what the running server has. `edit` is the change of the preset, and `unlike` the difference
     from the running server. `served` is whether a server of a known plan runs. With little room,
-    the words become fewer, and then the old value is left out."""
+    the words about the server go first: the row below the flags counts the changes that it does not
+    have. Then both values are cut."""
     before = edit or unlike
     arrow = f"{value_text(before.a)} {G.becomes} " if before else ""
     running = value
@@ -372,13 +374,15 @@ def changed_runs(
         running = value_text(unlike.a)
     role = "warn" if unlike is not None else "dim"
     notes = (f"  running: {running}", f"  runs {running}") if served else ()
-    for old in (arrow, ""):
-        for note in notes:
-            if width_of(old + value + note) < room:
-                return ((old, "dim"), (value, "warn"), (note, role))
-        if not notes and width_of(old + value) < room:
-            return ((old, "dim"), (value, "warn"))
-    return ((cut_middle(value, room - 1), "warn"),)
+    for note in (*notes, ""):
+        if width_of(arrow + value + note) < room:
+            return ((arrow, "dim"), (value, "warn"), (note, role))
+    if before is None or room < _LEAST_FOR_TWO:
+        return ((cut_middle(value, room - 1), "warn"),)
+    both = room - 1 - width_of(f" {G.becomes} ")
+    new = cut_middle(value, max(both // 2, both - width_of(value_text(before.a))))
+    old = cut_middle(value_text(before.a), both - width_of(new))
+    return ((f"{old} {G.becomes} ", "dim"), (new, "warn"))
 
 
 def about_text(item: FlagRow) -> str:

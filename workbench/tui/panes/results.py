@@ -13,7 +13,8 @@ from workbench.model.server_run import ServerState
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
 from workbench.tui.cells import Row, cut, fit, pad, paragraph
-from workbench.tui.formats import figure, gauge, preset_name
+from workbench.tui.formats import NA, figure, gauge, preset_name
+from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.plot import plot_rows
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PLOT_FROM = (110, 12)  # columns and rows from which the plot is beside the table
 TABLE_BESIDE_PLOT = 64
 _TITLE = re.compile(r"\S+(?: \S+)*")  # of a column, such as "ITL ms"
+_SHOWN_DOUBT_MS = 0.5  # a TTFT is shown in whole milliseconds
 ADVICE = 3  # findings below the table, at most; the table keeps half of the rows
 
 
@@ -260,8 +262,7 @@ class Results(Pane, PickList):
                 f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
             )
             role = "bad" if not mark else role
-        # 10 cells for both
-        ttft = f"{figure(item.ttft_p50_ms, 0)}/{figure(item.ttft_p90_ms, 0)}".replace(",", "")
+        ttft = ttft_text(item, 13 if width >= 64 else 10)
         values = (
             figure(item.output_tok_s),
             ttft,
@@ -276,7 +277,7 @@ class Results(Pane, PickList):
         return paragraph(f"x {error}", width, "bad")[:2] if error else []
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        return [*self._limit(width), *self._advice(width, height)]
+        return [*self._no_ttft(width), *self._limit(width), *self._advice(width, height)]
 
     def _advice(self, width: int, height: int) -> list[Row]:
         """Return rows with the most important findings of the advice on a result, one row for each
@@ -294,6 +295,13 @@ class Results(Pane, PickList):
             rows.append(fit(((label, "dim"), (gain, "good"), (finding.text, "text")), width))
             label = " " * len(label)
         return rows
+
+    def _no_ttft(self, width: int) -> list[Row]:
+        """Return a row that says why the result under the cursor has no TTFT; [] if it has one."""
+        item: BenchRow | None = self.current
+        if item is None or not item.ttft_absent:
+            return []
+        return [((cut(f"TTFT not measured (#{item.id}): {item.ttft_absent}", width), "warn"),)]
 
     def _limit(self, width: int) -> list[Row]:
         ceiling = (
@@ -337,3 +345,15 @@ class Results(Pane, PickList):
         return paragraph(
             "No results yet. Press s to start the server, then b to benchmark it.", width, "dim"
         )
+
+
+def ttft_text(item: BenchRow, width: int) -> str:
+    """Return the TTFT as "77/83", in fewer than `width` cells, and behind it how far it may be wrong
+    if that is half a millisecond or more: "77/83 ±0.6"."""
+    p50, p90 = item.ttft_p50_ms, item.ttft_p90_ms
+    if p50 is None and p90 is None:
+        return NA
+    text = f"{figure(p50, 0)}/{figure(p90, 0)}".replace(",", "")
+    doubt = f" {G.plus_minus}{item.ttft_unsure_ms:.1f}"
+    known = item.ttft_unsure_ms < _SHOWN_DOUBT_MS
+    return text if known or len(text + doubt) >= width else text + doubt

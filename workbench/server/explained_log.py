@@ -44,8 +44,8 @@ class ExplainedLog:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings about the log lines added so far, one for each known cause, the most severe
-        first."""
-        return by_severity(self._found.values())
+        first. Errors that probably follow from a known one are left out."""
+        return by_severity(log_patterns.without_consequences(self._found.values()))
 
     def count(self, finding: Finding) -> int:
         return self._counts[finding.code]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, lru_cache
 from typing import Any
@@ -37,8 +37,10 @@ MOST_FORMS = 5000  # of lines that are remembered
 class LogPattern:
     """One kind of log lines, with their cause and fix. `regex` matches such a line. `engines` names
     the engines that write it, () stands for all. `only_last` means that it is a problem only while
-    it is the last line of the log. `changes` has the plan changes of the fix by engine name, "" for
-    any engine. Their values may refer to groups of `regex` (see engines/log_patterns.json)."""
+    it is the last line of the log. `general` means that it explains only the kind of an error, and
+    applies to error lines that no other pattern explains. `changes` has the plan changes of the fix
+    by engine name, "" for any engine. Their values may refer to groups of `regex` (see
+    engines/log_patterns.json)."""
 
     id: str
     regex: str
@@ -51,6 +53,7 @@ class LogPattern:
     sample: str
     note: str | None = None
     only_last: bool = False
+    general: bool = False
     changes: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
     fixes: Mapping[str, str] = field(default_factory=dict)
 
@@ -196,7 +199,8 @@ class LogScan:
     def to_act_on(self) -> tuple[Finding, ...]:
         """The findings about the log that are more than information (above the level INFO), the
         most severe first."""
-        return by_severity(finding for finding in self.found if finding.level is not Level.INFO)
+        told = without_consequences(self.found)
+        return by_severity(finding for finding in told if finding.level is not Level.INFO)
 
     def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
         """Search new lines of the log for known problems, and add findings to `found`. `forms` are
@@ -236,21 +240,50 @@ def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPatt
     if not possible:
         return
     split, split_lower = text.split("\n"), lower.split("\n")
+    specific = [p for p in possible if not p.general]
     for pattern in possible:
         candidates = (
             i for i, line in enumerate(split_lower) if any(n in line for n in pattern.needles)
         )
         lines_of_it = (i for i in candidates if pattern.is_in(split[i][:_LONGEST_LINE]))
-        hit = next((i for i in lines_of_it if not _is_quoted(split[i])), None)
+        unquoted = (i for i in lines_of_it if not _is_quoted(split[i]))
+        if pattern.general:
+            unquoted = (i for i in unquoted if _is_unexplained_error(split[i], specific))
+        hit = next(unquoted, None)
         if hit is not None:
             yield pattern, hit, split[hit]
 
 
+def _is_unexplained_error(line: str, specific: Sequence[LogPattern]) -> bool:
+    """Return whether the line reports an error itself that none of the `specific` patterns
+    explains."""
+    error, message = _error_in(line)
+    if not error or _WRAPPER.search(message):
+        return False
+    return not any(pattern.is_in(line[:_LONGEST_LINE]) for pattern in specific)
+
+
+@cache
+def _general_codes() -> frozenset[str]:
+    return frozenset(f"log.{pattern.id}" for pattern in patterns() if pattern.general)
+
+
+def without_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings without those of general patterns that probably follow from an error with
+    a known cause. If no other finding has the level ERROR, only the first general one remains: the
+    errors after it mostly follow from it."""
+    kept = tuple(findings)
+    general = [finding for finding in kept if finding.code in _general_codes()]
+    known = any(f.level is Level.ERROR and f.code not in _general_codes() for f in kept)
+    dropped = general if known else general[1:]
+    return tuple(finding for finding in kept if finding not in dropped)
+
+
 def _is_quoted(line: str) -> bool:
-    """Return whether the line only quotes a text: a line of source code in a traceback, or the
-    prompt of a request."""
+    """Return whether the line only quotes a text: a line of source code in a traceback, the prompt
+    of a request, or all settings of the engine with their values."""
     bare = plain(line)
-    return bool(_SOURCE.match(bare) or _REQUEST.match(bare))
+    return bool(_SOURCE.match(bare) or _REQUEST.match(bare) or _SETTINGS.search(bare))
 
 
 # The first real error
@@ -261,7 +294,9 @@ _NO_ERROR = ("DEBUG", "INFO", "WARNING", "I", "W", "D", "T")
 # What stands in front of the message of a line: who wrote it, then the level or the time.
 _PREFIX = re.compile(
     r"""
-    ^(?:\[(?:rank|ray)\ \d+\]\ )?  # of a server on several hosts
+    # Kubernetes: "2026-07-30T07:27:23.496Z stderr F "
+    ^(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\s+(?:std(?:out|err)\ [FP]\ )?)?
+    (?:\[(?:rank|ray)\ \d+\]\ )?  # of a server on several hosts
     (?:[\w.-]+\s+\|\ )?  # docker compose: "tabbyapi-1  | "
     # journal: "Aug 19 18:34:27 gpu vllm[12]: "
     (?:[A-Z][a-z]{2}\ [\ \d]\d\ \d\d:\d\d:\d\d\ \S+\ \S+\[\d+\]:\ )?
@@ -322,6 +357,10 @@ _SOURCE = re.compile(
 )
 # with the prompt, which anyone may write
 _REQUEST = re.compile(r"Received request |Receive: obj=|Finish: obj=")
+# the settings in force, which the engines write at each start
+_SETTINGS = re.compile(
+    r"server_args=(?:\w+\.)?ServerArgs\(|\bargs: Namespace\(|\bwith config: model=|non-default args: "
+)
 # Errors of one request or of an optional part, after which a server continues to run. What a
 # scheduler writes when it ends a job, whose reason the launcher reports in full, is none of the
 # server's either.
@@ -355,11 +394,15 @@ class LoggedError:
 def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError | None:
     """Return the line of a log that explains a failure; None if no line looks like an error.
 
-    It is the first line that matches a log pattern of the level ERROR. If there is none, it is the
-    first exception or error that does not merely report an earlier error.
+    It is the first line that matches a log pattern of the level ERROR that is not general. If there
+    is none, it is the first exception or error that does not merely report an earlier error.
     """
     split = "\n".join(lines).split("\n")
-    known = [(i, line) for p, i, line in _matches(split, engine) if p.level is Level.ERROR]
+    known = [
+        (i, line)
+        for p, i, line in _matches(split, engine)
+        if p.level is Level.ERROR and not p.general
+    ]
     if known:
         return LoggedError(plain(min(known)[1]))
     wrapper: str | None = None

@@ -133,4 +133,4 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         if smallest not in experiment.verdict:  # a verdict without a difference names it already
             yield f"the smallest difference that this experiment could detect is {smallest}"
     if experiment.state in ("stopped", "failed"):
-        yield f"to resume it: workbench experiment resume {experiment.id}"
+        yield f"to resume it: {experiment.resume_command}"

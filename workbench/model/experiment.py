@@ -285,10 +285,20 @@ class Experiment:
     measured: str = ""
     advice: AdvisedChange | None = None  # what the experiment tests, if the advisor proposed it
     quality_id: int | None = None  # the comparison of the answers that was made beside the runs
+    # the sweep of a GPU setting that made it, on the values of that sweep, and that resumes it
+    sweep_id: int | None = None
 
     def of_host(self, host: str) -> bool:
         """Return whether the experiment was started on the host, or has it as a twin."""
         return host == self.host or host in self.spec.twins
+
+    @property
+    def resume_command(self) -> str:
+        """The command that resumes the experiment. Only its sweep can resume an experiment that a
+        sweep of a GPU setting made."""
+        if self.sweep_id is not None:
+            return f"workbench gpu sweep resume {self.sweep_id}"
+        return f"workbench experiment resume {self.id}"
 
     @property
     def order(self) -> str:

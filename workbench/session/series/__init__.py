@@ -4,7 +4,7 @@ conduct                         the course that all of them share: the next run,
 experiments                     A/B experiments: start, resume, stop
 experiment_run, experiment_arms the order of their runs, and the servers and settings of A and B
 sweeps, sweep_parts             sweeps, and the parts of the session that they use
-sweep_progress, paired_runs     a running sweep, and the confirmation of its best value
+sweep_progress, confirmation    a running sweep, and the experiment on its best value
 gpu_sweep, gpu_sweep_plan       sweeps of a GPU setting
 flag_sweep, flag_sweep_plan     sweeps of launch flags
 concurrency_sweep               sweeps of the number of streams

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from workbench.session.plans.plans import Plans
     from workbench.session.plans.presets import Presets
     from workbench.session.results.results import Results
-    from workbench.session.series.experiment_run import AnswersBeside, AnswersMaker
+    from workbench.session.series.experiment_run import AnswersBeside, AnswersMaker, TestBed
+    from workbench.session.series.sweep_progress import SweepProgress
     from workbench.session.servers.arm_targets import Bases, Side
     from workbench.session.servers.servers import Servers
     from workbench.session.state_holder import StateHolder
@@ -321,7 +322,34 @@ class Experiments:
                 experiment = await asyncio.to_thread(self.db.add, new)
                 if opened is not None:
                     await opened(experiment.id)
-                return await self._carry_out(experiment, sides)
+                return await self._carry_out(self._conduct(experiment, sides))
+
+    async def run_for_sweep(
+        self, spec: ExperimentSpec, bed: TestBed, progress: SweepProgress
+    ) -> Experiment:
+        """Carry out the experiment of a sweep on `bed`, while the sweep holds the locks. If the
+        sweep had begun this experiment before, go on with it. Only the sweep can resume it, because
+        only the sweep knows the values that the GPUs get."""
+        async with self._alone():
+            begun = progress.sweep.experiment_id
+            stored = await self.get(begun) if begun is not None else None
+            if stored is not None and (stored.spec.a, stored.spec.b) == (spec.a, spec.b):
+                if stored.state == SeriesState.DONE:
+                    return stored
+                experiment = design.resumed(stored)
+            else:
+                seed = random.SystemRandom().randrange(2**31)
+                new = Experiment(
+                    0,
+                    time.time(),
+                    self._core.host.name,
+                    design.checked(replace(spec, order_seed=seed)),
+                    simulated=self._core.state.simulated,
+                    sweep_id=progress.sweep.id,
+                )
+                experiment = await asyncio.to_thread(self.db.add, new)
+                await progress.note_experiment(experiment.id)
+            return await self._carry_out(self._conduct_of_sweep(experiment, bed))
 
     async def resume(
         self, experiment_id: int, *, pairs: int | None = None, max_minutes: float | None = None
@@ -347,7 +375,7 @@ class Experiments:
                 await self._find_engine()
             sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
             async with self._locked(sides, f"experiment {experiment_id}"):
-                return await self._carry_out(design.resumed(experiment), sides)
+                return await self._carry_out(self._conduct(design.resumed(experiment), sides))
 
     def _resumable(self, experiment: Experiment) -> Experiment:
         which, host = f"experiment {experiment.id}", self._core.host.name
@@ -355,6 +383,11 @@ class Experiments:
         if experiment.state == SeriesState.RUNNING:
             raise InputError(
                 f"{which} is running already", next_step="wait until the experiment has ended"
+            )
+        if experiment.sweep_id is not None:
+            raise InputError(
+                f"{which} belongs to sweep {experiment.sweep_id}, which resumes it",
+                next_step=f"run `{experiment.resume_command}`",
             )
         if experiment.state == SeriesState.DONE and design.enough(experiment) is not None:
             narrower, more = (
@@ -411,10 +444,10 @@ class Experiments:
                 await stack.enter_async_context(sessions[name].measurement_lock.hold(what))
             yield
 
-    async def _carry_out(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
+    async def _carry_out(self, work: Awaitable[Experiment]) -> Experiment:
         """Carry out an experiment in a task of its own. A cancelled experiment restores servers and
         settings, and is returned as stopped."""
-        self._conducting = asyncio.ensure_future(self._conduct(experiment, sides))
+        self._conducting = asyncio.ensure_future(work)
         try:
             with self._core.busy(_EXPERIMENT), self._servers.reserve("an experiment"):
                 return await self._conducting
@@ -438,17 +471,31 @@ class Experiments:
                 await self._save(failed)
                 self._show(failed)
                 raise
-            conduct = ExperimentConduct(
-                replace(experiment, server=None, settings_on=False),
-                arms,
-                save=self._save,
-                tell=self._show,
-                results=results,
-                left_s=experiment.left_s,
-                quality=await self._quality_of(experiment),
-                answers=await self._answers_beside(experiment, sides),
-            )
-            ended = await conduct.carry_out()
+            answers = await self._answers_beside(experiment, sides)
+            return await self._conduct_on(arms, experiment, results, answers)
+
+    async def _conduct_of_sweep(self, experiment: Experiment, bed: TestBed) -> Experiment:
+        with self.db.held(experiment.id):
+            return await self._conduct_on(bed, experiment, await self._results_of(experiment))
+
+    async def _conduct_on(
+        self,
+        bed: TestBed,
+        experiment: Experiment,
+        results: Sequence[BenchResult],
+        answers: AnswersBeside | None = None,
+    ) -> Experiment:
+        conduct = ExperimentConduct(
+            replace(experiment, server=None, settings_on=False),
+            bed,
+            save=self._save,
+            tell=self._show,
+            results=results,
+            left_s=experiment.left_s,
+            quality=await self._quality_of(experiment),
+            answers=answers,
+        )
+        ended = await conduct.carry_out()
         self._show(ended)
         self._core.record(f"workbench experiment show {ended.id}", ended.verdict or ended.state)
         await self._results.refresh()

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.bench.metric_changes import BETTER
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.answer_settings import flag_sets
 from workbench.model.errors import WorkbenchError
@@ -20,7 +19,7 @@ from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.sweep import PointState
-from workbench.session.series.conduct import Stopped
+from workbench.session.series.confirmation import confirm
 from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
 from workbench.session.uninterrupted import uninterrupted
 
@@ -183,28 +182,8 @@ class FlagSweep(SweepDesign):
         label = points[best].label
         self.progress.check_time(0.0)
         self.progress.check_stop()
-        try:
-            experiment = await self._experiment(self.combinations[best].sets)
-        except BenchCancelled:
-            raise
-        except WorkbenchError as error:
-            return self.progress.note(f"{label} was not compared in pairs: {error.message}")
-        verdict = experiment.comparison.metrics[0].verdict if experiment.comparison else ""
-        self.progress.change(
-            experiment_id=experiment.id,
-            confirmed=experiment.state == SeriesState.DONE and verdict == BETTER,
-        )
-        if experiment.comparison is not None and experiment.comparison.quality_verdict:
-            self.progress.change(quality=f"{label}: {experiment.comparison.quality}")
-        task = asyncio.current_task()
-        # a cancelled experiment ends in order, and returns
-        if task is not None and task.cancelling():
-            raise asyncio.CancelledError
-        self.progress.check_stop()
-        if experiment.state == SeriesState.STOPPED:
-            raise Stopped(f"the comparison of {label} in pairs was stopped: {experiment.error}")
-        outcome = experiment.verdict or experiment.error or experiment.state
-        return self.progress.note(f"{label} against the current values: {outcome}")
+        experiment = self._experiment(self.combinations[best].sets)
+        return await confirm(self.progress, label, "the current values", experiment)
 
     async def _experiment(self, sets: Sequence[str]) -> Experiment:
         """Compare the plan with the assignments `sets` against the plan as it is, in an experiment,
@@ -228,12 +207,8 @@ class FlagSweep(SweepDesign):
         if minutes is not None:
             options["max_minutes"] = minutes
         return await self.parts.experiments.run(
-            Arm(), Arm(sets=tuple(sets)), opened=self._note_experiment, **options
+            Arm(), Arm(sets=tuple(sets)), opened=self.progress.note_experiment, **options
         )
-
-    async def _note_experiment(self, experiment_id: int) -> None:
-        self.progress.change(experiment_id=experiment_id)
-        await self.progress.save()
 
     async def _restore(self) -> None:
         await self._end_server()

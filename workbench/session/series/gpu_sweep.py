@@ -16,6 +16,7 @@ from workbench.gpu.settings.clock_contrasts import CAPS, contrast
 from workbench.gpu.settings.owners import owner_facts
 from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
+from workbench.model.experiment import Arm, ArmTarget, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
@@ -26,14 +27,15 @@ from workbench.model.sweep import PointState
 from workbench.session.bench.gpu_meter import Meter
 from workbench.session.bench.sustained_load import drive
 from workbench.session.gpu.previous_settings import Previous, restore
-from workbench.session.series.conduct import EndedEarly
-from workbench.session.series.paired_runs import compare_in_pairs
-from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
+from workbench.session.series.conduct import EndedEarly, Stopped
+from workbench.session.series.confirmation import confirm
+from workbench.session.series.sweep_progress import SweepDesign, SweepProgress, stored_shape
 from workbench.session.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.setting_records import SettingsReport
+    from workbench.session.series.experiment_run import Tell
     from workbench.session.series.sweep_parts import SweepParts, Target
 
 SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of about 20 to 40 s
@@ -83,7 +85,6 @@ class GpuSweep(SweepDesign):
     warnings: Sequence[str] = ()
     _failed_in_a_row: int = 0
     _touched: bool = False
-    _words: int | None = None  # of a prompt: the same in all runs of the pairs
     _read_back: tuple[InForce, ...] = ()  # of the value that is on: what setting it has shown
 
     @property
@@ -140,32 +141,30 @@ class GpuSweep(SweepDesign):
         failure the sweep goes on with the next value."""
         self._touched = True
         try:
-            report = await self._apply(dict.fromkeys(self.gpus, value.wanted))
+            report = await self.apply(dict.fromkeys(self.gpus, value.wanted))
         except SettingsError as error:
             return error.message
         self._read_back = tuple(o.in_force for o in report.outcomes)
         failed = next((o for o in report.outcomes if not o.ok), None)
         return f"GPU{failed.command.gpu_index}: {failed.message}" if failed else None
 
-    async def _apply(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
+    async def apply(self, wanted: Mapping[int, GpuSettings]) -> SettingsReport:
+        """Set on each GPU, by its index, what `wanted` has for it."""
         by_gpu = {str(gpu): settings for gpu, settings in wanted.items()}
         return await self.parts.gpu.apply_each(by_gpu, password=self.password)
 
     async def _one(self, index: int, value: GpuValue) -> None:
         self.progress.point(index, state=PointState.MEASURING)
-        if self.settle_s > 0:
-            try:
-                moving = await self._settle()
-            except BenchCancelled:
-                raise
-            except BenchError as error:
-                await self.progress.fail(index, error.message)
-                return await self._check_server(error.message)
-            if moving:
-                self.progress.note(
-                    f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})"
-                )
-        results = await self.progress.measure(index, self._measure, self.runs)
+        try:
+            moving = await self.settle()
+        except BenchCancelled:
+            raise
+        except BenchError as error:
+            await self.progress.fail(index, error.message)
+            return await self._check_server(error.message)
+        if moving:
+            self.progress.note(f"{value.label}: not settled after {self.settle_s:.0f} s ({moving})")
+        results = await self.progress.measure(index, self.measure, self.runs)
         if not results:
             return await self._check_server(self.progress.sweep.points[index].error or "")
         bound = [self._bound(result, value) for result in results]
@@ -182,14 +181,17 @@ class GpuSweep(SweepDesign):
         await self.progress.save()
         return None
 
-    async def _measure(self, **more: Any) -> int:
+    async def measure(self, **more: Any) -> int:
+        """Benchmark the server, with the fields `more` of BenchSpec. Return the result's id."""
         return await self.parts.bench.run_target(
             self.target.run_id, self.target.url, **{**self.bench, **more}
         )
 
-    async def _settle(self) -> str | None:
+    async def settle(self) -> str | None:
         """Load the server until the GPUs' readings are steady. Return None, or a text that names
         what still changes after `settle_s` seconds."""
+        if self.settle_s <= 0:
+            return None
         unsteady: str | None = f"it takes {2 * WINDOW_S:g} s to tell"
         async with (
             self.parts.load.at(self.target.run_id, self.target.url, dict(self.bench)) as load,
@@ -228,35 +230,24 @@ class GpuSweep(SweepDesign):
                 "no value was compared in pairs"
                 + ("" if self.pairs < 1 else ": no value is better than the previous one")
             )
-        label = self.progress.sweep.points[best].label
-        try:
-            await compare_in_pairs(
-                self.progress,
-                label,
-                self.pairs,
-                lambda arm, pair: self._of_pair(arm, pair, self.values[best]),
-            )
-        except BenchCancelled:
-            raise
-        except WorkbenchError as error:
-            self.progress.note(f"{label} was not compared in pairs: {error.message}")
-        return None
-
-    async def _of_pair(self, arm: str, pair: int, value: GpuValue) -> BenchResult:
-        wanted = {
-            gpu: value.wanted if arm == "B" else start.settings
-            for gpu, start in self.previous.items()
-        }
-        report = await self._apply(wanted)
-        if failed := next((o for o in report.outcomes if not o.ok), None):
-            raise SettingsError(f"{failed.command.where}: {failed.message}")
-        if self.settle_s > 0:
-            await self._settle()
-        result = await self.parts.results.get(
-            await self._measure(seed=pair, prompt_words=self._words)
+        point, target = self.progress.sweep.points[best], self.target
+        on = ArmTarget(target.run_id or target.url or "", url=target.url, run_id=target.run_id)
+        spec = ExperimentSpec(
+            Arm(target=on),
+            Arm(target=on, gpu=self.values[best].wanted),
+            plan={},
+            bench=stored_shape(self.bench),
+            pairs=self.pairs,
+            metric="output_tok_s" if point.tok_per_joule is None else "tok_per_joule",
+            throw_away=False,
+            quality=False,
         )
-        self._words = self._words or result.spec.prompt_words
-        return result
+        experiment = self.parts.experiments.run_for_sweep(
+            spec, ValuePairs(self, self.values[best]), self.progress
+        )
+        return await confirm(
+            self.progress, point.label, f"the previous value in {self.pairs} pairs", experiment
+        )
 
     async def _compare_clocks(self) -> None:
         """Judge again whether the clock locks were in force. The clocks measured at one value of
@@ -368,3 +359,53 @@ class GpuSweep(SweepDesign):
             "run `workbench gpu revert` now; otherwise the guard reverts the setting",
         )
         return None
+
+
+@dataclass
+class ValuePairs:
+    """What an experiment runs on (TestBed) that compares `value`, B, with the previous value, A, on
+    the server of a sweep. The sweep restores the previous value when it ends."""
+
+    sweep: GpuSweep
+    value: GpuValue
+    started: str | None = None
+    _words: int | None = None  # of a prompt: the same in all runs
+
+    async def compiles_first(self, arm: str) -> bool:
+        return False
+
+    async def server(self, arm: str) -> str:
+        if self.sweep.progress.stop.is_set():
+            raise Stopped("cancelled")
+        return self.sweep.target.run_id or ""
+
+    async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
+        previous = {gpu: start.settings for gpu, start in self.sweep.previous.items()}
+        wanted = previous if arm == "A" else dict.fromkeys(previous, self.value.wanted)
+        report = await self.sweep.apply(wanted)
+        failed = next((o for o in report.outcomes if not o.ok), None)
+        if failed is not None:
+            raise SettingsError(f"{failed.command.where}: {failed.message}")
+        tell("under load until the readings are steady")
+        try:
+            await self.sweep.settle()
+        except BenchCancelled:
+            raise Stopped("cancelled") from None
+
+    async def clear(self) -> None:
+        return
+
+    async def settle(self, target_c: float | None, within_c: float, tell: Tell) -> float | None:
+        return None
+
+    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+        try:
+            result_id = await self.sweep.measure(seed=seed, prompt_words=self._words)
+        except BenchCancelled:
+            raise Stopped("cancelled") from None
+        result = await self.sweep.parts.results.get(result_id)
+        self._words = self._words or result.spec.prompt_words
+        return result
+
+    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+        return ()

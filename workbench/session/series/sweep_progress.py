@@ -115,11 +115,11 @@ class SweepProgress:
             if point.state in UNFINISHED:
                 self.point(index, state=PointState.SKIPPED, error=why)
 
-    def pair_run_done(self) -> None:
-        """Count one finished run of the pairs that confirm the best value, and update the estimate
-        of the time left."""
-        self.pair_runs -= 1
-        self._estimate(1)
+    async def note_experiment(self, experiment_id: int) -> None:
+        """Keep the id of the experiment that compares the best value, so that a killed sweep can go
+        on with it."""
+        self.change(experiment_id=experiment_id)
+        await self.save()
 
     def _estimate(self, runs: int) -> None:
         """Add `runs` to the number of finished runs, and estimate the time left from the mean time

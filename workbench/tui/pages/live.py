@@ -171,6 +171,8 @@ class ExperimentPage(Live):
 
     def possible(self, outcome: str) -> bool:
         e = self.shown
+        if outcome in ("resume", "more") and e is not None and e.sweep_id is not None:
+            return False  # its sweep resumes it
         if outcome == "resume":
             return e is not None and e.state in ("stopped", "failed")
         if outcome == "more":

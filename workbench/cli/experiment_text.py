@@ -85,11 +85,7 @@ def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[st
 def _run_line(run: ExperimentRun) -> str:
     value = f"{run.value:,.2f}" if run.value is not None else f"{run.state}: {run.error}"
     took = f"  {run.took_s:.0f} s" if run.took_s is not None else ""
-    return f"  {_place(run)} {run.side}  {value}{took}"
-
-
-def _place(run: ExperimentRun) -> str:
-    return "discarded" if run.pair < 0 else f"pair {run.pair + 1}"
+    return f"  {run.place_in_pairs} {run.side}  {value}{took}"
 
 
 def list_line(experiment: Experiment) -> str:
@@ -104,10 +100,15 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     """Yield lines that describe an experiment and its outcome: differences, metrics, pairs, failed
     runs, the verdict, and the command to resume it.
     """
-    from workbench.advisor.verdicts import sentence
-    from workbench.report.blocks import Heading
+    from workbench.report.blocks import Heading, Items
     from workbench.report.formats.terminal import block_lines
-    from workbench.report.series_blocks import comparison_blocks, machine_blocks, pairs_table
+    from workbench.report.series_blocks import (
+        comparison_blocks,
+        failed_runs,
+        machine_blocks,
+        outcome_blocks,
+        pairs_table,
+    )
 
     simulated = "  SIMULATED" if experiment.simulated else ""
     yield f"experiment {experiment.id}  {experiment.state}  {experiment.host}{simulated}"
@@ -116,21 +117,9 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         yield from block_lines(comparison_blocks(experiment.comparison))
         yield from block_lines(machine_blocks(experiment))
         yield from block_lines([Heading("Pairs"), pairs_table(experiment.comparison.metrics[:1])])
-        yield ""
-    for run in experiment.runs:
-        if run.state in ("failed", "dropped"):
-            yield f"  run {run.place + 1}, {_place(run)} {run.side}: {run.state}: {run.error}"
-    for line in experiment.note.splitlines():
-        yield f"  {line}"
-    if experiment.error:
-        yield f"{experiment.state}: {experiment.error}"
-    if experiment.verdict:
-        yield experiment.verdict
-    if tested := sentence(experiment):
-        yield f"the advice ({experiment.advice.code if experiment.advice else ''}): {tested}"
-    if experiment.smallest_pct is not None:
-        smallest = f"{experiment.smallest_pct:.1f} %"
-        if smallest not in experiment.verdict:  # a verdict without a difference names it already
-            yield f"the smallest difference that this experiment could detect is {smallest}"
+    notes = Items(tuple(experiment.note.splitlines()))
+    yield from block_lines([*failed_runs(experiment), notes])
+    yield ""
+    yield from block_lines(outcome_blocks(experiment))
     if experiment.state in ("stopped", "failed"):
         yield f"to resume it: {experiment.resume_command}"

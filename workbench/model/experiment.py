@@ -8,7 +8,7 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
-from workbench.model.bench import Comparison
+from workbench.model.bench import Comparison, MetricChange
 from workbench.model.declared_options import (
     DESIGN,
     SEED,
@@ -247,6 +247,11 @@ class ExperimentRun:
     host: str | None = None  # of an experiment on twins
 
     @property
+    def place_in_pairs(self) -> str:
+        """The pair to which this run belongs, as text: "pair 2", or "discarded"."""
+        return "discarded" if self.pair == WARM_UP else f"pair {self.pair + 1}"
+
+    @property
     def side(self) -> str:
         """The side of the experiment to which this run belongs: "A" or "B", or for example "B on
         gpu-box-2" if the experiment runs on two equal hosts."""
@@ -291,6 +296,12 @@ class Experiment:
     def of_host(self, host: str) -> bool:
         """Return whether the experiment was started on the host, or has it as a twin."""
         return host == self.host or host in self.spec.twins
+
+    @property
+    def chosen(self) -> MetricChange | None:
+        """The change of the metric that decides the experiment; None before the first pair."""
+        metrics = self.comparison.metrics if self.comparison is not None else ()
+        return next((m for m in metrics if m.metric == self.spec.metric), None)
 
     @property
     def resume_command(self) -> str:

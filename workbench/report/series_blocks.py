@@ -142,26 +142,50 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     """
     spec, comparison = experiment.spec, experiment.comparison
     blocks: list[Block] = [SIMULATED] if experiment.simulated else []
-    if experiment.verdict:
-        blocks.append(TextBlock(experiment.verdict, lead=True))
-    if tested := sentence(experiment):
-        blocks.append(TextBlock(f"The advice that it tests: {tested}"))
-    if experiment.state != "done":
-        pairs = f"{experiment.pairs_done} of at most {spec.pairs} pairs are complete."
-        lines = (pairs, experiment.error) if experiment.error else (pairs,)
-        blocks.append(Alert("warning", f"The experiment is {experiment.state}", lines))
+    blocks += outcome_blocks(experiment)
     blocks += [Heading("Design"), Facts(_design(experiment)), _arms(spec.a, spec.b)]
     if experiment.note:
         blocks.append(Items(tuple(experiment.note.splitlines())))
     if comparison is not None:
         blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
-        chosen = next((m for m in comparison.metrics if m.metric == spec.metric), None)
-        plot = plots.raw_pairs(chosen) if chosen else None
+        plot = plots.raw_pairs(experiment.chosen) if experiment.chosen else None
         blocks += [Heading("Raw pairs"), *([plot] if plot else []), pairs_table(comparison.metrics)]
     blocks += [Heading("Runs"), _runs(experiment)]
     if results:
         blocks += [overview(results), *_first_conditions(results, "run")]
     return blocks
+
+
+def outcome_blocks(experiment: Experiment) -> list[Block]:
+    """Return the blocks that say what an experiment has found: its verdict, what that says about
+    the advice that it tests, the smallest difference that it could show, and why it is not done."""
+    blocks: list[Block] = []
+    if experiment.verdict:
+        chosen = experiment.chosen
+        _, mark = _VERDICTS.get(chosen.verdict if chosen is not None else "", ("", ""))
+        blocks.append(TextBlock(experiment.verdict, lead=True, mark=mark))
+    if tested := sentence(experiment):
+        blocks.append(TextBlock(f"the advice: {tested}"))
+    if experiment.smallest_pct is not None:
+        smallest = f"{experiment.smallest_pct:.1f} %"
+        if smallest not in experiment.verdict:  # a verdict without a difference names it already
+            text = f"The smallest difference that this design can show is {smallest}."
+            blocks.append(TextBlock(text))
+    if experiment.state != "done":
+        pairs = f"{experiment.pairs_done} of at most {experiment.spec.pairs} pairs are complete."
+        lines = (pairs, experiment.error) if experiment.error else (pairs,)
+        blocks.append(Alert("warning", f"The experiment is {experiment.state}", lines))
+    return blocks
+
+
+def failed_runs(experiment: Experiment) -> list[Block]:
+    """Return the block that says why runs failed or were dropped; [] if none were."""
+    lines = tuple(
+        f"run {run.place + 1}, {run.place_in_pairs} {run.side}: {run.state}: {run.error}"
+        for run in experiment.runs
+        if run.error
+    )
+    return [Items(lines)] if lines else []
 
 
 def machine_blocks(experiment: Experiment) -> list[Block]:

@@ -22,7 +22,7 @@ def test_the_smallest_difference_is_printed_once(verdict: str, repeated: bool) -
         1, 0.0, "box", SPEC, state=SeriesState.DONE, verdict=verdict, smallest_pct=2.5
     )
     lines = list(experiment_lines(done))
-    assert any(line.startswith("the smallest difference") for line in lines) is repeated
+    assert any("The smallest difference" in line for line in lines) is repeated
     assert not any("resume" in line for line in lines)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from workbench.advisor.verdicts import sentence
 from workbench.bench import twins
 from workbench.bench.experiment import order
 from workbench.model.bench import half_width
@@ -172,35 +171,18 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
 
 
 def _verdict(e: Experiment, width: int) -> list[Row]:
-    if e.error:
-        return paragraph(f"x {e.error}", width, "bad", "  ")
-    rows: list[Row] = []
+    from workbench.report.series_blocks import outcome_blocks  # not for the first frame
+    from workbench.tui.block_rows import block_rows
+
+    if e.state != "running":
+        return block_rows(outcome_blocks(e), width)
+    # the row of the state says how far it is
     if e.verdict:
-        primary = _primary(e)
-        word = primary.verdict if primary else ""
-        role = {"better": "goodb", "worse": "bad"}.get(word, "strong")
-        rows += paragraph(e.verdict, width, role)
-    elif e.comparison is None:
-        have = e.pairs_done
-        need = "an interval needs two pairs"
-        rows += paragraph(f"{have} of {e.spec.pairs} pairs: no claim yet, {need}.", width, "text")
-    else:
-        rows += paragraph(
-            f"{e.pairs_done} of {e.spec.pairs} pairs: the interval below still narrows.",
-            width,
-            "text",
-        )
-    if tested := sentence(e):
-        rows += paragraph(f"the advice: {tested}", width)
-    if e.smallest_pct is not None:
-        text = f"The smallest difference that this design can show is {e.smallest_pct:.1f} %."
-        rows += paragraph(text, width, "dim")
-    return rows
-
-
-def _primary(e: Experiment) -> MetricChange | None:
-    metrics = e.comparison.metrics if e.comparison else ()
-    return next((m for m in metrics if m.metric == e.spec.metric), None)
+        return paragraph(e.verdict, width, "strong")
+    have = f"{e.pairs_done} of {e.spec.pairs} pairs"
+    if e.comparison is None:
+        return paragraph(f"{have}: no claim yet, an interval needs two pairs.", width, "text")
+    return paragraph(f"{have}: the interval below still narrows.", width, "text")
 
 
 def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
@@ -330,7 +312,7 @@ def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
     """Return a row for each number of completed pairs, with the change of the metric that decides
     the experiment and its confidence interval. All rows share one axis, so that the user sees the
     interval become narrower. Return [] if no pair is complete."""
-    primary = _primary(e)
+    primary = e.chosen
     if primary is None or primary.change_pct is None:
         return []
     spans = {count: span for count, span in sorted(trail.items()) if count < e.pairs_done}
@@ -386,6 +368,9 @@ def runs_counted(e: Experiment) -> tuple[int, int]:
 def _runs(e: Experiment, width: int) -> list[Row]:
     """Return the table of the runs, with one column for each run. If the columns are wider than
     `width`, the table continues below."""
+    from workbench.report.series_blocks import failed_runs  # not for the first frame
+    from workbench.tui.block_rows import block_rows
+
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []
@@ -412,7 +397,4 @@ def _runs(e: Experiment, width: int) -> list[Row]:
             rows.append(
                 ((pad(name, label), "dim"), *((cell(text, each), role) for text, role in cells))
             )
-    for run in e.runs:
-        if run.error:
-            rows += paragraph(f"x run {run.place + 1} {run.side}: {run.error}", width, "bad", "  ")
-    return rows
+    return [*rows, *block_rows(failed_runs(e), width)]

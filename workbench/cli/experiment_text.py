@@ -108,6 +108,7 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         machine_blocks,
         outcome_blocks,
         pairs_table,
+        unfinished,
     )
 
     simulated = "  SIMULATED" if experiment.simulated else ""
@@ -120,6 +121,6 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     notes = Items(tuple(experiment.note.splitlines()))
     yield from block_lines([*failed_runs(experiment), notes])
     yield ""
-    yield from block_lines(outcome_blocks(experiment))
+    yield from block_lines([*outcome_blocks(experiment), *unfinished(experiment)])
     if experiment.state in ("stopped", "failed"):
         yield f"to resume it: {experiment.resume_command}"

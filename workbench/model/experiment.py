@@ -121,6 +121,7 @@ class ExperimentSpec:
             DESIGN,
             Whole(),
             exclusive="length",
+            label="pairs",
         ),
     )
     until_pct: float | None = field(
@@ -132,6 +133,8 @@ class ExperimentSpec:
             Number("percent"),
             argument="until",
             exclusive="length",
+            label="until ± percent",
+            hint="stop at this interval; pairs: at most",
         ),
     )
     max_minutes: float | None = field(
@@ -141,6 +144,8 @@ class ExperimentSpec:
             "time limit; no pair is started that would exceed it",
             DESIGN,
             Number("minutes"),
+            label="at most minutes",
+            hint="then it stops with the complete pairs",
         ),
     )
     metric: str = field(
@@ -160,6 +165,8 @@ class ExperimentSpec:
             DESIGN,
             Number("°C"),
             argument="match_temperature",
+            label="start ± C",
+            hint="of the first run's; empty: any temperature",
         ),
     )
     # Runs made first and discarded. None: one, and one of each arm whose first start compiles;

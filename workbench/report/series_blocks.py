@@ -142,7 +142,7 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     """
     spec, comparison = experiment.spec, experiment.comparison
     blocks: list[Block] = [SIMULATED] if experiment.simulated else []
-    blocks += outcome_blocks(experiment)
+    blocks += [*outcome_blocks(experiment), *unfinished(experiment)]
     blocks += [Heading("Design"), Facts(_design(experiment)), _arms(spec.a, spec.b)]
     if experiment.note:
         blocks.append(Items(tuple(experiment.note.splitlines())))
@@ -158,7 +158,7 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
 
 def outcome_blocks(experiment: Experiment) -> list[Block]:
     """Return the blocks that say what an experiment has found: its verdict, what that says about
-    the advice that it tests, the smallest difference that it could show, and why it is not done."""
+    the advice that it tests, and the smallest difference that it could show."""
     blocks: list[Block] = []
     if experiment.verdict:
         chosen = experiment.chosen
@@ -171,11 +171,16 @@ def outcome_blocks(experiment: Experiment) -> list[Block]:
         if smallest not in experiment.verdict:  # a verdict without a difference names it already
             text = f"The smallest difference that this design can show is {smallest}."
             blocks.append(TextBlock(text))
-    if experiment.state != "done":
-        pairs = f"{experiment.pairs_done} of at most {experiment.spec.pairs} pairs are complete."
-        lines = (pairs, experiment.error) if experiment.error else (pairs,)
-        blocks.append(Alert("warning", f"The experiment is {experiment.state}", lines))
     return blocks
+
+
+def unfinished(experiment: Experiment) -> list[Block]:
+    """Return the block that says how far an experiment is and what ended it; [] if it is done."""
+    if experiment.state == "done":
+        return []
+    pairs = f"{experiment.pairs_done} of at most {experiment.spec.pairs} pairs are complete."
+    lines = (pairs, experiment.error) if experiment.error else (pairs,)
+    return [Alert("warning", f"The experiment is {experiment.state}", lines)]
 
 
 def failed_runs(experiment: Experiment) -> list[Block]:

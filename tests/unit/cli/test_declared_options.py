@@ -35,7 +35,8 @@ from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.json_records import from_json, to_json
 from workbench.model.load_spec import OPTIONS, BenchSpec
 from workbench.model.preset import Benchmark
-from workbench.tui.modals.bench_form import IN_FORM, overrides, text_of
+from workbench.tui.modals.bench_form import IN_FORM, overrides
+from workbench.tui.modals.declared_fields import text_of
 
 NO_NUMBERS = ("12", "", None, True, float("nan"), float("inf"), -(10**400), 10**400)
 IMPOSSIBLE: dict[type, tuple[Any, ...]] = {  # kind of an option -> values that it refuses

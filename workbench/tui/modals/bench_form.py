@@ -8,18 +8,12 @@ from typing import Any
 
 from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
-from workbench.model.declared_options import (
-    Choice,
-    DeclaredOption,
-    Number,
-    Switch,
-    Whole,
-    number_text,
-)
+from workbench.model.declared_options import DeclaredOption
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OPTIONS
 from workbench.tui.cells import Row, paragraph
-from workbench.tui.modals.form import Field, Form, Values, positive, whole_number
+from workbench.tui.modals.declared_fields import field_of, text_of, value_of
+from workbench.tui.modals.form import Field, Form, Values
 
 Profiles = Mapping[str, tuple[str, Mapping[str, Any]]]
 STANDING = {  # source of the first values -> its description
@@ -32,14 +26,6 @@ _BY_PROFILE = tuple(option.field for option in IN_FORM if not option.argument)
 _ALWAYS_SHOWN = ("concurrency", "requests")  # the other fields are details
 
 
-def text_of(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if value is None:
-        return ""
-    return number_text(value) if isinstance(value, float) else str(value)
-
-
 def overrides(values: Values) -> dict[str, Any]:
     """Return the values of the form as BenchSpec fields, by field name. Raise InputError for an
     invalid value."""
@@ -47,7 +33,7 @@ def overrides(values: Values) -> dict[str, Any]:
     if values.get("profile", "as before") not in STANDING:
         made["profile"] = values["profile"]
     for option in IN_FORM:
-        made[option.dest] = _value_of(option, values)
+        made[option.dest] = value_of(option, values)
         if not option.argument:
             option.check(made[option.dest])
     if made["rate"] is None:
@@ -57,32 +43,6 @@ def overrides(values: Values) -> dict[str, Any]:
     else:
         del made["prompts_file"]
     return made
-
-
-def _value_of(option: DeclaredOption, values: Values) -> Any:
-    """Return the value of the option's field in the form. Raise InputError if it is invalid."""
-    name, label = option.dest, option.label
-    match option.kind:
-        case Whole(least=least):
-            return whole_number(values, name, label, max(0, least))
-        case Number():
-            return positive(values, name, label)
-        case Switch():
-            return values[name] == "on"
-        case kind:
-            return kind.parse(values[name])
-
-
-def _field_of(option: DeclaredOption, spec: BenchSpec) -> Field:
-    name = option.dest
-    choices: tuple[str, ...] = ()
-    match option.kind:
-        case Switch():
-            choices = ("off", "on")
-        case Choice():
-            choices = option.kind.choices
-    text = "" if option.argument else text_of(getattr(spec, option.field))
-    return Field(name, option.label, text, option.hint, choices, detail=name not in _ALWAYS_SHOWN)
 
 
 class BenchForm(Form):
@@ -127,9 +87,14 @@ class BenchForm(Form):
         super().changed(name)
 
 
+def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
+    value = "" if option.argument else getattr(spec, option.field)
+    return field_of(option, value, detail=option.dest not in _ALWAYS_SHOWN)
+
+
 def _fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, ...]:
     named = Field("profile", "profile", standing, "left and right change it", (standing, *profiles))
-    of_options = (_field_of(option, spec) for option in IN_FORM)
+    of_options = (_option_field(option, spec) for option in IN_FORM)
     return (*([named] if profiles else []), *of_options)
 
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 from workbench.bench.twins import LEAST_PAIRS
 from workbench.engines.flag_values import format_value
 from workbench.model.errors import InputError
-from workbench.model.experiment import SHOWS_PCT, Arm, ArmTarget
+from workbench.model.experiment import OPTIONS, SHOWS_PCT, Arm, ArmTarget
 from workbench.model.metrics import deciding_metrics, metric_title, short_title
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings, parse_word
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.formats import elapsed, value_text
-from workbench.tui.glyphs import G
-from workbench.tui.modals.form import Field, Form, Values, filled, positive, whole_number
+from workbench.tui.modals.declared_fields import field_of, value_of
+from workbench.tui.modals.form import Field, Form, Values, filled
 from workbench.tui.widgets.experiment import arm_words
 
 COMPARED, NOT_COMPARED = "compared", "not compared"
@@ -31,6 +31,13 @@ def choice_of(metric: str) -> str:
 
 
 DECIDING = {choice_of(name): name for name in deciding_metrics()}  # choice -> metric
+
+
+IN_FORM = {option.field: option for option in OPTIONS if option.label}
+
+
+def _declared(field: str, *, detail: bool = False) -> Field:
+    return field_of(IN_FORM[field], IN_FORM[field].default, detail=detail)
 
 
 class Wanted(NamedTuple):
@@ -112,10 +119,12 @@ def parse(values: Values) -> Wanted:
     a, b = _arm_of(values, "a"), _arm_of(values, "b")
     if a == b:
         raise InputError("A and B are the same; enter the change to test in the field B")
-    options: dict[str, Any] = {
-        "pairs": whole_number(values, "pairs", "pairs"),
-        "metric": DECIDING[values["metric"]],
-    }
+    options: dict[str, Any] = {"metric": DECIDING[values["metric"]]}
+    for option in IN_FORM.values():
+        value = value_of(option, values)
+        if value is not None:
+            option.check(value)
+            options[option.field] = value
     if values.get("answers") == NOT_COMPARED:
         options["quality"] = False
     if twin := values.get("twin", "").strip():
@@ -124,14 +133,7 @@ def parse(values: Values) -> Wanted:
             raise InputError(
                 "choose 4, 6 or 8 pairs: with a twin, A and B swap their hosts in half of them"
             )
-    limits = {
-        "until_pct": positive(values, "until", "until", "%"),
-        "max_minutes": positive(values, "minutes", "minutes", "min"),
-        "match_temperature_c": positive(values, "temperature", "temperature", "°C"),
-    }
-    return Wanted(
-        a, b, options | {name: value for name, value in limits.items() if value is not None}
-    )
+    return Wanted(a, b, options)
 
 
 def _arm_of(values: Values, name: str) -> Arm:
@@ -157,16 +159,10 @@ def experiment_form(
     fields: tuple[Field, ...] = (
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),
-        Field("pairs", "pairs", "3"),
-        Field("until", f"until {G.plus_minus} percent", ""),
+        _declared("pairs"),
+        _declared("until_pct"),
         Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(DECIDING)),
-        Field(
-            "temperature",
-            f"start {G.plus_minus} C",
-            "",
-            "of the first run's; empty: any temperature",
-            detail=True,
-        ),
+        _declared("match_temperature_c", detail=True),
         Field(
             "twin",
             "twin host",
@@ -182,19 +178,14 @@ def experiment_form(
             (COMPARED, NOT_COMPARED),
             detail=True,
         ),
-        Field(
-            "minutes", "at most minutes", "", "then it stops with the complete pairs", detail=True
-        ),
+        _declared("max_minutes", detail=True),
     )
 
     fields = filled(fields, last or {})
 
     def hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())
-        return {
-            "pairs": f"smallest difference shown: {listed}",
-            "until": "stop at this interval; pairs: at most",
-        }
+        return {"pairs": f"smallest difference shown: {listed}"}
 
     def tail(values: Values, width: int) -> list[Row]:
         wanted = parse(values)

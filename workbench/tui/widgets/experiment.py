@@ -171,18 +171,19 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
 
 
 def _verdict(e: Experiment, width: int) -> list[Row]:
-    from workbench.report.series_blocks import outcome_blocks  # not for the first frame
+    from workbench.report.series_blocks import outcome_blocks, unfinished  # not for the first frame
     from workbench.tui.block_rows import block_rows
 
+    rows = block_rows(outcome_blocks(e), width)
     if e.state != "running":
-        return block_rows(outcome_blocks(e), width)
-    # the row of the state says how far it is
+        return [*rows, *block_rows(unfinished(e), width)]
     if e.verdict:
-        return paragraph(e.verdict, width, "strong")
-    have = f"{e.pairs_done} of {e.spec.pairs} pairs"
-    if e.comparison is None:
-        return paragraph(f"{have}: no claim yet, an interval needs two pairs.", width, "text")
-    return paragraph(f"{have}: the interval below still narrows.", width, "text")
+        return rows
+    # the row of the state says how far it is
+    text = "no claim yet, an interval needs two pairs."
+    if e.comparison is not None:
+        text = "the interval below still narrows."
+    return [*paragraph(f"{e.pairs_done} of {e.spec.pairs} pairs: {text}", width, "text"), *rows]
 
 
 def pair_values(e: Experiment) -> list[tuple[int, float, float]]:

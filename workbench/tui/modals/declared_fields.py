@@ -1,0 +1,53 @@
+"""Fields of forms made from the declarations of options (model/declared_options.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.model.declared_options import (
+    Choice,
+    DeclaredOption,
+    Number,
+    Switch,
+    Whole,
+    number_text,
+)
+from workbench.tui.glyphs import G
+from workbench.tui.modals.form import Field, Values, positive, whole_number
+
+_UNITS = {"percent": "%", "minutes": "min", "°C": "°C"}  # that may follow a number in a field
+
+
+def text_of(value: object) -> str:
+    """Return the value of an option as the text of its field."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value is None:
+        return ""
+    return number_text(value) if isinstance(value, float) else str(value)
+
+
+def field_of(option: DeclaredOption, value: object, *, detail: bool) -> Field:
+    """Return the field of an option with its first value. A detail is hidden at first."""
+    choices: tuple[str, ...] = ()
+    match option.kind:
+        case Switch():
+            choices = ("off", "on")
+        case Choice():
+            choices = option.kind.choices
+    label = option.label.replace("±", G.plus_minus)
+    return Field(option.dest, label, text_of(value), option.hint, choices, detail=detail)
+
+
+def value_of(option: DeclaredOption, values: Values) -> Any:
+    """Return the value of the option's field in the form. Raise InputError if it is invalid."""
+    name, label = option.dest, option.label
+    match option.kind:
+        case Whole(least=least):
+            return whole_number(values, name, label, max(0, least))
+        case Number(unit=unit):
+            return positive(values, name, label, _UNITS.get(unit, ""))
+        case Switch():
+            return values[name] == "on"
+        case kind:
+            return kind.parse(values[name])

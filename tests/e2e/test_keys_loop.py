@@ -81,7 +81,7 @@ def change_power(s: TypedScreen) -> None:
     s.press("tab", "2", "0", "0", "enter")
     s.until("-pl 200", "run them")
     s.press("enter")
-    s.until("GPU altered")
+    s.until("250 → 200 W")
 
 
 @pytest.mark.slow
@@ -135,9 +135,9 @@ def test_the_whole_loop_with_at_most_40_keys(
 
     change_power(s)  # 7 keys
     if not narrow:
-        s.until("set power limit 250 → 200 W  r reverts", "/200W")
+        s.until("GPU altered: power limit 250 → 200 W", "/200W")
     s.press("r")
-    s.until("Reverted: GPU0-3: power limit 200 W back to 250 W", lambda t: "GPU altered" not in t)
+    s.until("Reverted: GPU0-3: power limit 200 W back to 250 W", lambda t: "250 → 200 W" not in t)
     assert s.keys <= 40, s.keys
     assert host.ok("gpu", "status")["gpus"][0]["power_limit_w"] == 250
 
@@ -163,7 +163,7 @@ def test_a_killed_screen_leaves_a_server_that_the_next_one_adopts(
     second = screen()
     second.until(
         "● READY vllm :",
-        "GPU altered (r reverts)",
+        "GPU altered: power limit 250 → 200 W",
         "GPU settings that an earlier Workbench made are still on",
         f"Log  {str(run['run_id'])[-4:]}",  # beside its findings there is no room for the engine
     )

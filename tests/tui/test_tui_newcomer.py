@@ -41,7 +41,7 @@ def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
         await s.until("4 x A100")
         await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 0)
         await s.until(
-            "set power limit 250 → 200 W", lambda: s.state.telemetry.gpus[0].power_limit_w == 200
+            "power limit 250 → 200 W", lambda: s.state.telemetry.gpus[0].power_limit_w == 200
         )
         async with journal.locked(s.session.host):
             await s.session.host.run(["nvidia-smi", "-i", "0", "-pl", "220"])

@@ -72,6 +72,14 @@ def test_the_right_part_stays() -> None:
     assert "".join(t for t, _ in row) == "a long…right" or row_width(row) == 12
 
 
+def test_wide_characters_are_wrapped_by_their_cells_and_lose_nothing() -> None:
+    text = "ü 文字 " * 12 + "文" * 30
+    for width in (8, 9, 16, 33):
+        lines = wrap(text, width, "  ")
+        assert all(row_width([(line, "text")]) <= width for line in lines)
+        assert "".join("".join(lines).split()) == "".join(text.split())
+
+
 def test_wrapping_keeps_words() -> None:
     assert wrap("one two three", 9) == ["one two", "three"]
 

@@ -29,7 +29,7 @@ def test_a_trial_is_kept_and_reverted_while_a_page_is_read(size: tuple[int, int]
         await s.until(
             "the trial is over and the GPU settings stay",
             "Everywhere",
-            lambda: "GPU altered" in s.row(0),
+            lambda: "power limit 250 → 200 W" in s.row(0),
         )
         await s.press("r")
         await s.until(

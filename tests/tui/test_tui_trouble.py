@@ -206,7 +206,7 @@ def test_altered_gpus_are_seen_beside_a_benchmark_on_a_narrow_screen(drive: Any)
         await d.until(lambda: "~ benchmark  measuring 31/64  6,120 tok/s" in d.row(-2))
         assert (
             "READY :8000" in d.row(0)
-            and "▲ GPU altered" in d.row(0)
+            and "▲ power limit 600 → 500 W" in d.row(0)
             and d.row(0).endswith("SIMULATED")
         )
 

@@ -52,6 +52,8 @@ def cut_middle(text: str, width: int) -> str:
     is kept, because similar names often differ there."""
     if width_of(text) <= width or width < 8:
         return cut(text, width)
+    if width_of(text) != len(text):
+        return cut(text, width)
     head = (width - 1) // 2
     return text[:head] + G.more + text[len(text) - (width - 1 - head) :]
 
@@ -124,10 +126,31 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
 
     lines: list[str] = []
     for part in text.splitlines() or [""]:
+        if width_of(part) != len(part):  # textwrap counts characters
+            lines += _wrap_wide(part, max(8, width), indent)
+            continue
         lines += textwrap.wrap(
             part, max(8, width), subsequent_indent=indent, break_on_hyphens=False
         ) or [""]
     return lines
+
+
+def _wrap_wide(text: str, width: int, indent: str) -> list[str]:
+    """Return a text with characters of two or no cells as lines of at most `width` cells."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        lead = f"{line} " if line else ""
+        if line and width_of(lead + word) > width:
+            lines.append(line)
+            lead = indent
+        rest = word
+        while width_of(lead + rest) > width:
+            head = set_cell_size(rest, width - width_of(lead)).rstrip() or rest[:1]
+            lines.append(lead + head)
+            rest, lead = rest[len(head) :], indent
+        line = lead + rest
+    return [*lines, line]
 
 
 def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:

@@ -169,6 +169,28 @@ def setting_text(setting: str, value: object) -> str:
     return f"{setting_name(setting)} {setting_value(setting, value)}"
 
 
+def altered_text(one: Alteration) -> str:
+    """Return an altered setting with its value before and now: "power limit 250 → 170 W"."""
+    if one.before is None:
+        return setting_text(one.setting, one.now)
+    before, now = (setting_value(one.setting, value) for value in (one.before, one.now))
+    if before.partition(" ")[2] == now.partition(" ")[2]:  # the same unit
+        before = before.partition(" ")[0]
+    return f"{setting_name(one.setting)} {before} {G.becomes} {now}"
+
+
+def altered_on(alterations: Iterable[Alteration], gpus: int) -> list[str]:
+    """Return a text for each altered setting, such as "GPU0-1 power limit 250 → 170 W". The GPUs are
+    left out if all `gpus` GPUs of the host have the alteration."""
+    groups: dict[str, set[int]] = {}
+    for one in alterations:
+        groups.setdefault(altered_text(one), set()).add(one.gpu_index)
+    return [
+        text if len(indexes) >= gpus else f"{gpus_text(sorted(indexes))} {text}"
+        for text, indexes in groups.items()
+    ]
+
+
 def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, str]]:
     """Return altered settings as tuples (GPUs, setting with its present value, previous value),
     such as ("GPU0-1", "power limit 500 W", "600 W"). GPUs with the same alteration share one tuple.

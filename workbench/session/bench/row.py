@@ -23,6 +23,16 @@ class CeilingView:
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesView:
+    """The experiment or the sweep to which a result belongs: what it is ("A/B" or "sweep"), its
+    number, and what it said."""
+
+    kind: str
+    number: int
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
 class BenchRow:
     """One row of the list of results."""
 
@@ -46,6 +56,7 @@ class BenchRow:
     tags: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()  # why the result is invalid
     imported: bool = False  # measured by another tool
+    series: SeriesView | None = None  # the experiment or the sweep to which it belongs
     ttft_unsure_ms: float = 0.0  # by how much the TTFT may be too high
     ttft_absent: str = ""  # why there is no TTFT, although others of the result are known
     ceiling: CeilingView | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import InputError, StoreError
 from workbench.model.findings import Level
 from workbench.session.bench.result_rows import rows_of
+from workbench.session.results.series_rows import series_of
 from workbench.store import paths
 from workbench.store.quality_db import QualityDb
 from workbench.store.results_db import ResultsDb
@@ -78,6 +79,8 @@ class Results:
         newest = next((r for r in found if not (r.summary.refused or r.conditions.imported)), None)
         if newest is not None:
             rows = await self._advised(rows, newest)
+        series = await asyncio.to_thread(series_of, rows)
+        rows = tuple(replace(row, series=series.get(row.id)) for row in rows) if series else rows
         self._core.update(results=rows)
 
     async def _advised(self, rows: Sequence[BenchRow], newest: BenchResult) -> tuple[BenchRow, ...]:

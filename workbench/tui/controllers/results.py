@@ -17,6 +17,7 @@ from workbench.tui.pages.advice import top_rows
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.pages.plot import Plot
 from workbench.tui.pages.result import result_rows
+from workbench.tui.panes.result_groups import SeriesRow
 from workbench.tui.panes.results import Results
 from workbench.tui.widgets.result_timeline import aligned_rows, timeline_rows
 
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 class ResultController(Controller):
     @property
     def row(self) -> BenchRow | None:
-        """Return the result under the cursor of the Bench pane; None if the list is empty."""
-        return self.pane(Results).current
+        """Return the result under the cursor of the Bench pane; None if the list is empty, or if the
+        cursor is on an experiment or a sweep."""
+        return self.pane(Results).result
 
     def compare(self) -> None:
         self.attempt(self.session.results.compare(), lambda _: self.go("compare"))
@@ -44,7 +46,12 @@ class ResultController(Controller):
             self.try_now(lambda: self.session.results.mark(row.id, which))
 
     def show(self) -> None:
-        """Open the page of the result under the cursor, with its timeline."""
+        """Open the page of the result under the cursor, with its timeline. On an experiment or a
+        sweep, list its runs."""
+        pane = self.pane(Results)
+        if isinstance(pane.current, SeriesRow):
+            pane.open_series(pane.current)
+            return
 
         async def read(result_id: int) -> Found:
             found = await self.session.advisor.of_result(result_id)
@@ -71,19 +78,46 @@ class ResultController(Controller):
         if (row := self.row) is not None:
             self.attempt(read(row.id), open_page)
 
-    def show_timelines(self) -> None:
-        """Open the page with the timelines of the results that are marked A and B. If only one or
-        none is marked, take the missing one from the Compare pane."""
+    def _pair(self, subject: str) -> tuple[int, int] | None:
+        """Return the results that are marked A and B. If only one or none is marked, the missing one
+        is that of the Compare pane. If there is none there, say that there is no `subject` to show,
+        and return None."""
         comparison = self.state.comparison
         a = self.state.mark_a or (comparison.a if comparison else None)
         b = self.state.mark_b or (comparison.b if comparison else None)
-        if a is None or b is None:
-            self.say(
-                "no two results are marked, so there are no timelines to show",
-                Level.WARN,
-                "mark two results in the Bench pane with a and B",
-            )
+        if a is not None and b is not None:
+            return a, b
+        self.say(
+            f"no two results are marked, so there {subject} to show",
+            Level.WARN,
+            "mark two results in the Bench pane with a and B",
+        )
+        return None
+
+    def show_differences(self) -> None:
+        """Open the page with what differs between the results A and B."""
+        found = self._pair("is no difference")
+        if found is None:
             return
+
+        async def read(first: int, second: int) -> tuple[BenchResult, BenchResult]:
+            return await self.session.results.get(first), await self.session.results.get(second)
+
+        def open_page(pair: tuple[BenchResult, BenchResult]) -> None:
+            from workbench.tui.pages.differs import differs_rows  # not for the first frame
+
+            title = f"What differs between #{pair[0].id} and #{pair[1].id}"
+            self.services.pages.open(Page(title, lambda w: differs_rows(*pair, w)))
+
+        self.attempt(read(*found), open_page)
+
+    def show_timelines(self) -> None:
+        """Open the page with the timelines of the results that are marked A and B. If only one or
+        none is marked, take the missing one from the Compare pane."""
+        found = self._pair("are no timelines")
+        if found is None:
+            return
+        a, b = found
 
         async def read(first: int, second: int) -> Sequence[ResultTimeline | None]:
             return [await self._timeline(first), await self._timeline(second)]

@@ -10,7 +10,7 @@ from workbench.tui.bindings import Key, bindings_for, hint, keys_of, plot_result
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.interval_trails import IntervalTrails
 from workbench.tui.panes.base import Pane
-from workbench.tui.widgets.comparison import comparison_rows
+from workbench.tui.widgets.comparison import comparison_rows, verdict_rows
 from workbench.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
@@ -42,6 +42,12 @@ class Compare(Pane, Scrolled):
             "the other",
             lambda c: c.results.show_timelines(),
         ),
+        Key(
+            "d",
+            "differs",
+            "show what differs between A and B: command, environment, versions, GPU settings, host",
+            lambda c: c.results.show_differences(),
+        ),
         Key("t", "plot", "plot the results", plot_results),
     )
     BINDINGS = bindings_for(KEYS)
@@ -69,7 +75,7 @@ class Compare(Pane, Scrolled):
     @property
     def hint(self) -> str:
         page = "enter" if self.session.state.experiment else "t"
-        return hint(self.KEYS, "c", page, "o")
+        return hint(self.KEYS, "c", page, "d", "o")
 
     @property
     def detail(self) -> str:
@@ -87,11 +93,11 @@ class Compare(Pane, Scrolled):
         comparison = state.comparison
         if comparison is None:
             return self._empty(width)
-        return comparison_rows(comparison, width)
+        return [*verdict_rows(comparison, width), *comparison_rows(comparison, width)]
 
     def _experiment(self, e: Experiment, width: int) -> list[Row]:
-        """Return one row per completed pair of the experiment with the confidence interval after
-        that pair, then the comparison over all pairs so far."""
+        """Return the verdict of the experiment, one row per completed pair with the confidence
+        interval after that pair, then the comparison over all pairs so far."""
         if e.comparison is None:
             done = f"{e.pairs_done} of {e.spec.pairs} pairs, an interval needs two pairs"
             return paragraph(
@@ -99,8 +105,9 @@ class Compare(Pane, Scrolled):
             )
         from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
 
+        said = paragraph(e.verdict, width, "strong") if e.verdict else []
         top = narrowing_rows(e, width, self.trails.of(e.id))
-        return [*top, *comparison_rows(e.comparison, width)]
+        return [*said, *top, *comparison_rows(e.comparison, width)]
 
     def _empty(self, width: int) -> list[Row]:
         state = self.state

@@ -1,5 +1,6 @@
-"""Pane 4, Bench: the results with the newest first, and the highest tok/s that the memory bandwidth
-of the GPUs allows."""
+"""Pane 4, Bench: the history of results, the newest first. Each has its change from the result before
+it and from the baseline A, and a bar. An experiment or a sweep is one row. Below them is the highest
+tok/s that the memory bandwidth of the GPUs allows."""
 
 from __future__ import annotations
 
@@ -9,15 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 from textual.message import Message
 
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
+from workbench.session.bench.row_changes import change_pct, change_text, row_before
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
 from workbench.tui.cells import Row, cut, fit, pad, paragraph
 from workbench.tui.formats import NA, figure, gauge, preset_name
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
+from workbench.tui.panes.result_groups import SeriesRow, grouped, series_runs
 from workbench.tui.widgets.pick_list import PickList
-from workbench.tui.widgets.plot import plot_rows
+from workbench.tui.widgets.plot import BARS_UP_TO, plot_rows
 
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
@@ -43,10 +47,105 @@ ORDERS: Mapping[str, tuple[Callable[[BenchRow], Any], bool]] = {
     "tok/J": (lambda row: row.tok_per_joule, True),
 }
 NEWEST_FIRST = ("#", True)
+BEFORE, BASELINE = "vs prev", "vs A"
+_NUMBER_CELLS = 6  # of the mark and the number
+_LEAST_LABEL = 17  # "power limit 170 W", "enforce-eager=off"
+_LEAST_BAR, _LONGEST_BAR = 5, 24
+_BOTH_FROM = 10  # cells of a column of p50 and p90
+_LOOKED_AT = 60  # results whose labels say how long a label is
+_WIDER = 14  # cells left over from which the columns have their wide forms
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the list. `importance` is its place among those that are shown if there is little
+    room, and `text` returns the value of a result in so many cells."""
+
+    head: str
+    cells: int
+    importance: int
+    text: Callable[[BenchRow, int], str]
+    wide_head: str = ""
+    wide_cells: int = 0
+
+    @property
+    def of_baseline(self) -> bool:
+        return self.head == BASELINE
+
+    def wide(self) -> Column:
+        """Return the column for a wide list."""
+        if not self.wide_cells:
+            return self
+        head = self.wide_head or self.head
+        return Column(head, self.wide_cells, self.importance, self.text)
+
+
+def _no_text(item: BenchRow, cells: int) -> str:
+    """Return "": a change needs the other results too."""
+    return ""
+
+
+def ttft_text(item: BenchRow, width: int) -> str:
+    """Return the TTFT in fewer than `width` cells: p50, or p50 and p90 as "77/83" in a wide list, and
+    behind it how far it may be wrong if that is half a millisecond or more: "77/83 ±0.6"."""
+    p50, p90 = item.ttft_p50_ms, item.ttft_p90_ms
+    if p50 is None and p90 is None:
+        return NA
+    brief = figure(p50, 0).replace(",", "")
+    if width < _BOTH_FROM:
+        return brief
+    both = f"{brief}/{figure(p90, 0)}".replace(",", "")
+    doubt = f" {G.plus_minus}{item.ttft_unsure_ms:.1f}"
+    forms = [both, brief] if item.ttft_unsure_ms < _SHOWN_DOUBT_MS else [both + doubt, both, brief]
+    return next((form for form in forms if len(form) < width), brief)
+
+
+COLUMNS = (
+    Column("tok/s", 8, 1, lambda row, _: figure(row.output_tok_s)),
+    Column(BEFORE, 8, 2, _no_text),
+    Column(BASELINE, 7, 3, _no_text),
+    Column("TTFT50", 7, 4, ttft_text, "TTFT50/90 ms", 13),
+    Column("ITL", 6, 5, lambda row, _: figure(row.itl_mean_ms, 1), "ITL ms", 7),
+    Column("W", 6, 7, lambda row, _: figure(row.power_w, 0)),
+    Column("tok/J", 7, 6, lambda row, _: figure(row.tok_per_joule)),
+)
 
 
 def _newest_id(state: SessionState) -> int:
     return max((row.id for row in state.results), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a row of the list is divided: its columns, and the cells of the label and of the bar."""
+
+    columns: tuple[Column, ...]
+    label_cells: int
+    bar_cells: int
+
+
+def _columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
+    """Return the columns that fit beside a label, in their order on the screen. Those that matter most
+    come first if there is no room for all."""
+    chosen: list[Column] = []
+    room = width - _NUMBER_CELLS - _LEAST_LABEL
+    for column in sorted(COLUMNS, key=lambda each: each.importance):
+        if column.of_baseline and not with_baseline:
+            continue
+        if column.cells > room and chosen:
+            break
+        chosen.append(column)
+        room -= column.cells
+    shown = [each for each in COLUMNS if each in chosen]
+    return tuple(each.wide() for each in shown) if room >= _WIDER else tuple(shown)
+
+
+def _bar_cells(room: int, longest_label: int) -> int:
+    """Return the cells of the bars beside labels in so much room; 0 if they would be too short to
+    read."""
+    label = min(longest_label, max(_LEAST_LABEL, room // 2))
+    left = min(_LONGEST_BAR, room - 1 - label)
+    return left if left >= _LEAST_BAR else 0
 
 
 class Results(Pane, PickList):
@@ -56,7 +155,12 @@ class Results(Pane, PickList):
     )
     KEYS = keys_of(
         "results",
-        Key("enter", "detail", "show the result with its conditions", lambda c: c.results.show()),
+        Key(
+            "enter",
+            "detail",
+            "show the result with its conditions, or the runs of an experiment or a sweep",
+            lambda c: c.results.show(),
+        ),
         Key(
             "i",
             "advice",
@@ -96,6 +200,11 @@ class Results(Pane, PickList):
         super().__init__(session)
         self._plotted: tuple[object, ...] = ()
         self._plot: list[Row] = []
+        self._opened: set[str] = set()  # names of the series whose runs are listed
+        self._shaped: tuple[object, ...] = ()  # for which the rows were divided last
+        self._shape_kept = Shape((), 0, 0)
+        self._top_tok_s = 0.0  # of the valid results: the longest bar
+        self._before: Mapping[int, BenchRow | None] = {}  # by result, the one before it
         self.order = NEWEST_FIRST  # column, and whether its highest value comes first
 
     @property
@@ -145,7 +254,26 @@ class Results(Pane, PickList):
     def show(self, state: SessionState) -> None:
         new = self.state is not None and _newest_id(state) > _newest_id(self.state)
         self.state = state
-        self.set_items(self._sorted(state), keep=not new)
+        self._read_changes(state)
+        self.set_items(self._listed(state), keep=not new)
+
+    def _read_changes(self, state: SessionState) -> None:
+        """Note what the rows are compared with: the result before each, and the fastest one."""
+        valid = [row.output_tok_s for row in state.results if not row.refused]
+        self._top_tok_s = max((speed for speed in valid if speed is not None), default=0.0)
+        self._before = {row.id: row_before(row, state.results) for row in state.results}
+
+    def _listed(self, state: SessionState) -> Sequence[BenchRow | SeriesRow]:
+        """Return the items of the list. In another order than by number, each run has its own place
+        in it, so that no series is shown."""
+        rows = self._sorted(state)
+        return grouped(rows, self._opened) if self.order == NEWEST_FIRST else rows
+
+    def open_series(self, item: SeriesRow) -> None:
+        """List the runs of an experiment or a sweep below its row, or list them no longer."""
+        self._opened ^= {item.name}
+        if self.state is not None:
+            self.set_items(self._listed(self.state))
 
     # the order
     def _sorted(self, state: SessionState) -> list[BenchRow]:
@@ -162,7 +290,7 @@ class Results(Pane, PickList):
         again = column == self.order[0]
         self.order = (column, not self.order[1] if again else ORDERS[column][1])
         if self.state is not None:
-            self.set_items(self._sorted(self.state))
+            self.set_items(self._listed(self.state))
         self.post_message(self.TitleChanged())
 
     def sort_by_next(self) -> None:
@@ -190,11 +318,23 @@ class Results(Pane, PickList):
         if by > 0 and self.cursor == len(self.items) - 1 and self.session.results.has_older:
             self.post_message(self.OlderWanted())
 
+    def set_items(self, items: Sequence[Any], *, keep: bool = True) -> None:
+        self._shaped = ()
+        super().set_items(items, keep=keep)
+
+    @property
+    def result(self) -> BenchRow | None:
+        """Return the result under the cursor; None if the list is empty, or if the cursor is on an
+        experiment or a sweep."""
+        item = self.current
+        return None if isinstance(item, SeriesRow) else item
+
     def key_of(self, item: Any) -> Hashable:
-        return int(item.id)
+        return item.name if isinstance(item, SeriesRow) else int(item.id)
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        if width < PLOT_FROM[0] or height < PLOT_FROM[1] or len(self.items) < 2:
+        results = self.state.results if self.state else ()
+        if width < PLOT_FROM[0] or height < PLOT_FROM[1] or len(results) <= BARS_UP_TO:
             return super().rows(width, height)
         table = list(super().rows(TABLE_BESIDE_PLOT, height))
         plot = self._plot_beside(width - TABLE_BESIDE_PLOT - 3, height)
@@ -208,34 +348,45 @@ class Results(Pane, PickList):
         """Return the rows of the plot beside the table. Draw the plot again only if the results,
         the marks A and B, or the size has changed."""
         marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)
-        key = (tuple((r.id, r.output_tok_s) for r in self.items), marks, width, height)
+        results = self.state.results if self.state else ()
+        key = (tuple((r.id, r.output_tok_s) for r in results), marks, width, height)
         if key != self._plotted:
-            self._plotted, self._plot = key, plot_rows(self.items, width, height, *marks)
+            self._plotted, self._plot = key, plot_rows(results, width, height, *marks)
         return self._plot
 
     def head_rows(self, width: int) -> list[Row]:
         rows = self._error(width)
         if self.items:
-            heads = (
-                "tok/s",
-                "TTFT50/90 ms" if width >= 64 else "TTFT50/90",
-                "ITL ms",
-                "W",
-                "tok/J",
-            )
-            rows.append(((self._columns(width, "", "#", "change", *heads), "head"),))
+            shape = self._shape(width)
+            first, *rest = (pad(each.head, each.cells, right=True) for each in shape.columns)
+            heads = first + " " * shape.bar_cells + "".join(rest)
+            label = pad("change", shape.label_cells)
+            rows.append(((f"{'':<2}{'#':>3} {label}{heads}", "head"),))
         return rows
 
-    def _columns(self, width: int, mark: str, number: str, label: str, *values: str) -> str:
-        sizes = [8, 13, 7, 6, 7]
-        if width < 50:
-            sizes, values = sizes[:3], values[:3]
-        elif width < 64:
-            sizes, values = [7, 10, 7, 5], values[:4]
-        tail = "".join(pad(f, s, right=True) for f, s in zip(values, sizes, strict=True))
-        return f"{mark:<2}{number:>3} {pad(label, max(6, width - 6 - sum(sizes)))}{tail}"
+    def _shape(self, width: int) -> Shape:
+        """Return how the rows are divided. It is found once for all rows of the list."""
+        baseline = self._baseline()
+        key = (width, baseline.id if baseline else None)
+        if key != self._shaped:
+            results = [item for item in self.items if not isinstance(item, SeriesRow)][:_LOOKED_AT]
+            longest = max((len(self._label(item)) for item in results), default=0)
+            columns = _columns(width, baseline is not None)
+            taken = sum(each.cells for each in columns)
+            bar_cells = _bar_cells(width - _NUMBER_CELLS - taken, longest)
+            label_cells = max(6, width - _NUMBER_CELLS - taken - bar_cells)
+            self._shaped, self._shape_kept = key, Shape(columns, label_cells, bar_cells)
+        return self._shape_kept
 
-    def item_row(self, item: BenchRow, width: int) -> Row:
+    def _baseline(self) -> BenchRow | None:
+        """Return the result that is marked as A; None if none is, or if it is not listed."""
+        mark = self.state.mark_a if self.state else None
+        rows = self.state.results if self.state else ()
+        return next((row for row in rows if row.id == mark), None)
+
+    def item_row(self, item: BenchRow | SeriesRow, width: int) -> Row:
+        if isinstance(item, SeriesRow):
+            return series_runs(item, width)
         state = self.state
         mark = ""
         if state and item.id == state.mark_a:
@@ -243,6 +394,43 @@ class Results(Pane, PickList):
         elif state and item.id == state.mark_b:
             mark = "B"
         role = {"A": "a", "B": "b"}.get(mark, "text")
+        head, label = f"{mark:<2}{item.id:>3} ", self._label(item)
+        if item.refused:
+            return self._rejected(item, head, label, width)
+        shape = self._shape(width)
+        if item.requests_failed:
+            role = "bad" if not mark else role
+        runs = [(head + pad(label, shape.label_cells), role)]
+        for at, column in enumerate(shape.columns):
+            text, own_role = self._value(item, column)
+            runs.append((pad(text, column.cells, right=True), own_role or role))
+            if at == 0 and shape.bar_cells:
+                runs.append((self._bar(item, shape.bar_cells), role if mark else "spark"))
+        return tuple(runs)
+
+    def _rejected(self, item: BenchRow, head: str, label: str, width: int) -> Row:
+        """Return the row of a result that is not valid. It has the reason in the place of the figures,
+        which are no measurement."""
+        why = f"  {item.refused[0]}"
+        return ((head, "bad"), (cut(f"x rejected {label}{why}", width - len(head)), "bad"))
+
+    def _bar(self, item: BenchRow, cells: int) -> str:
+        """Return a bar of tok/s from 0, so that its length is in proportion."""
+        if not item.output_tok_s or not self._top_tok_s:
+            return " " * cells
+        full = gauge(item.output_tok_s / self._top_tok_s, cells - 1).replace(G.bar_empty, " ")
+        return f" {full}"
+
+    def _value(self, item: BenchRow, column: Column) -> tuple[str, str]:
+        """Return the text of a result in a column, and its role; "" is the role of the row."""
+        if column.of_baseline:
+            return _change(change_pct(item, self._baseline()))
+        if column.head == BEFORE:
+            return _change(change_pct(item, self._before.get(item.id)))
+        return column.text(item, column.cells), ""
+
+    def _label(self, item: BenchRow) -> str:
+        state = self.state
         label = (
             preset_name(item.label, item.engine)
             if item.label
@@ -254,23 +442,11 @@ class Results(Pane, PickList):
         tags = [tag for tag in item.tags if not tag.startswith("experiment ")]
         if tags:
             label += " " + " ".join(f"#{tag}" for tag in tags)
-        if item.refused:
-            label = f"x rejected {label}"
-            role = "bad" if not mark else role
-        elif item.requests_failed:
+        if item.requests_failed and not item.refused:
             label = (
                 f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
             )
-            role = "bad" if not mark else role
-        ttft = ttft_text(item, 13 if width >= 64 else 10)
-        values = (
-            figure(item.output_tok_s),
-            ttft,
-            figure(item.itl_mean_ms, 1),
-            figure(item.power_w, 0),
-            figure(item.tok_per_joule),
-        )
-        return ((self._columns(width, mark, str(item.id), label, *values), role),)
+        return label
 
     def _error(self, width: int) -> list[Row]:
         error = self.state.bench.error if self.state else None
@@ -298,7 +474,7 @@ class Results(Pane, PickList):
 
     def _no_ttft(self, width: int) -> list[Row]:
         """Return a row that says why the result under the cursor has no TTFT; [] if it has one."""
-        item: BenchRow | None = self.current
+        item = self.result
         if item is None or not item.ttft_absent:
             return []
         return [((cut(f"TTFT not measured (#{item.id}): {item.ttft_absent}", width), "warn"),)]
@@ -347,13 +523,8 @@ class Results(Pane, PickList):
         )
 
 
-def ttft_text(item: BenchRow, width: int) -> str:
-    """Return the TTFT as "77/83", in fewer than `width` cells, and behind it how far it may be wrong
-    if that is half a millisecond or more: "77/83 ±0.6"."""
-    p50, p90 = item.ttft_p50_ms, item.ttft_p90_ms
-    if p50 is None and p90 is None:
-        return NA
-    text = f"{figure(p50, 0)}/{figure(p90, 0)}".replace(",", "")
-    doubt = f" {G.plus_minus}{item.ttft_unsure_ms:.1f}"
-    known = item.ttft_unsure_ms < _SHOWN_DOUBT_MS
-    return text if known or len(text + doubt) >= width else text + doubt
+def _change(pct: float | None) -> tuple[str, str]:
+    """Return a change as a text without a blank, and its role."""
+    if pct is None:
+        return "", "dim"
+    return change_text(pct).replace(" ", ""), "warn" if pct < 0 else "good"

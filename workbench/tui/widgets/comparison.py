@@ -1,4 +1,5 @@
-"""The rows of a comparison: the two results, and below them the blocks of the reports."""
+"""The rows of a comparison: the verdict in words, the two results, and below them the blocks of the
+reports."""
 
 from __future__ import annotations
 
@@ -6,16 +7,61 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.counts import count_of
-from workbench.tui.cells import Row, cut, row_width, width_of
+from workbench.tui.cells import Row, cut, paragraph, row_width, width_of
 from workbench.tui.formats import setting_text, setting_value, value_text
+from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison
 
 
+TIMES_FROM = 2.0  # ratio of two speeds from which it is a number of times and no percentage
+
+
+def verdict_text(comparison: Comparison) -> tuple[str, str]:
+    """Return what the comparison says about the speed, in words, and its role: "B is 3.3 times as
+    fast as A (one pair: X proves it)". What it does not prove, it says in the same sentence."""
+    from workbench.model.bench import half_width  # not for the first frame
+
+    first = comparison.metrics[0] if comparison.metrics else None
+    if first is None or first.change_pct is None:
+        return "no verdict: the speed was not measured on both sides", "warn"
+    said = _speed_words(first.change_pct)
+    if not comparison.like_for_like:
+        return f"no verdict: the runs are not like for like; measured: {said}", "warn"
+    if first.interval_pct is None:
+        return f"{said} (one pair: X proves it)", "goodb" if first.change_pct > 0 else "warnb"
+    size = f"{first.change_pct:+.1f} % {G.plus_minus} {half_width(first.interval_pct)}"
+    better = "faster" if first.change_pct > 0 else "slower"
+    if first.verdict == "no difference shown":
+        return f"no difference in speed is shown: {size}", "strong"
+    if first.verdict == "hint only":
+        return f"a hint, no proof: B is {better} by {size.lstrip('+-')}", "strong"
+    return (
+        f"B is {better} by {size.lstrip('+-')}",
+        "goodb" if first.verdict == "better" else "warnb",
+    )
+
+
+def _speed_words(change_pct: float) -> str:
+    ratio = 1.0 + change_pct / 100.0
+    if ratio >= TIMES_FROM:
+        return f"B is {ratio:.1f} times as fast as A"
+    if 0.0 < ratio <= 1.0 / TIMES_FROM:
+        return f"A is {1.0 / ratio:.1f} times as fast as B"
+    if abs(change_pct) < 0.05:
+        return "B is as fast as A"
+    return f"B is {'faster' if change_pct > 0 else 'slower'} by {abs(change_pct):.1f} %"
+
+
+def verdict_rows(comparison: Comparison, width: int) -> list[Row]:
+    said, role = verdict_text(comparison)
+    return paragraph(said, width, role)
+
+
 def comparison_rows(comparison: Comparison, width: int) -> list[Row]:
-    """Return rows of the whole comparison. Its differences share one row at the top. If there are
-    several, a table at the end lists them."""
+    """Return rows of the whole comparison, without its verdict. Its differences share one row at the
+    top. If there are several, a table at the end lists them."""
     from workbench.report.blocks import Items
     from workbench.report.series_blocks import (  # not for the first frame
         answer_texts,

@@ -3,7 +3,6 @@ time axis."""
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from workbench.model.counts import gpus_text
 from workbench.model.timeline import QUIET_REASONS, History
 from workbench.session.state import SessionState
 from workbench.tui.cells import Painted, Row, Run, cut, fit, joined, pad, row_width, spread, wrap
-from workbench.tui.formats import clock, elapsed, gauge, setting_name, setting_text, setting_value
+from workbench.tui.formats import clock, elapsed, gauge, setting_name
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.axis_labels import LABELLED, axis_labels
 from workbench.tui.widgets.engine_rows import EngineRows
@@ -58,12 +57,9 @@ from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, event
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
-    from workbench.model.setting_records import Alteration
 
-_BEFORE = re.compile(rf"\S+ {re.escape(G.becomes)} ")  # a value before in a sign
 HEADED = (VRAM, TEMPERATURE)  # the values that come first in the header
 METER_CELLS = 8
-REVERTS = "  r reverts"  # the end of a sign about altered settings
 FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes on without values
 
 
@@ -385,9 +381,9 @@ class GpuStrip(Painted):
         return "text" if self.stale is None else "dim"
 
     def _warnings_row(self, telemetry: Telemetry, room: int) -> Row:
-        """Return one row with all warnings about the GPUs: old readings, lost GPUs, altered
-        settings, clock locks with or without effect, and reasons for throttling. GPUs with the same
-        warning share a text."""
+        """Return one row with all warnings about the GPUs: old readings, lost GPUs, settings that
+        someone else changed, clock locks with or without effect, and reasons for throttling. GPUs
+        with the same warning share a text. The status bar names the altered settings."""
         alone = len(telemetry.gpus) == 1
         found: dict[Run, list[int]] = {}
         if self.stale is not None:
@@ -403,15 +399,11 @@ class GpuStrip(Painted):
             where = "" if alone or not indexes else f"{gpus_text(indexes)} "
             runs.append(((where + text, role),))
         row = joined(runs, ("   ", "text"))
-        if row_width(row) > room:  # the footer names the key too
-            row = tuple((text.removesuffix(REVERTS), role) for text, role in row)
-        if row_width(row) > room:  # page 6 tells the value before
-            row = tuple((_BEFORE.sub("", text), role) for text, role in row)
         return row if row_width(row) <= room else fit(row, room)
 
     def _lasting_conditions(self) -> list[tuple[int, Run]]:
-        """Return (GPU index, text with role) for each condition that lasts: a lost GPU, altered
-        settings, a clock lock with or without effect."""
+        """Return (GPU index, text with role) for each condition that lasts: a lost GPU, a
+        setting that someone else changed, a clock lock with or without effect."""
         state = self.state
         if state is None or state.telemetry is None:
             return []
@@ -440,13 +432,6 @@ class GpuStrip(Painted):
         reverted = reverted_by_now(state)
         if altered and reverted:
             signs.append((reverted, "warn"))
-        elif altered:
-            signs.append(
-                (
-                    f"set {', '.join(map(_altered_text, altered))}{REVERTS}",
-                    "warn",
-                )
-            )
         return signs
 
     # the graphs
@@ -723,16 +708,6 @@ class GpuStrip(Painted):
                 self.view.point((window.first + at.x - start) * window.cell_s, self.now_s)
                 self.post_message(self.ViewChanged())
                 return
-
-
-def _altered_text(one: Alteration) -> str:
-    """Return an altered setting with its value before and now: "power limit 250 → 170 W"."""
-    if one.before is None:
-        return setting_text(one.setting, one.now)
-    before, now = (setting_value(one.setting, value) for value in (one.before, one.now))
-    if before.partition(" ")[2] == now.partition(" ")[2]:  # the same unit
-        before = before.partition(" ")[0]
-    return f"{setting_name(one.setting)} {before} {G.becomes} {now}"
 
 
 def _unlike(telemetry: Telemetry) -> bool:

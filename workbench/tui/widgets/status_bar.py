@@ -11,11 +11,12 @@ from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import ReplayView, SessionState
 from workbench.tui.cells import Painted, Row, cut, cut_middle, fit, joined, row_width
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import clock, countdown, elapsed, preset_name
+from workbench.tui.formats import altered_on, clock, countdown, elapsed, preset_name
 from workbench.tui.glyphs import G
 
 LEAST_HOST_CELLS = 14
 BETWEEN = (f" {G.rule} ", "faint")  # two parts of the row
+ALTERED = f"{G.alert} GPU altered"  # without room for the setting
 _REASON_CELLS = 32  # of the reason why a READY server is READY?
 STALE_AFTER_S = 3.5  # three readings of 1 s are missing
 
@@ -167,19 +168,27 @@ class StatusBar(Painted):
         if left is not None:
             keys = "T keeps" if brief else "T keeps, r reverts"
             return [((f"{G.alert} GPU trial {countdown(left)} ({keys})", "warnb"),)]
-        what, key = (
-            ("GPU changed by someone else", "r asks")
-            if state.drift
-            else ("GPU altered", "r reverts")
-        )
-        altered = f"{G.alert} {what}" + ("" if least else f" ({key})")
-        parts: list[Row] = [((altered, "warn"),)]
+        parts: list[Row] = [((self._altered(state, brief=brief, least=least), "warn"),)]
         if guard is not None and guard.problem:
             what = "! guard: a problem" if guard.running else "! no guard"
             parts.append(
                 ((what + ("" if brief else ", 6 says which"), "warn" if guard.running else "bad"),)
             )
         return [*parts, *carried]
+
+    @staticmethod
+    def _altered(state: SessionState, *, brief: bool, least: bool) -> str:
+        """Return the warning about altered GPU settings, with their values before and now. This is
+        the only place on the main screen that has them: it is there at every size and on every
+        page."""
+        if state.drift:
+            return f"{G.alert} GPU changed by someone else" + ("" if least else " (r asks)")
+        gpus = len(state.telemetry.gpus) if state.telemetry is not None else 0
+        first, *more = altered_on(state.alterations, gpus or 1)
+        more_text = f" +{len(more)}" if more else ""
+        if least:
+            return f"{G.alert} {first}{more_text}"
+        return f"{G.alert} GPU altered: {first}{more_text}" + ("" if brief else " (r reverts)")
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state
@@ -200,7 +209,12 @@ class StatusBar(Painted):
             row = joined(brief, BETWEEN)
             needed = brief[: -1 if state.plan else None]  # the preset's name may be cut
             if (state.alterations or state.unapplied) and row_width(joined(needed, BETWEEN)) > room:
-                row = joined(self.parts(state, brief=True, least=True), BETWEEN)
+                least = self.parts(state, brief=True, least=True)
+                needed = least[: -1 if state.plan else None]
+                row = joined(least, BETWEEN)
+                if row_width(joined(needed, BETWEEN)) > room:
+                    named = self._altered(state, brief=True, least=True)
+                    row = tuple((text.replace(named, ALTERED), role) for text, role in row)
         return [(*fit(row, room), *tail)]
 
 

@@ -1,0 +1,132 @@
+"""The list of results as a history: what each change did, and the series as single rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support import made_results as made
+from support.real_screen import RealScreen, real_screen
+
+from workbench.session.bench.row import BenchRow, SeriesView
+from workbench.session.results.series_rows import series_of
+from workbench.store import paths
+from workbench.store.experiments import ExperimentsDb
+from workbench.store.sweeps import SweepStore
+from workbench.tui.panes.result_groups import SeriesRow, grouped
+from workbench.tui.widgets.comparison import verdict_text
+
+VERDICT = "B is slower by 49.2 % ± 0.1 (output tok/s, 3 pairs)"
+
+
+def of_experiment(row: BenchRow) -> BenchRow:
+    return replace(row, series=SeriesView("A/B", 1, VERDICT))
+
+
+ROWS = (
+    of_experiment(made.bench_row(6, "A/B 1 B", 700.0, tags=("experiment 1 B",))),
+    of_experiment(made.bench_row(5, "A/B 1 A", 1400.0, tags=("experiment 1 A",))),
+    made.bench_row(4, "max-num-seqs=9", 2800.0, refused=("the client was the limit",)),
+    made.bench_row(3, "power limit 170 W", 1402.4),
+    made.bench_row(2, "enforce-eager=off", 1409.0),
+    made.bench_row(1, "vllm-qwen3-vl-2b", 421.0),
+)
+
+
+def shown(scenario: Any, rows: Sequence[BenchRow], size: tuple[int, int], **state: Any) -> None:
+    async def go() -> None:
+        async with real_screen(size=size) as screen:
+            await screen.until(lambda: screen.state.presets_read)
+            await screen.press("4")
+            screen.session.core.update(results=tuple(rows), **state)
+            await screen.until("power limit 170 W")
+            await scenario(screen)
+
+    asyncio.run(go())
+
+
+def line(screen: RealScreen, text: str) -> str:
+    return next(one for one in screen.text.splitlines() if text in one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_each_change_shows_what_it_did_and_what_all_did(
+    clean_environment: None, size: tuple[int, int]
+) -> None:
+    async def scenario(s: RealScreen) -> None:
+        assert "vs A" in line(s, "vs prev")
+        power = line(s, "power limit 170 W").split()
+        assert "-0.5%" in power and "+233%" in power
+        eager = line(s, "enforce-eager=off")
+        assert eager.count("+235%") == 2
+        rejected = line(s, "x rejected")
+        assert "the client was" in rejected and "2,800" not in rejected
+        assert f"> A/B 1 {VERDICT[:20]}" in s.text and "(2 runs)" in s.text
+        assert "A/B 1 A" not in s.text
+        await s.press("enter")
+        await s.until("A/B 1 B", "v A/B 1")
+        await s.press("enter")
+        await s.until(lambda: "A/B 1 A" not in s.text)
+
+    shown(scenario, ROWS, size, mark_a=1)
+
+
+def test_a_series_stands_in_the_place_of_its_newest_run() -> None:
+    items = grouped(ROWS, ())
+    assert [i.name if isinstance(i, SeriesRow) else i.id for i in items] == ["A/B 1", 4, 3, 2, 1]
+    first = items[0]
+    assert isinstance(first, SeriesRow) and [run.id for run in first.runs] == [6, 5]
+    opened = grouped(ROWS, {"A/B 1"})
+    assert [i.id for i in opened if not isinstance(i, SeriesRow)] == [6, 5, 4, 3, 2, 1]
+
+
+def test_the_runs_of_experiments_and_sweeps_are_found_with_their_verdict(
+    clean_environment: None,
+) -> None:
+    stored = ExperimentsDb(paths.results_db()).add(made.experiment())
+    SweepStore(paths.sweeps_dir()).add(made.sweep({"c=1": 1.0}))
+    rows = [
+        made.bench_row(9, "run", 1.0, tags=(f"experiment {stored.id} A",)),
+        made.bench_row(8, "run", 1.0, tags=("experiment 99 B",)),
+        made.bench_row(7, "run", 1.0),
+        made.bench_row(6, "run", 1.0),
+    ]
+    found = series_of(rows)
+    assert found[9].said == "B is faster by 3.2 % ± 0.9"
+    assert found[8] == SeriesView("A/B", 99, "")  # its record is lost, its runs are not
+    assert (found[7].kind, found[7].said) == ("sweep", "concurrency: little is gained beyond")
+    assert 6 not in found
+
+
+def test_a_list_without_series_reads_no_record_of_one(clean_environment: None) -> None:
+    assert series_of([made.bench_row(1, "run", 1.0)]) == {}
+    assert not paths.results_db().exists()
+
+
+@pytest.mark.parametrize(
+    ("change_pct", "interval_pct", "verdict", "said"),
+    [
+        (234.9, None, "single pair", "B is 3.3 times as fast as A (one pair: X proves it)"),
+        (-60.0, None, "single pair", "A is 2.5 times as fast as B (one pair: X proves it)"),
+        (-0.5, None, "single pair", "B is slower by 0.5 % (one pair: X proves it)"),
+        (3.2, 0.9, "better", "B is faster by 3.2 % ± 0.9"),
+        (3.2, 4.9, "no difference shown", "no difference in speed is shown: +3.2 % ± 4.9"),
+        (3.2, 0.9, "hint only", "a hint, no proof: B is faster by 3.2 % ± 0.9"),
+        (None, None, "not measured", "no verdict: the speed was not measured on both sides"),
+    ],
+)
+def test_the_verdict_is_a_sentence_that_claims_no_more_than_was_measured(
+    change_pct: float | None, interval_pct: float | None, verdict: str, said: str
+) -> None:
+    whole = made.comparison()
+    first = replace(
+        whole.metrics[0], change_pct=change_pct, interval_pct=interval_pct, verdict=verdict
+    )
+    alike = replace(whole, metrics=(first, *whole.metrics[1:]), like_for_like=True)
+    assert verdict_text(alike)[0] == said
+    unlike = verdict_text(replace(alike, like_for_like=False))[0]
+    assert unlike.startswith("no verdict: ")

@@ -76,7 +76,7 @@ def test_an_altered_setting_is_named_once_with_its_values_at_80_columns() -> Non
         await s.until(lambda: s.row(2).startswith("0 "))
         assert "power limit 250 → 170 W" in s.row(0) and "…" not in s.row(1)
         await s.session.gpu.apply(GpuSettings(power_limit_w=200.0), 2)
-        await s.until(lambda: "GPU0-1,3 power limit 250 → 170 W +1" in s.row(0))
+        await s.until(lambda: "GPU0,1,3 power limit 250 → 170 W +1" in s.row(0))
 
     shown(scenario, size=(80, 24))
 

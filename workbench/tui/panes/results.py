@@ -477,7 +477,8 @@ class Results(Pane, PickList):
         item = self.result
         if item is None or not item.ttft_absent:
             return []
-        return [((cut(f"TTFT not measured (#{item.id}): {item.ttft_absent}", width), "warn"),)]
+        why = item.ttft_absent.removeprefix("withheld, because ")
+        return [((cut(f"TTFT not measured (#{item.id}): {why}", width), "warn"),)]
 
     def _limit(self, width: int) -> list[Row]:
         ceiling = (

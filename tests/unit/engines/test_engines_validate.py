@@ -375,6 +375,18 @@ def test_a_value_that_no_known_version_has_is_named_before_the_start() -> None:
     assert "flag.word" not in {f.code for f in check("vllm", {"load-format": "fastsafetensors"})}
 
 
+def test_each_version_of_vllm_has_its_own_methods_of_quantization() -> None:
+    """One list stood for all versions, partly from memory; these are those of the three sources
+    (vllm/model_executor/layers/quantization/__init__.py)."""
+    of_old, of_new = (
+        {*catalog.load("vllm", version).flags["quantization"].words}
+        for version in ("0.11.0", "0.32.0")
+    )
+    assert (len(of_old), len(of_new)) == (28, 30)
+    assert {"gguf", "bitsandbytes", "auto-round", "rtn", "petit_nvfp4"} <= of_old - of_new
+    assert {"online", "nvfp4_per_token", "mxfp8", "humming"} <= of_new - of_old
+
+
 @pytest.mark.parametrize("version", catalog.versions("vllm"))
 def test_the_values_of_a_listing_version_are_known(version: str) -> None:
     for spec in catalog.load("vllm", version).flags.values():

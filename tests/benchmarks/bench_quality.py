@@ -30,7 +30,7 @@ ROWS = (
     ),
     ("only the forks: 12 and 2 per 1,000 tokens, noise 0.0001", Truth(forks=12.0), {}),
     (
-        "A forks as often as B, 40 per 1,000 tokens, and finds B's answers 0.2 nats less probable",
+        "forks of A and of B: 40 per 1,000 tokens; A finds the answers of B 0.2 nats less probable",
         Truth(floor_forks=40.0, forks=40.0, answer_drop=0.2),
         {},
     ),

@@ -272,6 +272,7 @@ def test_a_server_that_serves_others_is_measured_with_anyway_and_the_result_says
         (("no-such-preset", "x=1"), "no-such-preset"),
         (("vllm-any", "x=1", "--eval", " "), "--eval is empty"),
         (("vllm-any", "x=1", "--eval", "'"), "--eval: No closing quotation"),
+        (("vllm-any", "x=1", "--eval", "/no/such/x {items}"), "--eval: /no/such/x is no program"),
         (("vllm-any", "x=1", "--eval-score", "acc"), "add --eval COMMAND"),
         (("vllm-any", "x=1", "--eval-minutes", "5"), "add --eval COMMAND"),
         (("vllm-any", "x=1", "--eval", "x", "--eval-minutes", "nan"), "is not above 0 and at most"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from workbench.cli.shared_options import IF_MEASURED, TRUST, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.quality import KL_MARGIN, LN_PPL_MARGIN, NOT_MEASURED
+from workbench.model.untrusted_text import clean
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
@@ -161,6 +163,11 @@ def _own_command(arguments: argparse.Namespace) -> OwnCommand | None:
     argv = _words(arguments.eval, "--eval")
     if not argv:
         raise InputError("--eval is empty", next_step="give a command, such as --eval 'lm-eval …'")
+    if shutil.which(argv[0]) is None:  # A would be measured for minutes before it is started
+        raise InputError(
+            f"--eval: {clean(argv[0])} is no program that this machine can run",
+            next_step="name a program that is installed on this machine",
+        )
     return OwnCommand(argv, arguments.eval_score, MINUTES if minutes is None else minutes)
 
 

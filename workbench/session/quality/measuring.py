@@ -110,7 +110,8 @@ class Measuring:
         texts = {token: text for token, text in instrument.pieces.items() if isinstance(token, int)}
         parts.pieces[side] = {**parts.pieces.get(side, {}), **texts}
         if not parts.problems:
-            if standing and (others := await server.others()):
+            others = await server.others() if standing else ""
+            if others and others not in parts.notes:  # A is asked once more after B
                 parts.notes += (others,)
             parts.runs[step] = server.title
         parts.took_s += time.monotonic() - began
@@ -159,6 +160,7 @@ class Measuring:
             self.options.texts.texts, [one for answers in every for one in answers]
         )
         if scored.problem:
+            self._tell(f"{JUDGED}: {scored.problem}")
             self.not_judged(scored.problem)
             return
         left = iter(scored.scores)

@@ -294,8 +294,9 @@ _NO_ERROR = ("DEBUG", "INFO", "WARNING", "I", "W", "D", "T")
 # What stands in front of the message of a line: who wrote it, then the level or the time.
 _PREFIX = re.compile(
     r"""
-    # Kubernetes: "2026-07-30T07:27:23.496Z stderr F "
-    ^(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\s+(?:std(?:out|err)\ [FP]\ )?)?
+    # Kubernetes: "2026-07-30T07:27:23.496Z stderr F "; CI: "[2026-07-30T07:27:23.496Z]   "
+    ^(?:\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\]?\s
+    (?:std(?:out|err)\ [FP]\ )?)?
     (?:\[(?:rank|ray)\ \d+\]\ )?  # of a server on several hosts
     (?:[\w.-]+\s+\|\ )?  # docker compose: "tabbyapi-1  | "
     # journal: "Aug 19 18:34:27 gpu vllm[12]: "

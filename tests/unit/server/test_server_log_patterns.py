@@ -718,6 +718,7 @@ def codes_told(text: list[str], engine: str = "vllm") -> list[str]:
         "(EngineCore pid=7) ERROR 11-21 00:30:10 [core.py:402] ",
         "2026-07-30T07:27:23.496792960Z ",
         "2026-07-30T07:27:23.496+00:00 stderr F ",
+        "[2026-07-30T07:27:23.496Z] ",
     ],
 )
 def test_an_error_without_a_pattern_of_its_own_is_explained_by_its_kind(prefix: str) -> None:

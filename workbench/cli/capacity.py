@@ -16,9 +16,8 @@ from workbench.cli.registry import Option, command, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
 from workbench.cli.stop_signals import cancelled_by_signals
-from workbench.cli.sweeps import SWEEP_ID, print_sweep, resume_command, stored_sweep
+from workbench.cli.sweeps import SWEEP_ID, print_sweep, stored_sweep
 from workbench.model.counts import count_of
-from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
@@ -99,12 +98,7 @@ def _plan_lines(
     examples=("workbench capacity resume 2",),
 )
 async def resume_search(arguments: argparse.Namespace) -> int:
-    stored = stored_sweep(arguments)
-    if stored.kind != "users":
-        raise InputError(
-            f"sweep {stored.id} is not a search for users but a sweep of the {stored.name}",
-            next_step=resume_command(stored) or "start a new search",
-        )
+    stored = stored_sweep(arguments, "capacity", "a search for users")
     async with connected(arguments) as session, cancelled_by_signals():
         await session.servers.adopt()
         session.subscribe(report_levels(arguments, (), stored))

@@ -97,7 +97,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
     examples=("workbench gpu sweep resume 2",),
 )
 async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
-    stored = stored_sweep(arguments)
+    stored = stored_sweep(arguments, "gpu sweep", "a sweep of a GPU setting")
     async with connected(arguments) as session, cancelled_by_signals():
         plan = await session.sweeps.plan_resume(stored.id)
         if arguments.dry_run:

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
     from workbench.store.sweeps import SweepStore
 
-_RESUMED_HERE = ("flag", "concurrency")  # kinds of sweeps that `sweep resume` continues
 SWEEP_ID = option("id", "id of a sweep; `workbench sweep list` lists them", int)
 
 
@@ -173,13 +172,7 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     examples=("workbench sweep resume 2",),
 )
 async def resume_sweep(arguments: argparse.Namespace) -> int:
-    stored = stored_sweep(arguments)
-    if stored.kind not in _RESUMED_HERE:
-        raise InputError(
-            f"sweep {stored.id} is not a sweep of flags or of the concurrency but of the "
-            f"{stored.name}",
-            next_step=resume_command(stored) or "start a new sweep",
-        )
+    stored = stored_sweep(arguments, "sweep", "a sweep of flags or of the concurrency")
     async with connected(arguments) as session, cancelled_by_signals():
         await session.servers.adopt()
         if stored.kind == "flag":
@@ -226,10 +219,16 @@ def show_sweep(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def stored_sweep(arguments: argparse.Namespace) -> Sweep:
+def stored_sweep(arguments: argparse.Namespace, command: str, what: str) -> Sweep:
     """Return the stored sweep whose id the command line gives, and select the sweep's host unless
-    the command line names a host."""
+    the command line names a host. Raises InputError if it is not `what`, which the command
+    `command` resumes."""
     sweep = _store().get(arguments.id)
+    if sweep.command != command:
+        raise InputError(
+            f"sweep {sweep.id} is not {what} but of the {sweep.name}",
+            next_step=f"run `{sweep.resume_command}`",
+        )
     use_host_of_record(arguments, sweep.host)
     return sweep
 
@@ -274,17 +273,5 @@ def sweep_lines(sweep: Sweep) -> Iterator[str]:
     simulated = "  SIMULATED" if sweep.simulated else ""
     yield f"sweep {sweep.id}: {sweep.name}{host}  {sweep.state}{simulated}"
     yield from block_lines(sweep_blocks(sweep, ()))
-    if (command := resume_command(sweep)) is not None:
-        yield f"to resume it: {command}"
-
-
-def resume_command(sweep: Sweep) -> str | None:
-    """Return the command line that resumes a sweep which ended early. None if the sweep is complete
-    or cannot be resumed.
-    """
-    if not sweep.resumable or sweep.state == "done":
-        return None
-    command = "capacity" if sweep.kind == "users" else "gpu sweep"
-    if sweep.kind in _RESUMED_HERE:
-        command = "sweep"
-    return f"workbench {command} resume {sweep.id}"
+    if sweep.resumable and sweep.state != "done":
+        yield f"to resume it: {sweep.resume_command}"

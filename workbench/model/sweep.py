@@ -22,6 +22,7 @@ class PointState(StrEnum):
 
 CONCURRENCY = "concurrency"
 USERS = "users"  # the kind of a search for the number of users under an SLO
+_RESUMED_BY = {"flag": "sweep", CONCURRENCY: "sweep", USERS: "capacity"}  # kind -> command
 UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 
 
@@ -128,6 +129,15 @@ class Sweep:
     def finds(self) -> str:
         """What the sweep looks for among its values: "knee", or "capacity" of a search for users."""
         return "capacity" if self.kind == USERS else "knee"
+
+    @property
+    def command(self) -> str:
+        """The command that started the sweep and resumes it, such as "gpu sweep"."""
+        return _RESUMED_BY.get(self.kind, "gpu sweep")
+
+    @property
+    def resume_command(self) -> str:
+        return f"workbench {self.command} resume {self.id}"
 
     @property
     def values_done(self) -> int:

@@ -507,6 +507,7 @@ def test_a_value_that_does_not_start_is_a_failed_point_and_what_ran_before_runs_
         )
         assert sweep.points[1].state == "failed" and sweep.points[0].result_ids, sweep
         assert "not started: " in str(sweep.points[1].error)
+        assert "none of the values could be measured" in str(sweep.error)
         assert session.plans.editor.plan == plan
         again = [s for s in await session.servers.supervisor.runs() if s.alive]
         assert len(again) == 1 and again[0].run_id != run_id

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.answer_settings import flag_sets
-from workbench.model.errors import WorkbenchError
+from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED
@@ -74,6 +74,8 @@ class FlagSweep(SweepDesign):
         await self._stop_selected()
 
     async def conclude(self) -> None:
+        if all(point.state != PointState.DONE for point in self.progress.sweep.points[1:]):
+            raise BenchError("none of the values could be measured")
         runs = "one run each" if self.runs == 1 else f"{self.runs} runs each"
         self.progress.note(SCREENED.format(runs))
         await self._confirm()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.experiment import MOST_PAIRS
+from workbench.bench.sweep_knee import of_setting
 from workbench.engines import memory_locks
 from workbench.gpu.settings.plan import select
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
@@ -19,7 +20,7 @@ from workbench.model.settings import (
     Setting,
     setting_of,
 )
-from workbench.model.sweep import USERS, PointState, Sweep, SweepSpec
+from workbench.model.sweep import PointState, Sweep, SweepSpec
 from workbench.session.bench.sustained_load import REQUESTS
 from workbench.session.conditions import gpus_of
 from workbench.session.gpu.previous_settings import Previous, previous_of
@@ -151,7 +152,13 @@ class GpuSweepPlanner:
 
         entry = setting_of(setting)
         return PlannedSweep(
-            setting, entry.label, entry.unit, [(v.label, v.x) for v in wanted], spec, design
+            setting,
+            entry.label,
+            entry.unit,
+            [(v.label, v.x) for v in wanted],
+            spec,
+            design,
+            of_setting,
         )
 
     async def _gpus(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
@@ -203,12 +210,6 @@ class GpuSweepPlanner:
     ) -> tuple[Sequence[GpuValue], Mapping[int, Previous]]:
         """Return the values of a stored sweep that is to be resumed, and by GPU index the value
         that is restored at the end. Raises WorkbenchError if the sweep cannot be resumed now."""
-        if sweep.kind not in {setting.key for setting in SWEPT}:
-            command = "capacity" if sweep.kind == USERS else "sweep"
-            raise InputError(
-                f"sweep {sweep.id} is not a sweep of a GPU setting but of the {sweep.name}",
-                next_step=f"run `workbench {command} resume {sweep.id}`",
-            )
         if spec.run_id is not None:
             await self._check_server(sweep, spec.run_id)
         by_uuid = {info.uuid: info.index for info in (await self.parts.telemetry.reading()).infos}

@@ -12,7 +12,8 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.session.conditions import gpus_of
 
 if TYPE_CHECKING:
-    from workbench.model.sweep import Sweep, SweepSpec
+    from workbench.bench.sweep_knee import Knee
+    from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
     from workbench.session.bench.bench import Bench
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.control import GpuControl
@@ -59,7 +60,8 @@ class Target:
 @dataclass(frozen=True, slots=True)
 class PlannedSweep:
     """A checked sweep that is ready to start. `points` has a pair (label, number or None) for each
-    value, and `design` returns what measures them."""
+    value, and `design` returns what measures them. `knee` finds the best of the measured points,
+    unless the design does it itself."""
 
     kind: str
     name: str
@@ -67,6 +69,7 @@ class PlannedSweep:
     points: Sequence[tuple[str, float | None]]
     spec: SweepSpec
     design: Callable[[SweepProgress], Design[int]]
+    knee: Callable[[Sequence[SweepPoint]], Knee] | None = None
 
 
 async def target_of(parts: SweepParts, run_id: str | None, url: str | None) -> Target:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench import sweep_knee
 from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.secrets import MASK
@@ -56,6 +55,12 @@ class Sweeps:
     def __init__(self, parts: SweepParts, lock: MeasurementLock) -> None:
         self._parts, self._lock = parts, lock
         self._gpu, self._flags = GpuSweepPlanner(parts), FlagSweepPlanner(parts)
+        # by kind; any other kind is the key of a GPU setting
+        self._resumed_by: Mapping[str, Callable[[Sweep, SweepSpec], Awaitable[PlannedSweep]]] = {
+            "flag": self._flags.resumed,
+            CONCURRENCY: partial(resumed_concurrency_sweep, parts),
+            USERS: partial(resumed_user_capacity, parts),
+        }
         self._one = asyncio.Lock()
         self._stop: asyncio.Event | None = None  # of the sweep under way
 
@@ -185,12 +190,9 @@ class Sweeps:
             with self.store.taken(sweep_id) as sweep:
                 spec = replace(self._resumable(sweep), max_minutes=max_minutes)
                 await self._parts.servers.supervisor.runs()
-                if sweep.kind == "flag":
-                    planned = await self._flags.resumed(sweep, spec)
-                elif sweep.kind == USERS:
-                    planned = await resumed_user_capacity(self._parts, sweep, spec)
-                elif sweep.kind == CONCURRENCY:
-                    planned = await resumed_concurrency_sweep(self._parts, sweep, spec)
+                planner = self._resumed_by.get(sweep.kind)
+                if planner is not None:
+                    planned = await planner(sweep, spec)
                 else:
                     planned = await self._gpu.resumed(sweep, spec, password)
                 return await self._carry_out(resumed(sweep), planned, stop)
@@ -273,13 +275,13 @@ class Sweeps:
         what = f"sweep of {sweep.name}"
         with core.busy(what), servers.reserve(f"a {what}"):
             ending = await conduct(planned.design(progress))
-        self._end(progress, ending)
+        self._end(progress, ending, planned)
         await progress.save()
         if ending.unexpected is not None:
             raise ending.unexpected
         return progress.sweep
 
-    def _end(self, progress: SweepProgress, ending: Ending) -> None:
+    def _end(self, progress: SweepProgress, ending: Ending, planned: PlannedSweep) -> None:
         """Set the final state of a sweep, with the reason if it ended early, and its best value.
         Record the outcome in the activity log."""
         state, why = ending.state, _reason(ending.cause)
@@ -290,14 +292,14 @@ class Sweeps:
         sweep = progress.sweep
         causes = (sweep.error, why if state != SeriesState.DONE else None)
         error = "; ".join(dict.fromkeys(filter(None, causes))) or None
-        tried = any(p.state == PointState.DONE for p in sweep.points[1:])
-        if state == SeriesState.DONE and sweep.kind == "flag" and not tried:
-            state, why = SeriesState.FAILED, why or "none of the values could be measured"
         if state == SeriesState.DONE and sweep.error:
             state = SeriesState.FAILED  # all is measured, but a GPU or server is not as it was
         if state == SeriesState.DONE and why:
             progress.note(f"ended early: {why}")
-        progress.change(state=state, left_s=None, error=error, **_best_value(sweep))
+        if planned.knee is not None:
+            found = planned.knee(sweep.points)
+            progress.change(knee=found.index, knee_text=found.text)
+        progress.change(state=state, left_s=None, error=error)
         outcome = progress.sweep.knee_text or error or state
         self._parts.core.record(f"# sweep {sweep.id} of {sweep.name}", outcome)
 
@@ -335,12 +337,3 @@ def _reason(cause: BaseException | None) -> str | None:
     if isinstance(cause, WorkbenchError):
         return cause.message
     return str(cause) if isinstance(cause, EndedEarly) else repr(cause)
-
-
-def _best_value(sweep: Sweep) -> dict[str, Any]:
-    if sweep.kind in ("flag", USERS):  # these find their best value themselves
-        return {}
-    found = (sweep_knee.of_concurrency if sweep.kind == CONCURRENCY else sweep_knee.of_setting)(
-        sweep.points
-    )
-    return {"knee": found.index, "knee_text": found.text}

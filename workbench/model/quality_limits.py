@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from workbench.model.quality import (
+    BROKEN,
     DIFFERS,
     FORKS,
     KL,
@@ -24,6 +25,7 @@ from workbench.model.quality import (
 from workbench.model.untrusted_numbers import ANY, EXACT, RANGES, why_impossible
 from workbench.model.untrusted_text import LINE_CHARS, NAME_CHARS
 
+MOST_COMPARISONS = 200  # of one result: as many of the newest are looked at
 MOST_NOTES = 1_000  # sentences; a comparison that was measured here has some ten
 MOST_TEXTS = 10_000
 MOST_ITEMS = 200_000  # of the user's own measure
@@ -66,6 +68,7 @@ _OF_MEASURES: Mapping[str, tuple[float, float]] = {
     FORKS: _NOT_NEGATIVE,
     SAME_TOP: _SHARE,
 }
+_DIFFERING = (DIFFERS, BROKEN)
 _LISTS = {"notes": MOST_NOTES, "texts": MOST_TEXTS, "items": MOST_ITEMS}
 
 
@@ -77,6 +80,8 @@ def why_impossible_quality(result: QualityResult) -> tuple[str, str]:
 
 def _problems(result: QualityResult) -> Iterator[tuple[str, str]]:
     yield from _of_fields(result, "")
+    if any(one.verdict == DIFFERS for one in result.measures) and result.verdict not in _DIFFERING:
+        yield "verdict", f"it is {result.verdict}, and one of its measures {DIFFERS}"
     for number, measure in enumerate(result.measures):
         yield from _of_measure(measure, f"measures[{number}]")
     for name in ("forks", "forks_floor"):

@@ -46,6 +46,8 @@ def test_what_workbench_exports_is_imported(tmp_path: Path) -> None:
     [
         (("positions",), -8192, "positions: it is an impossible number (-8192)"),
         (("forks", "forks"), -1, "forks.forks: it is an impossible number (-1)"),
+        (("verdict",), "same", "verdict: it is same, and one of its measures differs"),
+        (("answer_scores", "answers"), 1.5, "answer_scores.answers: not a comparison of answers"),
         (("answer_scores", "b"), 0.1, "answer_scores.b: it is an impossible number (0.1)"),
         (("answer_scores", "tokens"), -1, "answer_scores.tokens: it is an impossible number (-1)"),
         (("forks", "answers"), 2, "forks: more answers part than there are"),
@@ -77,6 +79,18 @@ def test_what_cannot_be_is_refused_with_file_and_field(
         read(path)
     assert raised.value.message.startswith(f"{path}: quality_comparisons[0].{said}")
     assert raised.value.next_step == "no result of this file was imported"
+
+
+def test_a_result_with_thousands_of_comparisons_is_refused(tmp_path: Path) -> None:
+    """Each was looked for among 200 stored ones: a large file took minutes."""
+    path = written(tmp_path / "many.json", COMPARED)
+    document = json.loads(path.read_text())
+    document["quality_comparisons"] *= 201
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError) as raised:
+        read(path)
+    said = "quality_comparisons: it has more than 200 comparisons of answers"
+    assert raised.value.message == f"{path}: {said}"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from workbench.model.errors import InputError
 from workbench.model.json_records import from_json
 from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import VERDICTS, QualityResult
-from workbench.model.quality_limits import why_impossible_quality
+from workbench.model.quality_limits import MOST_COMPARISONS, why_impossible_quality
 from workbench.model.untrusted_numbers import impossible_in
 from workbench.report.imports.checked_fields import MOST_CHARS, Fields, Imported, ImportOptions
 
@@ -80,7 +80,7 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
         note=fields.text("note") or "",
         tags=tuple(tags),
         uid=uid,
-        quality=tuple(_quality(one, made) for one in fields.objects("quality_comparisons")),
+        quality=tuple(_quality(one, made) for one in _comparisons(fields)),
     )
 
 
@@ -100,6 +100,15 @@ def _impossible_load(spec: BenchSpec, conditions: Conditions) -> tuple[str, str]
     return None
 
 
+def _comparisons(fields: Fields) -> list[Fields]:
+    found = fields.objects("quality_comparisons")
+    if len(found) > MOST_COMPARISONS:
+        raise fields.wrong_inside(
+            "quality_comparisons", f"it has more than {MOST_COMPARISONS} comparisons of answers"
+        )
+    return found
+
+
 def _quality(fields: Fields, made: Conditions) -> QualityResult:
     """Return a comparison of answers of an exported result. It is marked as imported."""
     if why := impossible_in(fields.data):
@@ -108,7 +117,9 @@ def _quality(fields: Fields, made: Conditions) -> QualityResult:
     try:
         read = from_json(QualityResult, fields.data)
     except ValueError as error:
-        raise fields.wrong("verdict", f"not a comparison of answers ({error})") from None
+        said, _, place = str(error).partition(" - at `$")
+        found = place.strip("`.") or "verdict"
+        raise fields.wrong_inside(found, f"not a comparison of answers ({said})") from None
     if read.verdict not in VERDICTS:
         raise fields.wrong("verdict", f"the field must be one of {', '.join(VERDICTS)}")
     place, problem = why_impossible_quality(read)

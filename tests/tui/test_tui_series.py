@@ -429,7 +429,7 @@ def test_the_knee_is_marked_and_named_in_table_and_plot() -> None:
     text = "\n".join("".join(t for t, _ in row) for row in sweep_rows(canned_sweep(), 111, 36))
     assert (
         re.search(r"400 W \(knee\) +5,204 +13\.2", text)
-        and "Knee: 400 W: the highest tok/J" in text
+        and "Knee at 400 W: the highest tok/J" in text
     )
     assert text.count("◆ knee 400 W") == 2 and text.count("◆") == 4  # two titles, two curves
 

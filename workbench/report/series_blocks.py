@@ -310,33 +310,38 @@ def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
     Secrets must be masked already.
     """
     blocks: list[Block] = [SIMULATED] if sweep.simulated else []
+    blocks += [*found_by_sweep(sweep), *plots.sweep(sweep)]
+    blocks += [Heading("Points"), points_table(sweep), *sweep_notes(sweep)]
+    return [*blocks, *_first_conditions(results, "point")] if results else blocks
+
+
+def found_by_sweep(sweep: Sweep) -> list[Block]:
+    """Return the blocks that say what a sweep has found, and what ended it if it is not done."""
+    blocks: list[Block] = []
     if sweep.quality:
-        blocks.append(TextBlock(sweep.quality, lead=True))
-    knee = plots.knee_of(sweep)
-    if knee is not None and sweep.finds == "knee":
-        blocks.append(
-            TextBlock(
-                f"Knee at {knee.label}: {sweep.knee_text.removeprefix(f'{knee.label}: ')}",
-                lead=True,
-            )
-        )
-    elif sweep.knee_text:
-        found = "" if sweep.finds == "knee" else "Capacity: "
-        blocks.append(TextBlock(f"{found}{sweep.knee_text}", lead=True))
+        blocks.append(TextBlock(sweep.quality, lead=True, mark="warning"))
+    text = sweep.knee_text
+    if sweep.finds == "capacity":
+        text = f"Capacity: {text}"
+    elif (knee := plots.knee_of(sweep)) is not None:
+        text = f"Knee at {knee.label}: {text.removeprefix(f'{knee.label}: ')}"
+    if sweep.knee_text:
+        blocks.append(TextBlock(text, lead=True))
     if sweep.state != "done":
-        blocks.append(
-            Alert("warning", f"The sweep is {sweep.state}", (sweep.error,) if sweep.error else ())
-        )
-    blocks += [*plots.sweep(sweep), Heading("Points"), points_table(sweep)]
-    if sweep.notes:
-        blocks.append(Items(sweep.notes))
+        lines = (sweep.error,) if sweep.error else ()
+        blocks.append(Alert("warning", f"The sweep is {sweep.state}", lines))
+    return blocks
+
+
+def sweep_notes(sweep: Sweep) -> list[Block]:
+    """Return the blocks with the notes of a sweep, and whether its best value was confirmed."""
+    blocks: list[Block] = [Items(sweep.notes)] if sweep.notes else []
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation(sweep)))
     elif sweep.kind == "flag":
-        blocks.append(
-            TextBlock("One screening run each: differences between points are not confirmed.")
-        )
-    return [*blocks, *_first_conditions(results, "point")] if results else blocks
+        text = "One screening run each: differences between points are not confirmed."
+        blocks.append(TextBlock(text))
+    return blocks
 
 
 def _confirmation(sweep: Sweep) -> str:

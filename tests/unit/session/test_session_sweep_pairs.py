@@ -90,7 +90,7 @@ def test_a_value_that_saves_in_every_pair_is_confirmed() -> None:
     compared = Compared(1.2)
     found = compared.ended()
     assert found.confirmed is True
-    said = f"{BEST} against the previous value in 4 pairs: B gives more per joule by 20"
+    said = f"{BEST} against the previous value: B gives more per joule by 20"
     assert found.notes[-1].startswith(said) and "tok/s" in found.notes[-1]
     runs = [(watts, seed) for seed in range(4) for watts in (400.0, START_W)]
     assert sorted(compared.made) == sorted(runs)

@@ -245,9 +245,7 @@ class GpuSweep(SweepDesign):
         experiment = self.parts.experiments.run_for_sweep(
             spec, ValuePairs(self, self.values[best]), self.progress
         )
-        return await confirm(
-            self.progress, point.label, f"the previous value in {self.pairs} pairs", experiment
-        )
+        return await confirm(self.progress, point.label, "the previous value", experiment)
 
     async def _compare_clocks(self) -> None:
         """Judge again whether the clock locks were in force. The clocks measured at one value of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.settings import SWEPT
-from workbench.tui.cells import Row, fit, paragraph, row_width, spread
+from workbench.tui.cells import Row, fit, row_width, spread
 from workbench.tui.formats import left_text
 from workbench.tui.widgets.experiment import STATES
 
@@ -36,19 +36,18 @@ def sweep_rows(
     """Return the rows of a sweep's page. `left_s` are the seconds left, None if unknown, and `now`
     is the progress of the running benchmark as text. `draw` makes the plots from the sweep, a width
     and a height."""
-    from workbench.report.series_blocks import points_table  # not for the first frame
+    from workbench.report import series_blocks  # not for the first frame
+    from workbench.report.blocks import Alert
     from workbench.tui.block_rows import block_rows
 
-    rows = [_state_row(s, width, left_s, now)]
-    if s.quality:
-        rows += paragraph(s.quality, width, "warn", "  ")
-    rows += [(), *block_rows([points_table(s)], width)]
-    if s.knee_text:
-        rows += [(), *paragraph(f"{s.finds.capitalize()}: {s.knee_text}", width, "warnb", "  ")]
-    if s.error:
-        rows += [(), *paragraph(f"x {s.error}", width, "bad", "  ")]
-    for note in s.notes:
-        rows += paragraph(note, width, "dim", "  ")
+    rows = [_state_row(s, width, left_s, now), ()]
+    rows += block_rows([series_blocks.points_table(s)], width)
+    found = series_blocks.found_by_sweep(s)
+    if s.state == "running":  # the first row says so
+        found = [block for block in found if not isinstance(block, Alert)]
+    if found:
+        rows += [(), *block_rows(found, width)]
+    rows += block_rows(series_blocks.sweep_notes(s), width)
     # below the last row if there is no room
     room = max(LEAST_PLOT_ROWS, min(MOST_PLOT_ROWS, height - len(rows) - 1))
     return [*rows, (), *(draw or plots)(s, width, room)]

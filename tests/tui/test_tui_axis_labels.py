@@ -15,6 +15,8 @@ from workbench.session.bench.row import BenchRow
 from workbench.session.bench.row_changes import change_pct, change_text, row_before
 from workbench.session.state import BenchState
 from workbench.tui.glyphs import choose
+from workbench.tui.widgets.axis_labels import axis_labels
+from workbench.tui.widgets.time_axis import TimeView, label_row
 
 BEFORE = bench_row(1, "baseline", 420.0, unix_s=NOW, concurrency=8, requests_ok=48, simulated=True)
 OFF = replace(BEFORE, id=2, label="enforce-eager=off", output_tok_s=1402.0)
@@ -122,3 +124,22 @@ def test_the_console_of_linux_and_ascii_have_no_braille() -> None:
     assert choose({"TERM": "xterm-256color", "LANG": "en_US.UTF-8"}).braille
     assert not choose({"TERM": "linux", "LANG": "en_US.UTF-8"}).braille
     assert not choose({"TERM": "xterm", "LANG": "C"}).braille
+
+
+def test_a_figure_without_room_is_not_read_as_one_of_the_result_before() -> None:
+    """Two benchmarks of few seconds read "A #1 4,155 -45 %": the percentage was that of #2."""
+    state = FakeSession().state
+    first = replace(BEFORE, output_tok_s=4155.0)
+    second = replace(OFF, output_tok_s=2289.0)
+    state = replace(state, results=(second, first), mark_a=1, mark_b=2)
+    events = [
+        Event(NOW + at, kind, "b", None, number)
+        for number, begin in ((1, 0.0), (2, 24.0))
+        for at, kind in ((begin, EventKind.BENCH_BEGIN), (begin + 5.0, EventKind.BENCH_END))
+    ]
+    for cells in range(20, 90):
+        window = TimeView().window(NOW + 30.0, cells)
+        labels = axis_labels(window, events, state)
+        text = "".join(run for run, _ in label_row(labels, cells))
+        if "-45 %" in text:
+            assert "#2" in text[: text.index("-45 %")].rpartition("#1")[2]

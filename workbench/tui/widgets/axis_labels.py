@@ -43,7 +43,8 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
 
 def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) -> tuple[Row, ...]:
     """Return the forms of the label of a result, the longest one first. The percentage is against
-    the result before it, like the changes that its label names."""
+    the result before it, like the changes that its label names. Each form has the number: without
+    it, a figure would be read as one of the label before."""
     marks = {state.mark_a: ("A ", "a"), state.mark_b: ("B ", "b")}
     mark, role = marks.get(row.id, ("", "strong"))
     number: Row = ((f"{mark}#{row.id}", role),)
@@ -63,8 +64,8 @@ def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) ->
         (number, name, ((f"{speed} tok/s", "strong"),), changed),
         (number, ((f"{speed} tok/s", "strong"),), changed),
         (number, ((speed, "strong"),), changed),
-        (((speed, "strong"),), changed),
-        (changed or ((speed, "strong"),),),
+        (number, changed or ((speed, "strong"),)),
+        (number,),
     )
     return tuple(joined(filter(None, form), _GAP) for form in forms)
 

@@ -123,3 +123,19 @@ def test_a_flag_of_the_preset_that_was_removed_stays_in_the_list() -> None:
         ("VLLM_API_KEY", "***", "***"),
     ]
     assert view.edited == 2
+
+
+def test_changed_flags_come_first_so_that_a_small_pane_shows_them(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        pane = d.pane("launch")
+        names = [item.name for item in pane.items]
+        last = [item.name for item in pane.items if not item.is_env and item.name != "port"][-1]
+        d.session.plans.set_flag("port", "8123")
+        d.session.plans.set_flag(last, "auto")
+        await d.until(lambda: [item.name for item in pane.items][2:4] == [last, "port"])
+        assert [item.name for item in pane.items][:2] == names[:2]
+        assert {item.name for item in pane.items} == {*names, "port"}
+        d.session.plans.undo()
+        await d.until(lambda: [item.name for item in pane.items][2] == "port")
+
+    drive(scenario, stage="ready")

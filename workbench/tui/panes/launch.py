@@ -40,6 +40,7 @@ GAP = ("  ", "text")
 # what makes the running server have the changes of the plan
 CHANGE_KEYS = (("s", "restarts"), (".", "measures"), ("X", "tests"))
 _LEAST_FOR_TWO = 10  # cells in which an old and a new value can still be read
+_FIXED_ROWS = 2  # the model and the program stay at the top
 NOT_FLAGS = ("executable", RUN_AS)  # rows about the start that are no flags of the engine
 
 
@@ -108,10 +109,10 @@ class Launch(Pane, PickList):
             self._changes = tuple(servers.changes_against_running())
         self._edits = _by_row(state.plan, state.plan.changes if state.plan else ())
         self._unlike = _by_row(state.plan, self._changes)
-        if before is None or before.plan is not state.plan or before.host is not state.host:
+        other_plan = before is None or before.plan is not state.plan
+        other_host = before is None or before.host is not state.host
+        if other_plan or other_host or (changes, served) != (self._changes, self._served):
             self._fill(keep=True)
-        elif (changes, served) != (self._changes, self._served):
-            self.repaint()
 
     @property
     def detail(self) -> str:
@@ -198,7 +199,21 @@ class Launch(Pane, PickList):
         elif self.query_text:
             self.set_items(self.session.plans.flag_rows("all", self.query_text), keep=keep)
         else:
-            self.set_items(self._grouped() if self.all else self.state.plan.rows, keep=keep)
+            rows = self.state.plan.rows
+            self.set_items(self._grouped() if self.all else self._changed_first(rows), keep=keep)
+
+    def _changed_first(self, rows: Sequence[FlagRow]) -> Sequence[FlagRow]:
+        """Return the rows with those of the changed flags behind the model and the program, so that a
+        pane of few rows shows them. The port comes last of them: it changes most and matters least.
+        """
+        changed = [row for row in rows[_FIXED_ROWS:] if self._is_changed(row)]
+        changed.sort(key=lambda row: row.name == "port")
+        others = [row for row in rows[_FIXED_ROWS:] if not self._is_changed(row)]
+        return [*rows[:_FIXED_ROWS], *changed, *others]
+
+    def _is_changed(self, row: FlagRow) -> bool:
+        key = (row.is_env, row.name)
+        return row.origin is Origin.EDITED or key in self._edits or key in self._unlike
 
     def _grouped(self) -> list[FlagRow | str]:
         """Return the rows of all flags, with a heading above each group."""
@@ -245,7 +260,7 @@ class Launch(Pane, PickList):
         name_w, value_w, default_w = self._columns(width)
         key = (item.is_env, item.name)
         edit, unlike = self._edits.get(key), self._unlike.get(key)
-        edited = item.origin is Origin.EDITED or edit is not None or unlike is not None
+        edited = self._is_changed(item)
         mark, mark_role = LEVELS.get(item.level or "", (" ", "text"))
         unset = item.origin is Origin.DEFAULT and item.value is None and not edited
         value = value_text(item.value)

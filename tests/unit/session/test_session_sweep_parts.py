@@ -12,6 +12,7 @@ import pytest
 from support.fake_host import FakeHost
 
 from workbench.bench.runner import BenchCancelled
+from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import BenchError, InputError, StoreError
 from workbench.model.plan import LaunchPlan
@@ -325,6 +326,13 @@ def test_a_resumed_sweep_measures_only_the_levels_that_are_missing() -> None:
     assert [fields["concurrency"] for fields in session.asked] == [1, 4, 16]
     with pytest.raises(InputError, match="is finished"):
         asyncio.run(session.sweeps.resume(stopped.id))
+
+
+def test_a_lost_link_stops_a_sweep_and_blames_no_level() -> None:
+    session = Levels({1: 5.0, 2: HostUnreachable("the link is cut", host="here"), 4: 9.0})
+    stopped = levels(session, [1, 2, 4])
+    assert (states(stopped), stopped.state) == (["done", "skipped", "skipped"], "stopped")
+    assert "the link is cut" in str(stopped.error) and stopped.resumable
 
 
 def test_nothing_measured_is_a_failed_sweep() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.answer_settings import flag_sets
+from workbench.hosts.base import HostUnreachable
 from workbench.model.errors import BenchError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.lazy_dataclass import dataclass
@@ -116,7 +117,7 @@ class FlagSweep(SweepDesign):
         try:
             self.parts.servers.check_startable(combination.editor.effective, combination.editor)
             run_id = await self._start(combination.editor)
-        except BenchCancelled:
+        except (BenchCancelled, HostUnreachable):
             raise
         except WorkbenchError as error:
             await self.progress.fail(run, f"not started: {error.message}")

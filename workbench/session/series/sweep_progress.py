@@ -13,6 +13,7 @@ from workbench.bench.compared_texts import no_answer
 from workbench.bench.runner import BenchCancelled
 from workbench.engines.references import nearest_text
 from workbench.engines.result_limits import limit_pct
+from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
@@ -154,13 +155,14 @@ class SweepProgress:
     ) -> Sequence[BenchResult]:
         """Measure the point with this index in `runs` runs of `bench`, which returns the id of a
         result. A run with an invalid result is repeated once. Return the results, () if a run
-        raised an error; raises BenchCancelled if the user cancels."""
+        raised an error; raises BenchCancelled if the user cancels, and HostUnreachable if the link
+        is lost."""
         self.point(index, state=PointState.MEASURING)
         found: list[BenchResult] = []
         try:
             while len(found) < runs and not (found and _useless(found[-1])):
                 found.append(await self.run_once(index, bench))
-        except BenchCancelled:
+        except (BenchCancelled, HostUnreachable):  # the value itself is not to blame
             raise
         except WorkbenchError as error:
             await self.fail(index, error.message)

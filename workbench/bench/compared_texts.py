@@ -5,7 +5,7 @@ counts."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -175,17 +175,6 @@ def _code_words(runs: Sequence[BenchResult]) -> tuple[int, int]:
         if name != Place.LONG
     ]
     return sum(one.remembered for one in places), sum(one.answers for one in places)
-
-
-def that_need_real_text(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of flags and variables among `names` whose effect a list of words does not
-    show: those of speculation and of experts."""
-    patterns = [one[0] for one in _DEPENDS_ON_TEXT if one is not _PREFIX_CACHE]
-    return tuple(
-        name
-        for name in dict.fromkeys(names)
-        if any(pattern.search(name.replace("_", "-")) for pattern in patterns)
-    )
 
 
 def content_caveat(spec: BenchSpec, differences: Sequence[Mapping[str, Any]]) -> str:

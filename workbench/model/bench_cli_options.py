@@ -27,7 +27,8 @@ def options(spec: BenchSpec, preset_id: str | None = None) -> tuple[str, ...]:
         of_the_server = option.field == "api_key_env" and value == SERVER_KEY_VARIABLE
         of_other_loads = bool(spec.command) and option.field not in FOR_OWN_COMMAND
         of_the_trace = bool(spec.trace_name) and option.field in OF_A_TRACE
-        left_out = of_the_server or of_other_loads or of_the_trace
+        of_own_prompts = option.field == "content" and bool(spec.prompts_name) and value == "words"
+        left_out = of_the_server or of_other_loads or of_the_trace or of_own_prompts
         if option.field not in _LEFT_OUT and not left_out:
             words += option.written(value)
     return tuple(words)

@@ -258,30 +258,38 @@ class BenchSpec:
     speed: float | None = field(
         default=None,
         metadata=declared(
-            "--speed FACTOR", "replay a --trace faster or slower: 2x, 0.5x", SHAPE, Factor()
+            "--speed FACTOR",
+            "replay a --trace faster or slower: 2x, 0.5x",
+            SHAPE,
+            Factor(),
         ),
     )
     first: int | None = field(
         default=None,
         metadata=declared(
-            "--first N", "replay only the first N requests of a --trace", SHAPE, OptionalWhole()
+            "--first N",
+            "replay only the first N requests of a --trace",
+            SHAPE,
+            OptionalWhole(),
         ),
     )
     # from the first request of the trace to the last one, at the speed of this run; None: no trace
     trace_s: float | None = None
     # share of the trace's prompt tokens that a prefix cache without limit would reuse
     trace_reuse: float | None = None
-    # Of synthetic prompts. Results of earlier versions do not name it: their prompts were words.
+    # Of synthetic prompts. Results of earlier versions do not name it: their prompts were words. A
+    # new benchmark has text (session/bench/spec.py).
     content: str = field(
         default="words",
         metadata=declared(
             "--content",
-            "what synthetic prompts are made of: a list of common words (default), or excerpts of "
-            "real text (prose, code, JSON, several languages)",
+            "what synthetic prompts are made of: excerpts of real text (default: prose, code, JSON, "
+            "several languages), or a list of common words",
             SHAPE,
             Choice(("words", "text")),
             label="prompts made of",
             hint="common words or real text",
+            always_written=True,
         ),
     )
     # the texts of the content "text", for the process of the load client; never stored

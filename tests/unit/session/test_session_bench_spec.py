@@ -11,7 +11,7 @@ import pytest
 
 from workbench.model.errors import InputError
 from workbench.model.preset import Benchmark
-from workbench.session.bench.spec import spec_from
+from workbench.session.bench.spec import spec_from, with_content
 
 SUGGESTED = Benchmark(concurrency=[4, 16], requests=12, max_tokens=200, input_tokens=100, warmup=3)
 
@@ -224,7 +224,8 @@ def test_a_preset_with_an_slo_that_is_none_says_what_one_is() -> None:
 
 
 def test_the_content_of_synthetic_prompts() -> None:
-    assert spec_from(None, {"content": "text"}).has_real_text
+    assert spec_from(None, {}).has_real_text and spec_from(SUGGESTED, {}).has_real_text
+    assert not spec_from(None, {"content": "words"}).has_real_text
     with pytest.raises(InputError, match="'prose' is not a valid value of content"):
         spec_from(None, {"content": "prose"})
 
@@ -238,3 +239,16 @@ def test_own_prompts_and_commands_have_their_own_content(tmp_path: Path) -> None
     ):
         with pytest.raises(InputError, match=whose):
             spec_from(None, {**given, "content": "text"})
+        assert spec_from(None, given).content == "words"
+
+
+def test_a_series_names_the_content_of_prompts_that_it_does_not_have_otherwise() -> None:
+    assert with_content({"requests": 4}, "text") == {"requests": 4, "content": "text"}
+    for given in (
+        {"content": "words"},
+        {"prompts_file": "mine.jsonl"},
+        {"trace_file": "day.csv"},
+        {"prompts": ('"hi"',), "prompts_name": "mine.jsonl (1 prompts, sha256 0)"},
+        {"command": ("true",)},
+    ):
+        assert with_content(given, "text") == given

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,41 +122,42 @@ def test_a_trace_is_found_from_another_directory_and_says_how_long_it_takes(
     asyncio.run(_on_a_session(scenario))
 
 
-def test_speculation_and_experts_are_measured_with_real_text(clean_environment: None) -> None:
+def test_an_experiment_keeps_the_content_of_its_prompts(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stored experiment that names no content was made by an older Workbench with words."""
+
     class Seen(Exception):
         pass
 
-    experts = Arm(sets=("enable-expert-parallel=true",))
-    cases: tuple[tuple[Arm, Arm, dict[str, str], str | None], ...] = (
-        (Arm(), Arm(sets=('speculative-config={"method": "ngram"}',)), {}, "text"),
-        (Arm(), experts, {"content": "words"}, "words"),
-        (experts, Arm(), {}, "text"),
-        (Arm(), Arm(sets=("enable-prefix-caching=false",)), {}, None),
-        (Arm(), Arm(sets=("max-num-seqs=16",)), {}, None),
-    )
-    stored: list[Experiment] = []
-
     async def scenario(session: Session) -> None:
         await session.plans.load_preset("vllm-any")
-        told = 0
+        experiments = session.experiments
+        spec = experiments.spec(*ARMS, bench=SHAPE)
+        assert spec.bench == {**SHAPE, "content": "text"}
+        assert experiments.spec(*ARMS, bench={"content": "words"}).bench == {"content": "words"}
+        seen: list[Experiment] = []
 
-        async def opened(number: int) -> None:
-            stored.append(await session.experiments.get(number))
+        async def conduct(experiment: Experiment, sides: object) -> Experiment:
+            seen.append(experiment)
             raise Seen
 
-        def count(state: SessionState, changed: frozenset[str]) -> None:
-            nonlocal told
-            notice = state.notice if "notice" in changed else None
-            told += notice is not None and "excerpts of real text" in notice.text
-
-        session.subscribe(count)
-        for a, b, bench, _ in cases:
+        monkeypatch.setattr(experiments, "_conduct", conduct)
+        for bench in (SHAPE, spec.bench):
+            stored = Experiment(
+                0,
+                0.0,
+                "sim:rtx-pro-6000",
+                replace(spec, bench=bench),
+                state=SeriesState.STOPPED,
+                simulated=True,
+            )
+            number = experiments.db.add(stored).id
             with pytest.raises(Seen):
-                await session.experiments.run(a, b, bench={**SHAPE, **bench}, opened=opened)
-        assert told == 2
+                await experiments.resume(number)
+        assert [one.spec.bench["content"] for one in seen] == ["words", "text"]
 
     asyncio.run(_on_a_session(scenario))
-    assert [one.spec.bench.get("content") for one in stored] == [one[3] for one in cases]
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ def test_a_shape_is_kept_without_secrets_and_names_its_file_from_anywhere(
         "prompts_file": str(tmp_path / "p.jsonl"),
         "extra_body": {"api_key": MASK},
     }
+    assert stored_shape({"requests": 4}) == {"requests": 4, "content": "text"}
 
 
 @pytest.mark.parametrize(

@@ -98,8 +98,6 @@ class Bench:
         spec = self.defaults()
         # may be a preset's own word
         fields = {name: getattr(spec, name) for name in REPEATED if name != "profile"}
-        if spec.content == "words":
-            del fields["content"]  # an experiment may need real text
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
 
     def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:

@@ -22,6 +22,10 @@ OPEN_STREAMS = 256  # limit of requests in flight at a rate; reaching it distort
 DEFAULT_STREAMS = 8  # of conversations
 OPEN_S = 30.0  # duration of a rate without a given end
 UNCOUNTED = 1_000_000  # requests of a run that ends by time
+WORDS, TEXT = "words", "text"  # content of synthetic prompts; without any, they are text
+_OWN_TEXT = ("prompts", "prompts_name", "command")  # fields of loads without synthetic prompts
+# fields of a load, as a series has them, that decide what its prompts are made of
+_DECIDE_TEXT = ("content", *_OWN_TEXT, "prompts_file", "trace", "trace_name", "trace_file")
 _OWN_OPTIONS = {  # fields of a request that only these options may set
     "model": "--model NAME",
     "messages": "--prompts FILE",
@@ -37,6 +41,14 @@ def with_absolute_paths(bench: Mapping[str, Any]) -> dict[str, Any]:
     may be resumed in another directory."""
     paths = {name: bench[name] for name in ("prompts_file", "trace_file") if bench.get(name)}
     return {**bench, **{name: str(Path(path).absolute()) for name, path in paths.items()}}
+
+
+def with_content(bench: Mapping[str, Any], content: str) -> dict[str, Any]:
+    """Return the fields of a load with this content of its prompts, unless they decide it already. A
+    series stores it, so that the prompts stay the same when it is resumed by a later version."""
+    if any(bench.get(name) for name in _DECIDE_TEXT):
+        return dict(bench)
+    return {**bench, "content": content}
 
 
 def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> BenchSpec:
@@ -63,7 +75,8 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     _check(given)
     _check_content(given)
     base |= _derived_counts(given)
-    merged = {**base, **given}
+    own = any(given.get(name) for name in _OWN_TEXT)
+    merged = {"content": WORDS if own else TEXT, **base, **given}
     if merged.get("endpoint") == "embeddings":
         merged |= {"stream": False, "max_tokens": 1}
     _check(merged)
@@ -108,7 +121,7 @@ def _check_slo(merged: dict[str, Any]) -> None:
 def _check_content(given: Mapping[str, Any]) -> None:
     """Raise InputError if the user wants real text and gave the content of the prompts too."""
     own = next((name for name in ("prompts", "command") if given.get(name)), None)
-    if own is None or given.get("content", "words") == "words":
+    if own is None or given.get("content", WORDS) == WORDS:
         return
     whose = "a prompts file" if own == "prompts" else "your own command"
     raise InputError(
@@ -163,7 +176,7 @@ def _trace(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
     for name, option in OF_A_TRACE.items():
         value = given.get(name)
-        if value and not (name == "content" and value == "text"):
+        if value and not (name == "content" and value == TEXT):
             raise InputError(
                 f"a trace decides when and what is sent, so {option} has no effect beside it",
                 next_step=f"leave out {option}",
@@ -196,7 +209,7 @@ def _trace(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
             next_step=f"give --first N, --seconds S, or --speed {lasts_s / LONGEST_RUN_S:,.0f}x "
             "and more",
         )
-    return fields | {"trace_s": lasts_s, "content": "text"}
+    return fields | {"trace_s": lasts_s, "content": TEXT}
 
 
 def _conversation_fields(conversations: int, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +231,7 @@ def _conversation_fields(conversations: int, given: Mapping[str, Any]) -> dict[s
             f"{count_of(conversations, 'conversation')} cannot keep {streams} streams busy",
             next_step=f"give --concurrency {conversations} or less, or more conversations",
         )
-    return {"concurrency": min(streams, conversations), "endpoint": "chat", "content": "words"}
+    return {"concurrency": min(streams, conversations), "endpoint": "chat", "content": WORDS}
 
 
 def _check_no_trace(given: Mapping[str, Any]) -> None:

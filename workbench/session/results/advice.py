@@ -23,6 +23,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import MASK
 from workbench.model.settings import GpuSettings, parse_word
+from workbench.session.bench.spec import WORDS
 from workbench.session.conditions import gpus_of
 from workbench.store.quality_db import QualityDb
 
@@ -252,8 +253,8 @@ def options_of(finding: Finding, result: BenchResult) -> dict[str, Any]:
             next_step="run `workbench experiment` with these changes and --prompts or --trace",
         )
     shape = {name: getattr(spec, name) for name in REPEATED if name not in _NOT_REPEATED}
-    if spec.content == "words":
-        del shape["content"]  # the change may need real text
+    if spec.content == WORDS:
+        del shape["content"]  # the effect of the change may be another one on real text
     thrifty = bool(finding.settings) or (finding.expected_gain or "").endswith(THRIFT)
     return {
         "metric": "tok_per_joule" if thrifty else "output_tok_s",

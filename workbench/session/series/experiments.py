@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
 from workbench.bench import twins
-from workbench.bench.compared_texts import that_need_real_text
 from workbench.engines.answer_settings import plan_changes
 from workbench.model.errors import BenchError, InputError, StoreError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec, RunState
-from workbench.model.findings import Level
 from workbench.model.secrets import mask_argv, mask_plan
 from workbench.model.series_state import SeriesState
-from workbench.session.bench.spec import with_absolute_paths
+from workbench.session.bench.spec import TEXT, WORDS, with_absolute_paths, with_content
 from workbench.session.hosts.names import check_same_host
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.experiment_arms import Arms
@@ -49,9 +47,6 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 _EXPERIMENT = "experiment"
-_CONTENT = (  # fields of a load that decide what its prompts are made of
-    *("content", "prompts", "prompts_file", "trace", "trace_file", "command"),
-)
 _BETWEEN_S = 4.0  # stop, warm-up and reading around one benchmark, if nothing better is known
 
 
@@ -153,8 +148,7 @@ class Experiments:
         preset_id = (
             plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
         )
-        if "bench" in options:
-            options["bench"] = with_absolute_paths(options["bench"])
+        options["bench"] = with_content(with_absolute_paths(options.get("bench", {})), TEXT)
         given = {"preset_id": preset_id, **options}
         body = asdict(mask_plan(plan)) if plan else {}
         spec = design.checked(ExperimentSpec(_masked(a), _masked(b), body, **given))
@@ -260,25 +254,6 @@ class Experiments:
             raise
         return editor
 
-    def _with_content(
-        self, a: Arm, b: Arm, bases: Bases, options: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        """Return the options of an experiment, with real text as the content of the prompts if the
-        effect of what A and B differ in depends on it and the user chose no content."""
-        bench = options.get("bench", {})
-        if any(bench.get(name) for name in _CONTENT):
-            return dict(options)
-        plans = [self._plan_of(name, arm, bases) for name, arm in (("A", a), ("B", b))]
-        found = that_need_real_text(_differing(*plans))
-        if not found:
-            return dict(options)
-        self._core.notify(
-            Level.INFO,
-            f"the prompts are excerpts of real text, because the effect of {', '.join(found)} on a "
-            "list of words is another one",
-        )
-        return {**options, "bench": {**bench, "content": "text"}}
-
     # ---- carried out
 
     async def run(
@@ -298,7 +273,7 @@ class Experiments:
         async with self._alone():
             if not bases:
                 a, b, bases = await self.targets.look_up(a, b)
-            spec = self.spec(a, b, **self._with_content(a, b, bases, options))
+            spec = self.spec(a, b, **options)
             if a.target is None:
                 await self._find_engine()
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
@@ -363,6 +338,8 @@ class Experiments:
                 stored.spec,
                 max_minutes=max_minutes,
                 pairs=stored.spec.pairs if pairs is None else pairs,
+                # an older Workbench named no content, and its prompts were words
+                bench=with_content(stored.spec.bench, WORDS),
             )
             experiment = self._resumable(replace(stored, spec=design.checked(spec)))
             if experiment.state == SeriesState.DONE or (
@@ -527,15 +504,6 @@ def _changed_answers(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str
     """Return the settings in which the answers of A and B may differ. A server of which only the
     address is known (None) may differ in all of them."""
     return ("address",) if a is None or b is None else plan_changes(a, b)
-
-
-def _differing(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str]:
-    """Return the names of the flags and variables in which two plans differ; none if one of the
-    servers is known by its address only."""
-    if a is None or b is None:
-        return ()
-    x, y = ({one.name: one.value for one in (*plan.flags, *plan.env)} for plan in (a, b))
-    return [name for name in {**x, **y} if x.get(name) != y.get(name)]
 
 
 def _masked(arm: Arm) -> Arm:

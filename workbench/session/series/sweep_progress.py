@@ -19,7 +19,7 @@ from workbench.model.errors import StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_data
 from workbench.model.sweep import UNFINISHED, PointState
-from workbench.session.bench.spec import with_absolute_paths
+from workbench.session.bench.spec import TEXT, with_absolute_paths, with_content
 from workbench.session.series.conduct import Design, Stopped, TimeLimit
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def stored_shape(bench: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of BenchSpec as a sweep stores them: secrets are masked, and paths of
-    prompts and traces are absolute."""
+    """Return fields of BenchSpec as a sweep stores them: secrets are masked, paths of prompts and
+    traces are absolute, and the content of the prompts is named."""
     masked: dict[str, Any] = mask_data(bench)
-    return with_absolute_paths(masked)
+    return with_content(with_absolute_paths(masked), TEXT)

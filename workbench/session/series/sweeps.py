@@ -22,6 +22,7 @@ from workbench.model.sweep import (
     SweepSpec,
     resumed,
 )
+from workbench.session.bench.spec import WORDS, with_content
 from workbench.session.hosts.names import check_same_host
 from workbench.session.series.concurrency_sweep import (
     plan_concurrency_sweep,
@@ -325,7 +326,8 @@ class Sweeps:
                 f"{which} cannot be resumed: its inputs contain a secret, which is not stored",
                 next_step="start a new sweep",
             )
-        return sweep.spec
+        # an older Workbench named no content, and its prompts were words
+        return replace(sweep.spec, bench=with_content(sweep.spec.bench, WORDS))
 
 
 def _reason(cause: BaseException | None) -> str | None:

@@ -488,6 +488,19 @@ def test_details_are_folded_and_checked(drive: Any) -> None:
     drive(scenario, stage="ready")
 
 
+@pytest.mark.slow
+def test_a_trace_is_replayed_with_its_own_times_and_lengths(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("b", "ctrl+o", *["down"] * 9, *"day.csv", "down", *"2x", "down", "9")
+        assert "replays day.csv: its first 9 requests, each at its time" in d.text
+        await d.press("enter")
+        made = d.session.called("bench")[0][1]
+        assert (made["trace_file"], made["speed"], made["first"]) == ("day.csv", 2.0, 9)
+        assert set(made) == {"trace_file", "speed", "first", "warmup", "seconds"}
+
+    drive(scenario, stage="ready", size=(80, 24))
+
+
 def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any) -> None:
     session = FakeSession()
 

@@ -253,6 +253,8 @@ class BenchSpec:
             "Azure LLM CSV or a BurstGPT CSV, or ShareGPT's conversations turn by turn",
             SHAPE,
             argument="trace_file",
+            label="trace file",
+            hint="recorded traffic, at its times",
         ),
     )
     speed: float | None = field(
@@ -262,6 +264,8 @@ class BenchSpec:
             "replay a --trace faster or slower: 2x, 0.5x",
             SHAPE,
             Factor(),
+            label="speed of the trace",
+            hint="2x; empty: as recorded",
         ),
     )
     first: int | None = field(
@@ -271,6 +275,8 @@ class BenchSpec:
             "replay only the first N requests of a --trace",
             SHAPE,
             OptionalWhole(),
+            label="first of the trace",
+            hint="requests; empty: all",
         ),
     )
     # from the first request of the trace to the last one, at the speed of this run; None: no trace

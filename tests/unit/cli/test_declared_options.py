@@ -115,9 +115,16 @@ def test_the_hints_of_the_form_are_whole_at_80_columns() -> None:
 @given(st.fixed_dictionaries({o.dest: values_of(o) for o in IN_FORM}))
 def test_the_form_reads_what_it_shows(load: dict[str, Any]) -> None:
     texts = {name: text_of(value) for name, value in load.items()}
+    of_trace = {"speed": load.pop("speed"), "first": load.pop("first")}
+    of_trace["trace_file"] = load.pop("trace_file")
     content = load.pop("content")
-    assert overrides(texts) == load, "a prompts file has its own content"
-    assert overrides({**texts, "prompts_file": ""})["content"] == content
+    no_trace = {**texts, "trace_file": ""}
+    assert overrides(no_trace) == load, "a prompts file has its own content"
+    assert overrides({**no_trace, "prompts_file": ""})["content"] == content
+    replayed = {**of_trace, "warmup": load["warmup"], "seconds": load["seconds"]}
+    assert overrides({**texts, "prompts_file": ""}) == replayed
+    with pytest.raises(InputError, match="exclude each other"):
+        overrides(texts)
 
 
 @given(

@@ -10,7 +10,7 @@ from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
 from workbench.model.declared_options import DeclaredOption
 from workbench.model.errors import InputError
-from workbench.model.load_spec import OPTIONS
+from workbench.model.load_spec import OF_A_TRACE, OPTIONS
 from workbench.tui.cells import Row, paragraph
 from workbench.tui.modals.declared_fields import field_of, text_of, value_of
 from workbench.tui.modals.form import Field, Form, Values
@@ -22,7 +22,12 @@ STANDING = {  # source of the first values -> its description
     "standard": "Workbench's standard",
 }
 IN_FORM = tuple(option for option in OPTIONS if option.label)
-_BY_PROFILE = tuple(option.field for option in IN_FORM if not option.argument)
+_ONLY_OF_A_TRACE = ("speed", "first")
+_BY_PROFILE = tuple(
+    option.field
+    for option in IN_FORM
+    if not option.argument and option.field not in _ONLY_OF_A_TRACE
+)
 _ALWAYS_SHOWN = ("concurrency", "requests")  # the other fields are details
 
 
@@ -36,6 +41,10 @@ def overrides(values: Values) -> dict[str, Any]:
         made[option.dest] = value_of(option, values)
         if not option.argument:
             option.check(made[option.dest])
+    if made["trace_file"]:
+        return _of_a_trace(made)
+    for name in ("trace_file", *_ONLY_OF_A_TRACE):
+        del made[name]
     if made["rate"] is None:
         del made["arrival"]
     if made["prompts_file"]:
@@ -43,6 +52,15 @@ def overrides(values: Values) -> dict[str, Any]:
     else:
         del made["prompts_file"]
     return made
+
+
+def _of_a_trace(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that have an effect beside a trace. Its streams are those of a trace: the
+    form's number is that of a load without one. Raise InputError for a second source of prompts."""
+    if made["prompts_file"]:
+        raise InputError("a trace and a prompts file exclude each other: leave one of them empty")
+    without = (*OF_A_TRACE, "prompts_file", "profile", "concurrency")
+    return {name: value for name, value in made.items() if name not in without}
 
 
 class BenchForm(Form):
@@ -88,7 +106,8 @@ class BenchForm(Form):
 
 
 def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
-    value = "" if option.argument else getattr(spec, option.field)
+    of_a_file = option.argument or option.field in _ONLY_OF_A_TRACE  # which is named each time
+    value = "" if of_a_file else getattr(spec, option.field)
     return field_of(option, value, detail=option.dest not in _ALWAYS_SHOWN)
 
 
@@ -100,6 +119,8 @@ def _fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, 
 
 def _check(values: Values) -> None:
     made = overrides(values)
+    if "trace_file" in made:
+        return
     streams, requests = made["concurrency"], made["requests"]
     if made["rate"] is None and streams > requests:
         raise InputError(
@@ -114,6 +135,8 @@ def _folded_values(values: Values, width: int) -> list[Row]:
         made = overrides(values)
     except InputError:  # enter shows the error
         return []
+    if "trace_file" in made:
+        return paragraph(_replay_text(made), width, "dim", "  ")
     kind = " of real text" if made.get("content") == "text" else ""
     what = made.get("prompts_file") or f"{made['input_tokens']} prompt tokens{kind}"
     loop = (
@@ -129,3 +152,14 @@ def _folded_values(values: Values, width: int) -> list[Row]:
         f"{warm}{cache}"
     )
     return paragraph(text, width, "dim", "  ")
+
+
+def _replay_text(made: Mapping[str, Any]) -> str:
+    """Return what a benchmark with a trace does. The other fields have no effect on it."""
+    first = "" if made["first"] is None else f"its first {made['first']} requests, "
+    speed = "" if made["speed"] is None else f", at {made['speed']:g} times the speed"
+    end = "" if made["seconds"] is None else f", at most {made['seconds']:g} s"
+    return (
+        f"replays {made['trace_file']}: {first}each at its time and with its lengths{speed}{end}; "
+        f"warm-up {count_of(made['warmup'], 'request')}"
+    )

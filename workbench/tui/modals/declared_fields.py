@@ -7,7 +7,9 @@ from typing import Any
 from workbench.model.declared_options import (
     Choice,
     DeclaredOption,
+    Factor,
     Number,
+    OptionalWhole,
     Switch,
     Whole,
     number_text,
@@ -43,6 +45,10 @@ def value_of(option: DeclaredOption, values: Values) -> Any:
     """Return the value of the option's field in the form. Raise InputError if it is invalid."""
     name, label = option.dest, option.label
     match option.kind:
+        case OptionalWhole() | Factor() if not values[name].strip():
+            return None
+        case Factor() as kind:
+            return kind.parse(values[name])
         case Whole(least=least):
             return whole_number(values, name, label, max(0, least))
         case Number(unit=unit):

@@ -21,6 +21,7 @@ from workbench.model.errors import InputError, SettingsError
 from workbench.model.experiment import Arm
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import ClockRange, GpuSettings
+from workbench.model.sweep import SweepPoint
 from workbench.tui.cells import row_width
 from workbench.tui.modals import sweep_form
 from workbench.tui.modals.experiment_form import Wanted, arms_of, line_of, parse_arm
@@ -28,7 +29,7 @@ from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import design_text, experiment_rows
 from workbench.tui.widgets.interval import Axis, axis_for, bar
 from workbench.tui.widgets.plot import Point, curve, positions
-from workbench.tui.widgets.sweep import sweep_rows
+from workbench.tui.widgets.sweep import map_rows, sweep_rows
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 PAGES = [
@@ -499,6 +500,33 @@ def test_a_trace_is_replayed_with_its_own_times_and_lengths(drive: Any) -> None:
         assert set(made) == {"trace_file", "speed", "first", "warmup", "seconds"}
 
     drive(scenario, stage="ready", size=(80, 24))
+
+
+def test_the_map_of_a_search_for_users_shows_its_levels_and_where_the_server_is() -> None:
+    verdicts = {8: "holds", 16: "holds", 20: "open", 24: "fails"}
+    points = tuple(
+        SweepPoint(
+            f"{users} users",
+            float(users),
+            "done",
+            tok_s=1500 * users / (users + 12),
+            tok_per_joule=2 + users / 30,
+            slo_verdict=verdict,
+            gpus=2,
+        )
+        for users, verdict in verdicts.items()
+    )
+    search = replace(canned_sweep(), kind="users", name="users", points=points, knee=1)
+    for width, live in ((116, (40.0, 400.0)), (76, None)):
+        rows = map_rows(search, width, 14, live)
+        text = "\n".join("".join(t for t, _ in row) for row in rows)
+        assert len(rows) <= 14 and all(row_width(row) <= width for row in rows)
+        assert "tok/s per GPU over tok/s per user" in text and "tok/J over tok/s per user" in text
+        assert "53.6" in text  # 1,500 * 16 / 28 / 16
+        assert ("@ now" in text) is (live is not None)
+        assert text.count("◆") == 3 and text.count("○") == 3 and "│ SLO" in text
+    unread = replace(search, points=tuple(replace(p, gpus=None) for p in points))
+    assert "tok/s over users" in "".join(t for t, _ in map_rows(unread, 116, 14)[0])
 
 
 def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any) -> None:

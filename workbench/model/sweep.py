@@ -51,6 +51,7 @@ class SweepPoint:
     # all limits
     slo_verdict: str | None = None
     slo_pct: float | None = None
+    gpus: int | None = None  # that the server used; None: not read, or by an older Workbench
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.model.bench import KEPT_ONE_OF, P99_VALUES, BenchSummary, MetricChange
+from workbench.model.counts import count_of
 from workbench.model.metrics import metric_title
-from workbench.model.sweep import Sweep, SweepPoint
+from workbench.model.operating_map import map_of
+from workbench.model.sweep import USERS, Sweep, SweepPoint
 from workbench.report import svg
 from workbench.report.blocks import PlotBlock
 from workbench.report.format_values import change, number
@@ -156,8 +158,8 @@ def sweep(swept: Sweep) -> list[PlotBlock]:
         return []
     axis, x_of, names = _sweep_axis(swept, done)
     knee = knee_of(swept)
-    marks = [(x_of[knee.label], "knee")] if knee is not None and knee in done else []
-    plots: list[PlotBlock] = []
+    marks = [(x_of[knee.label], swept.finds)] if knee is not None and knee in done else []
+    plots = _operating_map(swept)
     for unit, lines in _SWEEP_PLOTS:
         series = []
         for field, label, color in lines:
@@ -174,6 +176,42 @@ def sweep(swept: Sweep) -> list[PlotBlock]:
         )
         drawn = svg.chart(title, axis, y, series, height=240, marks=marks, x_names=names)
         plots.append(PlotBlock(drawn, f"{title}."))
+    return plots
+
+
+def _operating_map(swept: Sweep) -> list[PlotBlock]:
+    """Return plots of what a GPU gives, in tokens per second and per joule, over what a user gets.
+    Vertical lines show between which levels the SLO ends."""
+    found = map_of(swept)
+    if found is None or len(found.points) < 2:
+        return []
+    who = "user" if swept.kind == USERS else "stream"
+    most = max(point.user_tok_s for point in found.points)
+    axis = svg.SvgAxis(f"tok/s per {who}", 0.0, most * 1.05)
+    ends = ((found.holds, "holds"), (found.fails, "fails"))
+    marks = [
+        (end.user_tok_s, f"{said} {count_of(int(end.users), who)}") for end, said in ends if end
+    ]
+    plots = []
+    for unit, title, name in (
+        ("tok/s", "Tokens per second of a GPU", "gpu_tok_s"),
+        ("tok/J", "Tokens per joule", "tok_per_joule"),
+    ):
+        values = [(point.user_tok_s, getattr(point, name)) for point in found.points]
+        known = [(x, y) for x, y in values if y is not None]
+        if len(known) < 2:
+            continue
+        up = svg.SvgAxis(unit, 0.0, max(y for _, y in known) * 1.08)
+        caption = f"{title} over tokens per second of a {who}"
+        lines = [svg.Series(known, dots=True)]
+        drawn = svg.chart(caption, axis, up, lines, height=240, marks=marks)
+        few, many = (count_of(int(found.points[n].users), who) for n in (0, -1))
+        plots.append(
+            PlotBlock(
+                drawn,
+                f"Operating map: {caption[0].lower()}{caption[1:]}, from {few} (right) to {many}.",
+            )
+        )
     return plots
 
 

@@ -241,8 +241,15 @@ def point_values(results: Sequence[BenchResult]) -> dict[str, Any]:
         "state": PointState.FAILED if error else PointState.DONE,
         "error": error,
         "result_ids": tuple(result.id for result in results),
+        "gpus": _gpu_count(results),
         **{name: _mean([one[name] for one in each]) for name in each[0]},
     }
+
+
+def _gpu_count(results: Sequence[BenchResult]) -> int | None:
+    """Return how many GPUs the server used. None if they were not read, or not always as many."""
+    counts = {len(r.summary.gpu.gpus) if r.summary.gpu else 0 for r in results}
+    return next(iter(counts)) or None if len(counts) == 1 else None
 
 
 def _values(summary: BenchSummary) -> dict[str, float | None]:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from workbench.model.operating_map import live_point, map_of
+from workbench.model.sweep import USERS
 from workbench.tui.cells import Row
 from workbench.tui.formats import progress_text
 from workbench.tui.interval_trails import Trail
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.widgets.experiment import experiment_rows
-from workbench.tui.widgets.sweep import plots, sweep_rows
+from workbench.tui.widgets.sweep import map_rows, sweep_rows
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -217,9 +219,19 @@ class SweepPage(Live):
         )
 
     def _plots(self, s: Sweep, width: int, height: int) -> list[Row]:
-        """Return the plots of the sweep. Draw the plots again only if a point, the size, or the
-        knee (the point beyond which more gains little) has changed."""
-        key = (s.points, s.knee, width, height)
+        """Return the plots of the sweep. Draw the plots again only if a point, the size, the knee
+        (the point beyond which more gains little) or the place of the server has changed."""
+        live = self._live(s)
+        key = (s.points, s.knee, width, height, live)
         if key != self._plotted[0]:
-            self._plotted = key, plots(s, width, height)
+            self._plotted = key, map_rows(s, width, height, live)
         return self._plotted[1]
+
+    def _live(self, s: Sweep) -> tuple[float, float] | None:
+        """Return where the server of a search for users is now, as tokens per second of a user and
+        of a GPU. Steps of a fiftieth: plotting takes long."""
+        found = map_of(s) if s.kind == USERS else None
+        now = live_point(s, self.state.engine, found.gpus) if found is not None else None
+        if now is None:
+            return None
+        return float(f"{now.user_tok_s:.2g}"), float(f"{now.gpu_tok_s:.2g}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CURVE = frozenset("▖▗▘▝▀▄▌▐▚▞▙▛▜▟█")
 POINT, KNEE = G.on, "◆" if G is not ASCII else "#"
+NOW = "@"  # where a server is now
 PLAIN = str.maketrans(
     {**dict.fromkeys("┌┐└┘┤├┬┴┼", "+"), "─": "-", "│": "|", **dict.fromkeys(CURVE, ".")}
 )
@@ -135,10 +136,13 @@ def curve(
     joined: bool = True,
     role: str = "spark",
     named: str = "",
+    beside: Sequence[Point] = (),
+    limit: float | None = None,
 ) -> list[Row]:
     """Return a plot in `height` rows, of which the first is the title. With `joined`, a line in the
     style of `role` connects the points. If `named` is not "", the title also has the character that
-    marks the knee of a sweep, followed by `named`, the rule by which the knee was found."""
+    marks the knee of a sweep, followed by `named`, the rule by which the knee was found. No line
+    goes through the points `beside` the others. `limit` is the x of a vertical line."""
     head: Row = ((cut(title, width), "strong"),)
     if named:
         head = (
@@ -148,11 +152,18 @@ def curve(
         )
     if width < LEAST[0] or height < LEAST[1] or not points:
         return [head]
-    lines = _drawn(points, width, height - 1, joined)
+    lines = _drawn(points, width, height - 1, joined, beside, limit)
     return [head, *(_coloured(line, role) for line in lines)]
 
 
-def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> list[str]:
+def _drawn(
+    points: Sequence[Point],
+    width: int,
+    height: int,
+    joined: bool,
+    beside: Sequence[Point],
+    limit: float | None,
+) -> list[str]:
     import plotext
 
     figure = plotext.figure
@@ -162,13 +173,19 @@ def _drawn(points: Sequence[Point], width: int, height: int, joined: bool) -> li
     plotext.terminal.limit(False, False)
     figure.plot_size(width, height)
     x, y = [p.x for p in points], [p.y for p in points]
-    low, high, ticks = _nice(min(y), max(y), max(2, height // 4))
+    every = [*points, *beside]
+    heights = [p.y for p in every]
+    low, high, ticks = _nice(min(heights), max(heights), max(2, height // 4))
     if joined and len(points) > 1:
         line = figure.signal(x, y, marker="hd")
         line.lines()
         figure.draw(line)
-    for sign in dict.fromkeys(p.sign for p in points):
-        chosen = [p for p in points if p.sign == sign]
+    if limit is not None:
+        line = figure.signal([limit, limit], [low, high], marker=G.rule)
+        line.lines()
+        figure.draw(line)
+    for sign in dict.fromkeys(p.sign for p in every):
+        chosen = [p for p in every if p.sign == sign]
         figure.draw(figure.signal([p.x for p in chosen], [p.y for p in chosen], marker=sign))
     figure.ruler("y").lim(low, high)
     if len(set(x)) == 1:
@@ -232,7 +249,7 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
 
 
 def _coloured(line: str, role: str) -> Row:
-    signs = {POINT: "strong", KNEE: "warnb", "A": "a", "B": "b"}
+    signs = {POINT: "strong", KNEE: "warnb", NOW: "warnb", "A": "a", "B": "b"}
     inside = any(c in line for c in "│┤|+")  # not the row of labels
     if not inside:
         return merged((char, "dim") for char in line)

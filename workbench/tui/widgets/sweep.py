@@ -6,14 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.operating_map import map_of
 from workbench.model.settings import SWEPT
-from workbench.tui.cells import Row, fit, row_width, spread
-from workbench.tui.formats import left_text
+from workbench.model.sweep import USERS
+from workbench.tui.cells import Row, cut, fit, row_width, spread
+from workbench.tui.formats import figure, left_text
+from workbench.tui.glyphs import G
 from workbench.tui.widgets.experiment import STATES
+from workbench.tui.widgets.plot import KNEE, NOW, POINT, Point, curve, positions
 
 if TYPE_CHECKING:
+    from workbench.model.operating_map import OperatingMap
     from workbench.model.sweep import Sweep, SweepPoint
 
+SIGNS = {"holds": POINT, "open": G.off, "fails": "x"}  # of the levels on the operating map
 LEAST_PLOT_ROWS = 9
 MOST_PLOT_ROWS = 22
 SETTLING = {
@@ -50,7 +56,7 @@ def sweep_rows(
     rows += block_rows(series_blocks.sweep_notes(s), width)
     # below the last row if there is no room
     room = max(LEAST_PLOT_ROWS, min(MOST_PLOT_ROWS, height - len(rows) - 1))
-    return [*rows, (), *(draw or plots)(s, width, room)]
+    return [*rows, (), *(draw or map_rows)(s, width, room)]
 
 
 def doing_text(s: Sweep, doing: str) -> str:
@@ -84,6 +90,68 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     return spread(tuple(left), tuple(right), width)
 
 
+def map_rows(
+    s: Sweep, width: int, height: int, live: tuple[float, float] | None = None
+) -> list[Row]:
+    """Return the operating map of a search for users: what a GPU gives over what a user gets, in
+    tokens per second and, beside it, per joule. `live` is where the server is now, as tokens per
+    second of a user and of a GPU. Return the plots of any other sweep, and of a search whose GPUs
+    were not read."""
+    found = map_of(s) if s.kind == USERS else None
+    if found is None:
+        return plots(s, width, height)
+    legend = (
+        f"  {SIGNS['holds']} holds  {KNEE} the most  {SIGNS['open']} open  {SIGNS['fails']} fails"
+    )
+    legend += f"  {G.rule} SLO" if found.holds and found.fails else ""
+    legend += f"  {NOW} now" if live else ""
+    last: list[Row] = [((cut(legend, width), "dim"),)]
+    if all(point.tok_per_joule is None for point in found.points):
+        return [*_map_plot(found, "gpu_tok_s", "tok/s per GPU", width, height - 1, live), *last]
+    half = (width - 3) // 2
+    left = _map_plot(found, "gpu_tok_s", "tok/s per GPU", half, height - 1, live)
+    right = _map_plot(found, "tok_per_joule", "tok/J", half, height - 1)
+    return [*_side_by_side(left, right, half), *last]
+
+
+def _map_plot(
+    found: OperatingMap,
+    name: str,
+    title: str,
+    width: int,
+    height: int,
+    live: tuple[float, float] | None = None,
+) -> list[Row]:
+    points = [
+        Point(
+            p.user_tok_s,
+            getattr(p, name),
+            figure(p.user_tok_s),
+            KNEE if p is found.holds else SIGNS.get(p.slo_verdict or "", POINT),
+        )
+        for p in found.points
+        if getattr(p, name) is not None
+    ]
+    limit = None
+    if found.holds is not None and found.fails is not None:
+        limit = (found.holds.user_tok_s + found.fails.user_tok_s) / 2
+    return curve(
+        points,
+        width,
+        height,
+        f"{title} over tok/s per user",
+        role="spark" if name == "gpu_tok_s" else "warn",
+        beside=[Point(*live, "", NOW)] if live else (),
+        limit=limit,
+    )
+
+
+def _side_by_side(left: list[Row], right: list[Row], half: int) -> list[Row]:
+    rows = max(len(left), len(right))
+    both = zip(left + [()] * (rows - len(left)), right + [()] * (rows - len(right)), strict=True)
+    return [(*fit(a, half), ("   ", "text"), *fit(b, half)) for a, b in both]
+
+
 def plots(s: Sweep, width: int, height: int) -> list[Row]:
     """Return plots of throughput and efficiency, side by side. Latency replaces efficiency in a
     sweep of the concurrency, or if too few points have a power reading. Failed points are not
@@ -105,16 +173,12 @@ def plots(s: Sweep, width: int, height: int) -> list[Row]:
     half = (width - 3) // 2
     left = _plot(s, done, "tok_s", "tok/s", half, height, "spark")
     right = _plot(s, done, *second, half, height, "warn")
-    rows = max(len(left), len(right))
-    both = zip(left + [()] * (rows - len(left)), right + [()] * (rows - len(right)), strict=True)
-    return [(*fit(a, half), ("   ", "text"), *fit(b, half)) for a, b in both]
+    return _side_by_side(left, right, half)
 
 
 def _plot(
     s: Sweep, done: Sequence[int], name: str, title: str, width: int, height: int, role: str
 ) -> list[Row]:
-    from workbench.tui.widgets.plot import KNEE, POINT, Point, curve, positions
-
     places, joined = positions([p.x for p in s.points])
     points = [
         Point(

@@ -1,0 +1,70 @@
+"""The operating map of a server: what a user gets against what a GPU gives, for each number of users
+that a search or a sweep measured."""
+
+from __future__ import annotations
+
+from workbench.model.engine_live import EngineView
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.sweep import USERS, PointState, Sweep
+
+_LOADS = ("concurrency", USERS)  # kinds of sweeps whose values are numbers of users
+
+
+@dataclass(frozen=True, slots=True)
+class MapPoint:
+    """A server with `users` requests in flight. `slo_verdict` is that of a search for users."""
+
+    users: float
+    user_tok_s: float
+    gpu_tok_s: float
+    tok_per_joule: float | None = None
+    slo_verdict: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingMap:
+    """The measured points by the number of users. `holds` is the highest level that keeps the SLO,
+    and `fails` the lowest one that does not; None if there is none."""
+
+    points: tuple[MapPoint, ...]
+    gpus: int
+    holds: MapPoint | None = None
+    fails: MapPoint | None = None
+
+
+def map_of(sweep: Sweep) -> OperatingMap | None:
+    """Return the map of a search for users or a sweep of the concurrency. None for another sweep,
+    and if the number of GPUs is not known or differs between points."""
+    done = [p for p in sweep.points if p.state == PointState.DONE and p.tok_s and p.x]
+    counts = {p.gpus for p in done}
+    gpus = next(iter(counts), None)
+    if sweep.kind not in _LOADS or len(counts) != 1 or not gpus:
+        return None
+    by_users = {
+        p.label: MapPoint(
+            users=p.x,
+            user_tok_s=p.tok_s / p.x,
+            gpu_tok_s=p.tok_s / gpus,
+            tok_per_joule=p.tok_per_joule,
+            slo_verdict=p.slo_verdict,
+        )
+        for p in sorted(done, key=lambda p: p.x or 0.0)
+        if p.x and p.tok_s
+    }
+    holds = None
+    if sweep.kind == USERS and sweep.knee is not None:
+        holds = by_users.get(sweep.points[sweep.knee].label)
+    failing = [one for one in by_users.values() if one.slo_verdict == "fails"]
+    return OperatingMap(tuple(by_users.values()), gpus, holds, next(iter(failing), None))
+
+
+def live_point(sweep: Sweep, view: EngineView | None, gpus: int) -> MapPoint | None:
+    """Return where the server of the sweep is on its map now. None if it has no request in flight,
+    or if another server is observed."""
+    spec = sweep.spec
+    if view is None or spec is None or view.server not in (spec.run_id, spec.url):
+        return None
+    running, tok_s = view.values.get("running"), view.values.get("generation_tok_s")
+    if not running or not tok_s:
+        return None
+    return MapPoint(users=running, user_tok_s=tok_s / running, gpu_tok_s=tok_s / gpus)

@@ -155,13 +155,13 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
     prefix cache, not counting the chat template; otherwise None.
 
     Two prompts differ from their first word on, so they share only the chat template before it. The
-    template's length is unknown, but a prompt of T tokens and W synthetic words has at most T - W
-    tokens of template. More cached tokens than that are tokens of the prompt's text.
+    template's length is unknown, but a prompt of T tokens whose words have at least W tokens has at
+    most T - W tokens of template. More cached tokens than that are tokens of the prompt's text.
     """
     prompt = total([r.prompt_tokens for r in good])
     if not prompt or spec.shared_prefix or spec.prompts or spec.trace_name:
         return None
-    words = facts.prompt_words or 0
+    words = spec.least_text_tokens(facts.prompt_words or 0)
     own = sum(
         max(0, r.cached_tokens - (max(0, r.prompt_tokens - words) if words else 0))
         for r in good

@@ -382,6 +382,16 @@ def test_a_cache_that_answers_makes_the_result_invalid(
     assert bool(refusals(replace(SPEC, **spec), made, facts, Window("whole run", 0, 1))) == refused
 
 
+@pytest.mark.parametrize(("cached", "refused"), [((16, 16), False), ((16, 96), True)])
+def test_real_text_may_have_fewer_tokens_than_pieces(
+    cached: tuple[int, ...], refused: bool
+) -> None:
+    """Of 512 tokens and more, vocabularies with many words have so; 16 may be a chat template."""
+    made = [record(i, cached_tokens=c) for i, c in enumerate(cached)]
+    facts, spec = ClientFacts(prompt_words=102), replace(SPEC, content="text")
+    assert bool(refusals(spec, made, facts, Window("whole run", 0, 1))) == refused
+
+
 def test_template_hits_give_a_note() -> None:
     s = summarize(SPEC, [record(cached_tokens=16)], (), ClientFacts(prompt_words=80))
     assert (

@@ -408,9 +408,9 @@ class Measurement:
         if spec.shared_prefix or spec.prompts or spec.trace_name or not hits or not prompt:
             return None
         template = _TEMPLATE_TOKENS if spec.endpoint == "chat" else 0
-        # each of Workbench's words is at least one token; the rest may be template
+        # what the words of the prompt cannot have may be template
         if self._length is not None:
-            template = max(0, self._length.tokens - self._length.words)
+            template = max(0, self._length.tokens - spec.least_text_tokens(self._length.words))
         requests = _sent(outcome.summary)[0]
         if hits - template * requests <= _CACHED_SHARE * prompt:
             return None

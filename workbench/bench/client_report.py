@@ -15,6 +15,7 @@ from workbench.bench.result_validity import ClientFacts
 from workbench.bench.schedule import WarmupOutcome
 from workbench.bench.steady_window import Window, end_s, window_of
 from workbench.bench.summary import summarize
+from workbench.bench.trace_load import BLOCK_TOKENS
 from workbench.model.answer_text import Answer, TextReport, set_features
 from workbench.model.bench import BenchSpec
 from workbench.model.json_records import to_json
@@ -103,7 +104,7 @@ def _facts(
         dropped=tuple(dict.fromkeys(chain.from_iterable(r.dropped for r in reports))),
         client_cpu_pct=max(used, default=None),  # the busiest process limits the load
         calibrated=any(r.calibrated for r in reports),
-        prompt_words=None if spec.prompts or spec.has_conversations else reports[0].words,
+        prompt_words=_prompt_words(spec, reports),
         capped=sum(r.capped for r in reports),
         unsent=sum(r.unsent for r in reports),
         window=window,
@@ -129,8 +130,16 @@ def _text(
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
     load = set_features(answers, dict(reasons.most_common()), seen)
-    words = None if spec.prompts or spec.has_conversations else reports[0].words
-    return TextReport(replace(load, prompt_words=words))
+    return TextReport(replace(load, prompt_words=_prompt_words(spec, reports)))
+
+
+def _prompt_words(spec: BenchSpec, reports: Sequence[ClientReport]) -> int | None:
+    """Return the words of a synthetic prompt; for a trace, those of a prompt of the mean length. None
+    if the prompts have a text of their own."""
+    if spec.prompts or spec.has_conversations:
+        return None
+    words = reports[0].words
+    return max(1, round(words * spec.input_tokens / BLOCK_TOKENS)) if spec.trace_name else words
 
 
 def run_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ...]:

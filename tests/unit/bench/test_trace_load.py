@@ -146,6 +146,8 @@ def test_two_processes_share_a_trace(tmp_path: Path) -> None:
     with ScriptedServer(answer) as server:
         outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=2))
     assert sorted(one["output_tokens"] for one in outcome.samples) == [*range(1, 12)]
+    words = outcome.summary.text.load.prompt_words if outcome.summary.text else None
+    assert words is not None and words < 80  # of a prompt of 40 tokens, not of 512
 
 
 # -- conversations

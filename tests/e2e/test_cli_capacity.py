@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,12 +101,57 @@ WRONG = [
 ]
 
 
-def test_a_search_that_cannot_be_made_says_why(cli: Cli) -> None:
+def talks(path: Path, many: int, turns: int) -> Path:
+    """Write a trace of conversations."""
+    said = [("human", "what about number {0}? " * 8), ("gpt", "number {0} is fine")]
+    rows = []
+    for one in range(many):
+        parts = [
+            {"from": who, "value": text.format(f"{one}.{turn}")}
+            for turn in range(turns)
+            for who, text in said
+        ]
+        rows.append(json.dumps({"conversations": parts}))
+    path.write_text("\n".join(rows))
+    return path
+
+
+def test_a_search_that_cannot_be_made_says_why(cli: Cli, tmp_path: Path) -> None:
     run = started(cli)
-    for words, problem in WRONG:
+    timed = tmp_path / "day.jsonl"
+    timed.write_text('{"timestamp": 0, "input_length": 40, "output_length": 8}')
+    few = talks(tmp_path / "few.jsonl", 8, 2)
+    of_traces = [
+        ((*SLO, "--trace", str(timed)), "the requests of day.jsonl come at times of their own"),
+        ((*SLO, "--trace", str(few)), "few.jsonl has 16 requests, and a run needs 64"),
+    ]
+    for words, problem in (*WRONG, *of_traces):
         refused = cli(*PRO, "capacity", run, *words)
         assert refused.code == 2 and problem in refused.err, words
         assert "Traceback" not in refused.err and record() == {}, words
+
+
+@pytest.mark.long
+def test_users_replay_the_conversations_of_a_trace(cli: Cli, tmp_path: Path) -> None:
+    """A trace that changed meanwhile is another load, so the search does not go on with it."""
+    trace = talks(tmp_path / "talks.jsonl", 8, 8)
+    run = started(cli)
+    search = ("capacity", run, *SLO, "--trace", str(trace), "--from", "2", "--most", "64")
+    stopped = cli(*PRO, *search, "--max-minutes", "0.001", "--json")
+    assert stopped.code == 1 and stopped.document["state"] == "stopped"
+    talks(trace, 9, 8)
+    refused = cli(*PRO, "capacity", "resume", "1")
+    assert (
+        refused.code == 2 and "it was measured with trace talks.jsonl (64 requests" in refused.err
+    )
+    talks(trace, 8, 8)
+    found = cli(*PRO, "capacity", "resume", "1", "--json").document
+    assert found["state"] == "done" and found["knee_text"].startswith("holds 8 users"), found
+    assert [point["label"] for point in found["points"]] == ["2 users", "4 users", "8 users"]
+    last = found["points"][-1]["result_ids"][-1]
+    result = cli(*PRO, "results", "show", str(last), "--json").document
+    assert result["spec"]["trace_name"].startswith("talks.jsonl (64 requests")
+    assert result["spec"]["concurrency"] == 8 and result["requests_ok"] == 64
 
 
 def searching(run: str, most: str) -> subprocess.Popen[bytes]:

@@ -347,6 +347,38 @@ def test_a_killed_experiment_on_a_run_is_resumed_on_that_run(line: CommandLine) 
 
 @pytest.mark.slow
 @pytest.mark.long
+def test_a_killed_experiment_with_a_trace_is_resumed_with_it(
+    line: CommandLine, tmp_path: Path
+) -> None:
+    trace = tmp_path / "day.jsonl"
+    rows = [
+        {"timestamp": 100 * n, "input_length": 60, "output_length": 24, "hash_ids": [n]}
+        for n in range(16)
+    ]
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    run_id = line.ok("start", "vllm-any", "--set", f"port={free_port()}", "--wait")["run_id"]
+    kept = ExperimentsDb(Path(line.env["XDG_DATA_HOME"], "workbench", "results.sqlite3"))
+    arms = ("--gpu-a", "power-limit=450", "--gpu-b", "power-limit=400")
+    load = ("--trace", str(trace), "--warmup", "2", "--no-quality")
+    words = ("experiment", run_id, *load, *arms, "--pairs", "1", "--no-throw-away", "--yes")
+
+    def done() -> bool:
+        return kept.path.exists() and any(r.state == "done" for e in kept.list() for r in e.runs)
+
+    with line.spawn(*words) as process:
+        eventually(done, "a run", 60)
+        process.kill()
+        process.wait()
+    resumed = line.ok("experiment", "resume", "1", "--yes", timeout_s=100)
+    assert (resumed["state"], resumed["pairs_done"]) == ("done", 1), resumed
+    replayed = [r["result_id"] for r in resumed["runs"] if r["state"] == "done"]
+    specs = [line.ok("results", "show", str(number))["spec"] for number in replayed]
+    (name,) = {spec["trace_name"] for spec in specs}
+    assert len(specs) == 2 and name.startswith("day.jsonl (16 requests, Mooncake")
+
+
+@pytest.mark.slow
+@pytest.mark.long
 def test_an_experiment_that_was_killed_before_its_first_start_is_resumed(line: CommandLine) -> None:
     """It was to take the place of a run, which is on still, on the port of the experiment's
     servers."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
 
 # these set no number of users
-_NOT_USERS = ("seconds", "rate", "arrival", "own_command", "trace_file", "speed", "first")
+_NOT_USERS = ("seconds", "rate", "arrival", "own_command", "speed")
 _LOAD = tuple(
     each
     for each in (*SIZE, *SHAPE, *CLIENT)

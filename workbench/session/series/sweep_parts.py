@@ -102,10 +102,14 @@ async def conditions_of_target(
     parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the conditions that must stay the same during a sweep of a running server, as text by
-    name: GPUs, driver, and the run's engine or the URL's model. `shape` has fields of BenchSpec."""
+    name: GPUs, driver, the trace that is replayed, and the run's engine or the URL's model. `shape` has
+    fields of BenchSpec."""
     found: dict[str, str] = {}
     with suppress(SettingsError, HostError):  # no GPU can be read
         found = await _hardware(parts, gpus)
+    if shape.get("trace_file"):
+        traced = {name: shape.get(name) for name in ("trace_file", "first", "speed")}
+        found["trace"] = parts.load.spec_of(None, traced).trace_name
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
         status = supervisor.status(target.run_id)

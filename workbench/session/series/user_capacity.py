@@ -10,17 +10,19 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.runner import BenchCancelled
+from workbench.bench.trace_load import trace_load
 from workbench.bench.user_capacity import (
     FIRST_USERS,
     MOST_PERCENT,
     MOST_USERS,
+    ROUNDS,
     TYPICAL_RUNS,
     LevelRun,
     Search,
     answer,
     requests_of_a_run,
 )
-from workbench.model.counts import four_digits
+from workbench.model.counts import count_of, four_digits
 from workbench.model.errors import BenchError, InputError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import LATENCIES, Limit, parse_slo
@@ -44,7 +46,7 @@ from workbench.session.series.sweep_progress import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from workbench.model.bench import BenchResult
+    from workbench.model.bench import BenchResult, BenchSpec
     from workbench.model.sweep import Sweep
 
 _TRIES = 3  # of a run whose latencies were not timed well enough
@@ -54,7 +56,6 @@ _OWN = {
     "rate": "--rate",
     "seconds": "--seconds",
     "command": "--command",
-    "trace_file": "--trace",
     "trace_name": "--trace",
 }
 
@@ -95,9 +96,10 @@ async def plan_user_capacity(
     preset_id = None
     if target.run_id is not None:
         preset_id = parts.servers.supervisor.status(target.run_id).preset_id
-    slo = parts.load.spec_of(preset_id, dict(bench)).slo
-    _check_limits(slo)
-    shape = {**bench, "slo": slo}
+    load = parts.load.spec_of(preset_id, dict(bench))
+    _check_limits(load.slo)
+    levels = _levels_of_trace(levels, load)
+    shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
         values=(str(levels.first), str(levels.most)),
         bench=stored_shape(shape),
@@ -139,6 +141,27 @@ def _check_limits(slo: str) -> None:
                 f"{limit}: no number of requests can show that all of them keep a limit",
                 next_step=f"limit at most {MOST_PERCENT:g} % of the requests, for example @p99",
             )
+
+
+def _levels_of_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
+    """Return those of the levels for which a trace has enough requests. A run replays all of it.
+    Raises InputError for a trace that cannot be replayed by users."""
+    if not load.trace_name:
+        return levels
+    name, requests = load.trace_name.partition(" (")[0], len(load.trace)
+    if not load.has_conversations:
+        raise InputError(
+            f"the requests of {name} come at times of their own, not from a number of users",
+            next_step="give conversations (ShareGPT); `workbench bench --trace` replays the times",
+        )
+    needed = requests_of_a_run(1, parse_slo(load.slo))
+    if requests < needed:
+        raise InputError(
+            f"{name} has {count_of(requests, 'request')}, and a run needs {needed:,}",
+            next_step="give a trace with more conversations, or limit a smaller share of requests",
+        )
+    most = min(len(trace_load(load.trace).first_turns), requests // ROUNDS, levels.most)
+    return UserLevels(min(levels.first, most), most)
 
 
 @dataclass
@@ -253,12 +276,13 @@ class CapacitySearch(Design[int]):
     def _fields(self, users: int, earlier_runs: int) -> dict[str, Any]:
         """Return the fields of BenchSpec of one run. Each run has a seed of its own, so that no
         prompt is sent twice."""
-        requests = max(requests_of_a_run(users, self.limits), self.bench.get("requests") or 0)
         warmup = self.bench.get("warmup")
+        wanted = max(requests_of_a_run(users, self.limits), self.bench.get("requests") or 0)
+        requests = {} if self.bench.get("trace_file") else {"requests": wanted}
         return {
             **self.bench,
+            **requests,
             "concurrency": users,
-            "requests": requests,
             "warmup": users if warmup is None else warmup,
             "seed": (self.bench.get("seed") or 0) + 1000 * users + earlier_runs,
         }

@@ -82,7 +82,8 @@ def two_results(clean_environment: None) -> None:
         one = made.result(model=model, simulated=True, host="sim:four-pcie")
         db.add(one.spec, one.conditions, one.summary, (), unix_s=one.unix_s)
     QualityDb(db.path).add(WHOLE)
-    QualityDb(db.path).add(replace(WHOLE, verdict="broken", summary="its answers are broken"))
+    broken = replace(WHOLE, verdict="broken", summary="its answers are broken")
+    QualityDb(db.path).add(replace(broken, imported="Workbench 0.1.0"))
 
 
 @pytest.mark.slow
@@ -92,7 +93,9 @@ def test_the_page_opens_for_two_results_and_lists_earlier_comparisons(two_result
         await s.press("Q")
         await s.until("Answers of A and B", "A #1 vs B #2", "quality not measured", "m Measure")
         await s.press("o")
-        await s.until("Comparisons of answers", "1 ", "broken", "llama-8b kv-cache-dtype=fp8")
+        text = await s.until("Comparisons of answers", "1 ", "broken")
+        assert "differs       SIMULATED llama-8b > " in text
+        assert "broken        imported SIMULATED llama-8b > " in text
         await s.press("enter")
         await s.until("its answers", "SIMULATED", "B against A")
 

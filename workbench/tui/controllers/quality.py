@@ -131,6 +131,8 @@ class QualityController(Controller):
 
 
 def _line(one: QualityResult) -> str:
-    simulated = "  SIMULATED" if one.simulated else ""
+    marks = [*(["imported"] if one.imported else []), *(["SIMULATED"] if one.simulated else [])]
     verdict = "not measured" if one.verdict == NOT_MEASURED else one.verdict
-    return f"{one.id:>4} {clock(one.unix_s)}  {verdict:<12}  {one.a} > {one.b}{simulated}"
+    return (
+        f"{one.id:>4} {clock(one.unix_s)}  {verdict:<12}  {' '.join([*marks, ''])}{one.a} > {one.b}"
+    )

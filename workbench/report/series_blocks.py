@@ -163,6 +163,10 @@ def outcome_blocks(experiment: Experiment) -> list[Block]:
     if experiment.verdict:
         chosen = experiment.chosen
         _, mark = _VERDICTS.get(chosen.verdict if chosen is not None else "", ("", ""))
+        compared = experiment.comparison
+        answers = _QUALITY_MARKS.get(compared.quality_verdict if compared is not None else "")
+        if mark == "good" and answers == "bad":
+            mark = ""  # faster with other answers is not simply better
         blocks.append(TextBlock(experiment.verdict, lead=True, mark=mark))
     if tested := sentence(experiment):
         blocks.append(TextBlock(f"the advice: {tested}"))

@@ -17,6 +17,7 @@ from workbench.report.content import Report, answers_of
 from workbench.report.formats.terminal import block_lines
 from workbench.report.quality_blocks import quality_blocks, side_facts
 from workbench.report.registry import output_format
+from workbench.report.series_blocks import outcome_blocks
 
 SUMMARY = "its answers differ: KLD >= 0.035 ± 0.003"
 TWO = Report((made.result(), made.result(8)), comparison=made.comparison(), quality=made.quality())
@@ -43,6 +44,17 @@ def test_json_has_all_of_it() -> None:
     assert quality["texts"][0]["name"] == "prose-orchard"
     assert quality["answer_scores"]["b"] == -0.564
     assert quality["simulated"] is True
+
+
+@pytest.mark.parametrize(("answers", "mark"), [("same", "good"), ("differs", ""), ("broken", "")])
+def test_a_faster_b_with_other_answers_is_not_marked_as_good(answers: str, mark: str) -> None:
+    """The screen and HTML showed "B is faster, but its answers differ" in the colour of a success."""
+    faster = made.experiment()
+    assert faster.comparison is not None and faster.chosen is not None
+    assert faster.chosen.verdict == "better"
+    compared = replace(faster.comparison, quality_verdict=answers)
+    [first, *_] = outcome_blocks(replace(faster, comparison=compared))
+    assert isinstance(first, TextBlock) and (first.lead, first.mark) == (True, mark)
 
 
 ALONE = made.result(simulated=True)

@@ -16,11 +16,12 @@ import pytest
 from support import llama_server, tiny_gguf
 from support.serving import free_port
 
-from workbench.model.quality import DIFFERS, SAME, ScoredText
+from workbench.model.quality import DIFFERS, SAME, GreedyAnswer, ScoredText
 from workbench.quality import texts
-from workbench.quality.instrument import Instrument
+from workbench.quality.instrument import FORCED_POSITIONS, Instrument
+from workbench.quality.lanes.base import Prompt
 from workbench.quality.lanes.llama_server import LlamaServerInterface
-from workbench.quality.statistics import text_difference
+from workbench.quality.statistics import mean_logprob, text_difference
 from workbench.quality.verdict import judge
 from workbench.server.small_requests import asker
 
@@ -114,6 +115,29 @@ def test_two_ways_to_score_a_real_server_agree(ports: dict[str, int]) -> None:
         assert not written.problem and len(written.answers) == 2
 
     on(ports["f32"], measure)
+
+
+def test_answers_are_scored_like_the_texts_that_they_are(ports: dict[str, int]) -> None:
+    text = FEW[0]
+
+    async def write(server: LlamaServerInterface) -> GreedyAnswer:
+        [answer] = (await Instrument(server).write([text], concurrency=1)).answers
+        return answer
+
+    of_a, of_b = (on(ports[name], write) for name in ("f32", "q4"))
+
+    async def score(server: LlamaServerInterface) -> None:
+        scored = await Instrument(server).score_answers([text], [of_a, of_b])
+        own, other = scored.scores
+        assert (scored.problem, own.problem, other.problem) == ("", "", "")
+        assert own.tokens == FORCED_POSITIONS and other.logprob != own.logprob
+        ids = (*of_a.prompt, *(token for token in of_a.tokens if isinstance(token, int)))
+        whole, first = Prompt("", ids), len(of_a.prompt)
+        alone = [await server.score_next(whole, first + n) for n in range(FORCED_POSITIONS)]
+        assert all(one.top[0][0] == one.token for one in alone), "its own answer is the best one"
+        assert own.logprob == pytest.approx(mean_logprob(alone), abs=1e-3)
+
+    on(ports["f32"], score)
 
 
 @pytest.mark.parametrize("quantized", ["q8", "q4"])

@@ -1,8 +1,11 @@
 """The pictures of the documentation: the real screen and session, driven by keys.
 
     python tests/tools/screenshots.py DIRECTORY [SCENE]
+    python tests/tools/screenshots.py DIRECTORY real LLAMA_SERVER MODEL_A MODEL_B PORT
 
-The scenes start, benchmark and stop servers on simulated hosts; each picture says SIMULATED.
+The scenes start, benchmark and stop servers on simulated hosts; each picture says SIMULATED. The second
+command compares two GGUF files on this machine with a real llama-server, and also writes the report of
+the experiment as HTML and JSON. It takes some ten minutes, and is not among the other scenes.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 FONT = "DejaVu Sans Mono"
 _DEADLINE_S = 480.0  # long enough for a power sweep, whose every value settles first
+_REAL_S = 3600.0  # for an experiment on a real engine
 _ALIVE = frozenset({ServerState.STARTING, ServerState.READY})
 
 
@@ -78,8 +82,8 @@ class Scene:
         names = {"-": "minus", ".": "full_stop", ",": "comma", ":": "colon"}
         await self.press(*(names.get(c, c) for c in text))
 
-    async def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _DEADLINE_S
+    async def until(self, condition: Callable[[], bool], within_s: float = _DEADLINE_S) -> None:
+        deadline = time.monotonic() + within_s
         while not condition():
             notice = self.session.state.notice
             if notice is not None and notice.level is Level.ERROR:
@@ -88,7 +92,7 @@ class Scene:
                 )
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"a picture could not be taken within {_DEADLINE_S:g} s; last message: "
+                    f"a picture could not be taken within {within_s:g} s; last message: "
                     f"{self.session.state.notice}"
                 )
             await asyncio.sleep(0.1)
@@ -377,6 +381,40 @@ async def _job(scene: Scene) -> None:
     await scene.loaded("job-120x40", streams=64)
 
 
+async def _real(scene: Scene, model_a: str, model_b: str, port: str) -> None:
+    """Take pictures of the comparison of two GGUF files on a real llama-server: the experiment with
+    both halves of its verdict, and the page about the answers. Write its report too."""
+    session = scene.session
+    await session.plans.load_preset("llamacpp-gguf", {"model": model_a})
+    for flag, value in (("port", port), ("ctx-size", "16384"), ("parallel", "8")):
+        session.plans.set_flag(flag, value)
+    await scene.start()
+    await scene.bench("4")
+    await scene.press("X")
+    await scene.until(lambda: scene.page == "A/B experiment")
+    await scene.press("tab")
+    await scene.type(f"model={model_b}")
+    await scene.shot("real-form-120x40")
+    await scene.press("enter")
+    await scene.until(
+        lambda: (e := session.state.experiment) is not None and e.state != "running",
+        within_s=_REAL_S,
+    )
+    await scene.shot("real-experiment-120x40")
+    await scene.shot("real-experiment-80x24", (80, 24))
+    await scene.press("escape", "Q")
+    await scene.until(lambda: scene.page == "Answers of A and B")
+    await scene.shot("real-answers-80x24")
+    await scene.shot("real-answers-120x40", (120, 40))
+    await scene.press("escape")
+    experiment = session.state.experiment
+    assert experiment is not None
+    for form in ("html", "json"):
+        text = await session.reports.text(form, experiment_id=experiment.id)
+        scene.written.append(scene.folder / f"real-experiment.{form}")
+        scene.written[-1].write_text(text, encoding="utf-8")
+
+
 # The name of each scene, its host, and its steps. No two scenes use one port, because they run side
 # by side.
 SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
@@ -394,6 +432,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
 }
 
 
+REAL = "real"  # the scene of a real llama-server
 FLEET = "fleet"  # the scene of several hosts
 _FLEET_HOSTS = (
     "sim:rtx-pro-6000@lab-1",
@@ -518,6 +557,18 @@ def take(folder: Path, name: str) -> list[Path]:
         return asyncio.run(_play(folder, host, play))
 
 
+def take_real(folder: Path, llama_server: str, model_a: str, model_b: str, port: str) -> list[Path]:
+    """Run the scene about a real llama-server on this machine. Return the paths of its pictures."""
+    found = os.pathsep.join([str(Path(llama_server).resolve().parent), os.environ["PATH"]])
+
+    async def play(scene: Scene) -> None:
+        await _real(scene, model_a, model_b, port)
+
+    with _own_directories():
+        os.environ["PATH"] = found
+        return asyncio.run(_play(folder, "local", play))
+
+
 async def _play(folder: Path, host: str, play: Callable[[Scene], Awaitable[None]]) -> list[Path]:
     from workbench.session.session import Session
     from workbench.tui.app import WorkbenchApp
@@ -584,7 +635,10 @@ def _bound(port: int) -> int | None:
 def main(arguments: Sequence[str]) -> None:
     """Take the pictures of one scene, or of all, and print their paths."""
     folder, *scene = arguments
-    taken = take(Path(folder), scene[0]) if scene else take_all(Path(folder))
+    if scene[:1] == [REAL]:
+        taken: Sequence[Path] = take_real(Path(folder), *scene[1:])
+    else:
+        taken = take(Path(folder), scene[0]) if scene else take_all(Path(folder))
     for path in taken:
         print(path)
 

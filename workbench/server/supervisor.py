@@ -58,7 +58,9 @@ from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
     from workbench.model.findings import Finding
+    from workbench.model.gpu import GpuSample
     from workbench.model.in_force import InForceReport
+    from workbench.server.spinning import SpinWatch
     from workbench.server.watched_rank import RankStart
 
 Event = ServerStatus | LogBatch
@@ -105,6 +107,7 @@ class Supervisor:
         self._root = ""
         self._starting: set[str] = set()  # runs whose directory this supervisor is creating
         self.older: tuple[str, ...] = ()  # ids of ended runs that were not read
+        self._spin_watch: SpinWatch | None = None  # while a server starts and its GPUs are read
 
     # ---- what is known now, without asking the host
 
@@ -387,6 +390,45 @@ class Supervisor:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def hear_gpus(self, samples: Sequence[GpuSample]) -> None:
+        """Take a reading of the host's GPUs, and name the starting servers on whose GPUs a kernel
+        only spins."""
+        starting = [
+            run
+            for run in self._runs.values()
+            if run.status.state is ServerState.STARTING and run.record.answers
+        ]
+        if not starting:
+            self._spin_watch = None
+            return
+        from workbench.server import spinning
+
+        watch = self._spin_watch = self._spin_watch or spinning.SpinWatch()
+        watch.take(samples, time.monotonic())
+        for run in starting:
+            if run.spinning is not None or run.log_silent_s < spinning.SPINS_S:
+                continue
+            gpus = watch.spinning(_gpu_indices(run, samples))
+            if gpus:
+                run.spinning = spinning.spinning_finding(
+                    gpus, run.status.phase, int(run.log_silent_s // 60), self._start_before_s(run)
+                )
+                self._publish(run)
+
+    def _start_before_s(self, run: WatchedRun) -> float | None:
+        """Return how long the last start of this engine with this model and preset took; None if
+        there was none."""
+        now = run.status
+        times = [
+            (status.run_id, status.ready_after_s)
+            for status in self.statuses()
+            if (status.engine, status.model, status.preset_id)
+            == (now.engine, now.model, now.preset_id)
+            and status.ready_after_s is not None
+            and status.run_id != now.run_id
+        ]
+        return max(times)[1] if times else None
 
     # ---- stop
 
@@ -730,3 +772,17 @@ class Supervisor:
 
 def _id(process: detached_process.ProcessStatus) -> str:
     return posixpath.basename(process.run_dir)
+
+
+def _gpu_indices(run: WatchedRun, samples: Sequence[GpuSample]) -> frozenset[int] | None:
+    """Return the indices of the GPUs that a run uses, as far as its launcher or its plan names
+    them; None if neither does."""
+    visible = run.record.command.env.get("CUDA_VISIBLE_DEVICES", "")
+    words = run.status.gpus or tuple(word.strip() for word in visible.split(",") if word.strip())
+    named = {
+        sample.index
+        for sample in samples
+        for word in words
+        if word == str(sample.index) or (word.startswith("GPU-") and sample.uuid.startswith(word))
+    }
+    return frozenset(named) or None

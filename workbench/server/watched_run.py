@@ -92,6 +92,7 @@ class WatchedRun:
         self.unanswered: str | None = None  # why the last readiness check failed
         # of the log, and when its last bytes were read
         self._last_line, self._last_line_s = "", time.monotonic()
+        self.spinning: Finding | None = None  # its GPUs only spin, since the last line of the log
         self._start = StartLines(engine, record.engine_version)
         self._lost: str | None = None
         self._forward: Forward | None = None
@@ -146,6 +147,11 @@ class WatchedRun:
             return False
         written_unix_s = self.record.created_unix_s or self.seen_unix_s
         return facts.stop_unix_s is None and time.time() - written_unix_s < _BEGIN_S
+
+    @property
+    def log_silent_s(self) -> float:
+        """How many seconds ago the last bytes of the log were read."""
+        return time.monotonic() - self._last_line_s
 
     @property
     def has_ended(self) -> bool:
@@ -242,7 +248,7 @@ class WatchedRun:
         batch = self.follower.feed(data, at)
         forms = self._examine(batch)
         if batch is None or not batch.lines or not all(_WAITING in line for line in batch.lines):
-            self._last_line_s = time.monotonic()
+            self._last_line_s, self.spinning = time.monotonic(), None
         if self.facts.ready is None or first:
             self._start.feed(batch.lines if batch else (), forms)
             self._start.read(self.follower.unfinished)
@@ -305,14 +311,12 @@ class WatchedRun:
             reason = status.reason  # the error lines of its log follow from that
         elif self.facts.alive and status.reason and self.unanswered:
             reason = f"{status.reason} ({self.unanswered})"
-        silent_s = time.monotonic() - self._last_line_s
+        silent_s = self.log_silent_s
         if status.state is ServerState.STARTING and self.record.answers and silent_s > STUCK_S:
-            found = (
-                *log_patterns.stuck(
-                    self._last_line, self.record.engine, self._start.phase, silent_s
-                ),
-                *found,
+            stuck = log_patterns.stuck(
+                self._last_line, self.record.engine, self._start.phase, silent_s
             )
+            found = (*((self.spinning,) if self.spinning else ()), *stuck, *found)
         status = replace(
             status,
             host=self.host.name,

@@ -130,7 +130,9 @@ class Session:
     def servers(self) -> Servers:
         from workbench.session.servers.servers import Servers
 
-        return Servers(self.core, self.presets, self.plans)
+        servers = Servers(self.core, self.presets, self.plans)
+        self.telemetry.on_reading.append(servers.hear_gpus)
+        return servers
 
     @cached_property
     def gpu(self) -> GpuControl:

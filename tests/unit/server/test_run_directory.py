@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from workbench import engines
 from workbench.hosts.local import LocalHost
+from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import Command, LaunchPlan, ModelFacts, Node
 from workbench.model.server_run import ServerState
@@ -255,6 +256,8 @@ def test_a_start_that_prints_nothing_more_names_the_known_cause(
         "log.nccl-start",
         "start.stuck",
     ]
+    run.spinning = Finding(Level.WARN, "start.spinning", "spinning, not working")
+    assert run.refresh() and run.status.findings[0] is run.spinning
     monkeypatch.undo()
     run.read(b"INFO loading weights\n", 32)
-    assert run.refresh() and not run.status.findings
+    assert run.refresh() and not run.status.findings and run.spinning is None

@@ -21,6 +21,7 @@ from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import PreparedServer, Supervisor
 
 if TYPE_CHECKING:
+    from workbench.model.gpu import Telemetry
     from workbench.model.in_force import InForceReport
     from workbench.model.plan import LaunchPlan, PlanDifference
     from workbench.model.server_run import ServedText
@@ -104,6 +105,11 @@ class Servers:
         elif before is not None and event.state.alive:
             self._tell_of_new_findings(before, event)
 
+    def hear_gpus(self, telemetry: Telemetry) -> None:
+        """Take a reading of the host's GPUs, which tells whether a starting server only spins."""
+        if self._supervisor is not None and not isinstance(self._core.host, ClusterHost):
+            self._supervisor.hear_gpus(telemetry.gpus)
+
     def _warn_before_end(self, status: ServerStatus) -> None:
         if self._walltime is None:
             from workbench.session.servers.walltime import WalltimeWarnings
@@ -162,7 +168,8 @@ class Servers:
             f for f in of_log if f.level in (Level.ERROR, Level.WARN) and f.code not in known
         )
         if new := next(serious, None):
-            self._core.notify(Level.WARN, f"log of {now.engine} :{now.port}: {new.text}", new.fix)
+            of = "start" if new.code == "start.spinning" else "log"
+            self._core.notify(Level.WARN, f"{of} of {now.engine} :{now.port}: {new.text}", new.fix)
 
     def _show(self) -> None:
         self._show_run(self._core.state.run_id)

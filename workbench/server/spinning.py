@@ -1,0 +1,127 @@
+"""Tells a start whose GPUs only spin from a slow start that works.
+
+A kernel that waits for another GPU, such as a hanging collective operation, keeps its GPU at full
+utilization and draws hardly any power. Nothing else changes: no memory is taken, and no line of the
+log is written. A start that works changes at least one of these within three minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuSample
+
+SPINS_S = 180.0  # without any change until a start counts as spinning
+_BUSY_PCT = 50.0  # utilization of a GPU on which a kernel waits
+_IDLE_POWER = 0.25  # share of the power limit that a waiting kernel stays below
+_SAME_PCT = 3.0  # utilization and power, the latter of the limit, that differ by less are equal
+_SAME_BYTES = 2 * 1024 * 1024
+_GAP_S = 15.0  # longer without a reading, something may have changed unseen
+
+
+@dataclass(frozen=True, slots=True)
+class Still:
+    """A period in which nothing changed on one GPU. Power is in percent of the power limit."""
+
+    since_s: float
+    last_s: float
+    util_pct: tuple[float, float]  # lowest and highest
+    power_pct: tuple[float, float]
+    power_w: float
+    limit_w: float
+    memory_bytes: int
+
+    @property
+    def spins(self) -> bool:
+        return self.util_pct[0] >= _BUSY_PCT and self.power_pct[1] < 100 * _IDLE_POWER
+
+    @property
+    def text(self) -> str:
+        low, high = (f"{value:.0f}" for value in self.util_pct)
+        util = low if low == high else f"{low} to {high}"
+        return f"{util} % utilization, {self.power_w:.0f} W of {self.limit_w:.0f} W"
+
+
+class SpinWatch:
+    """Finds, in successive readings of a host's GPUs, since when nothing has changed on each of
+    them."""
+
+    def __init__(self) -> None:
+        self._still: dict[int, Still] = {}
+
+    def take(self, samples: Sequence[GpuSample], at_s: float) -> None:
+        """Add a reading, made at the monotonic time `at_s`."""
+        now = {s.index: _still(self._still.get(s.index), s, at_s) for s in samples}
+        self._still = {index: still for index, still in now.items() if still is not None}
+
+    def spinning(self, gpus: Collection[int] | None) -> Mapping[int, Still]:
+        """Return the spinning GPUs among `gpus` (None: all) by index, with their periods. Return
+        none if one of these GPUs does anything else, or is not read."""
+        chosen = {i: s for i, s in self._still.items() if gpus is None or i in gpus}
+        unread = gpus is not None and any(index not in chosen for index in gpus)
+        if unread or any(still.last_s - still.since_s < SPINS_S for still in chosen.values()):
+            return {}
+        # An idle GPU waits too; one with power works.
+        if any(still.power_pct[1] >= 100 * _IDLE_POWER for still in chosen.values()):
+            return {}
+        return {index: still for index, still in chosen.items() if still.spins}
+
+
+def _still(before: Still | None, sample: GpuSample, at_s: float) -> Still | None:
+    """Return the period without a change that `sample` continues or begins; None if the GPU does
+    not report what is needed to know."""
+    util, power, limit = sample.gpu_util_pct, sample.power_w, sample.limit_w
+    memory = sample.memory_used_bytes
+    if not sample.live or util is None or power is None or not limit or memory is None:
+        return None
+    share = 100 * power / limit
+    new = Still(
+        since_s=at_s,
+        last_s=at_s,
+        util_pct=(util, util),
+        power_pct=(share, share),
+        power_w=power,
+        limit_w=limit,
+        memory_bytes=memory,
+    )
+    if before is None or at_s - before.last_s > _GAP_S:
+        return new
+    utils = min(before.util_pct[0], util), max(before.util_pct[1], util)
+    powers = min(before.power_pct[0], share), max(before.power_pct[1], share)
+    same_memory = abs(memory - before.memory_bytes) <= _SAME_BYTES
+    if utils[1] - utils[0] > _SAME_PCT or powers[1] - powers[0] > _SAME_PCT or not same_memory:
+        return new
+    return replace(before, last_s=at_s, util_pct=utils, power_pct=powers, power_w=power)
+
+
+def spinning_finding(
+    gpus: Mapping[int, Still], phase: str | None, minutes: int, before_s: float | None
+) -> Finding:
+    """Return the finding about a start on whose `gpus` nothing has changed for `minutes`.
+    `phase` is the start-up phase that the log reported last, and `before_s` how long this start took
+    before; None if unknown."""
+    told = "; ".join(f"GPU {index}: {still.text}" for index, still in sorted(gpus.items()))
+    usual = f". This start took {before_s:.0f} s before" if before_s is not None else ""
+    text = (
+        f"spinning, not working, for {minutes} min in the phase “{phase or 'starting'}”: no new line "
+        f"in the log, no change of GPU memory, and constant utilization without power{usual}"
+    )
+    several = (
+        "a kernel waits for another GPU that never answers: stop it, and start with "
+        "NCCL_P2P_DISABLE=1 or without custom all-reduce (P2P through an IOMMU hangs; then set "
+        "iommu=pt), and with NCCL_DEBUG=INFO; py-spy dump --pid of each rank shows where it waits"
+    )
+    one = (
+        "a kernel does not end: stop it, delete the caches of FlashInfer and Triton on the host, and "
+        "start once without CUDA graphs or with another attention backend; py-spy dump --pid shows "
+        "where the server waits"
+    )
+    fix = several if len(gpus) > 1 else one
+    source = "NVIDIA/nccl#1999; vllm-project/vllm#33041"
+    return Finding(Level.WARN, "start.spinning", text, fix=fix, source=source, evidence=told)

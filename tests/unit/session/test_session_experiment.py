@@ -9,13 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import made_results
 from support.serving import free_port
 
 from workbench.model.errors import BenchError, InputError, ServerError, SettingsError
-from workbench.model.experiment import Arm, ArmTarget, Experiment
+from workbench.model.experiment import Arm, ArmTarget, Experiment, ExperimentRun, RunState
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
+from workbench.session.bench.spec import spec_from
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 
@@ -156,6 +158,38 @@ def test_an_experiment_keeps_the_content_of_its_prompts(
             with pytest.raises(Seen):
                 await experiments.resume(number)
         assert [one.spec.bench["content"] for one in seen] == ["words", "text"]
+
+    asyncio.run(_on_a_session(scenario))
+
+
+def test_an_experiment_goes_on_only_with_the_file_that_it_began_with(
+    clean_environment: None, tmp_path: Path
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"prompt": "one"}')
+
+    async def scenario(session: Session) -> None:
+        await session.plans.load_preset("vllm-any")
+        bench = {**SHAPE, "prompts_file": str(path)}
+        spec = session.experiments.spec(*ARMS, bench=bench)
+        sent = made_results.result()
+        prompts = spec_from(None, bench).prompts_name
+        ran = replace(sent, spec=replace(sent.spec, prompts_name=prompts))
+        number = session.results.db.add(ran.spec, ran.conditions, ran.summary)
+        runs = (ExperimentRun(0, 0, "A", RunState.DONE, number),)
+        stored = Experiment(
+            0,
+            0.0,
+            "sim:rtx-pro-6000",
+            spec,
+            runs,
+            state=SeriesState.STOPPED,
+            simulated=True,
+        )
+        begun = session.experiments.db.add(stored).id
+        path.write_text('{"prompt": "another"}')
+        with pytest.raises(InputError, match=r"its runs sent mine.jsonl \(1 .* is mine.jsonl"):
+            await session.experiments.resume(begun)
 
     asyncio.run(_on_a_session(scenario))
 

@@ -342,6 +342,7 @@ class Experiments:
                 bench=with_content(stored.spec.bench, WORDS),
             )
             experiment = self._resumable(replace(stored, spec=design.checked(spec)))
+            await self._check_files(experiment)
             if experiment.state == SeriesState.DONE or (
                 spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2
             ):
@@ -353,6 +354,25 @@ class Experiments:
             sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
             async with self._locked(sides, f"experiment {experiment_id}"):
                 return await self._carry_out(self._conduct(design.resumed(experiment), sides))
+
+    async def _check_files(self, experiment: Experiment) -> None:
+        """Raise InputError if the trace or the prompts file of an experiment is another one than that
+        of its runs."""
+        bench = experiment.spec.bench
+        if not (bench.get("trace_file") or bench.get("prompts_file")):
+            return
+        results = await self._results_of(experiment)
+        now = await asyncio.to_thread(self._load.spec_of, experiment.spec.preset_id, dict(bench))
+        for name in ("trace_name", "prompts_name"):
+            present = getattr(now, name)
+            before = next((getattr(one.spec, name) for one in results), present)
+            if before != present:
+                raise InputError(
+                    f"experiment {experiment.id} cannot be resumed: its runs sent {before}, and the "
+                    f"file is {present} now",
+                    host=self._core.host.name,
+                    next_step="start a new experiment, because the runs could not be compared",
+                )
 
     def _resumable(self, experiment: Experiment) -> Experiment:
         which, host = f"experiment {experiment.id}", self._core.host.name

@@ -11,11 +11,13 @@ import pytest
 from support import made_results as made
 from support.real_screen import RealScreen, real_screen
 
+from workbench.model.setting_records import Alteration
 from workbench.session.bench.row import BenchRow, SeriesView
 from workbench.session.results.series_rows import series_of
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.sweeps import SweepStore
+from workbench.tui.formats import altered_on, altered_text
 from workbench.tui.panes.result_groups import SeriesRow, grouped
 from workbench.tui.widgets.comparison import verdict_text
 
@@ -46,6 +48,11 @@ def shown(scenario: Any, rows: Sequence[BenchRow], size: tuple[int, int], **stat
             await scenario(screen)
 
     asyncio.run(go())
+
+
+def alteration(gpu: int = 0, **fields: Any) -> Alteration:
+    first = Alteration(gpu, f"GPU-{gpu}", "power_limit_w", 250.0, 170.0, 1e9)
+    return replace(first, **fields)
 
 
 def line(screen: RealScreen, text: str) -> str:
@@ -130,3 +137,12 @@ def test_the_verdict_is_a_sentence_that_claims_no_more_than_was_measured(
     assert verdict_text(alike)[0] == said
     unlike = verdict_text(replace(alike, like_for_like=False))[0]
     assert unlike.startswith("no verdict: ")
+
+
+def test_an_altered_setting_whose_value_before_is_unknown_shows_only_what_it_is() -> None:
+    lock = alteration(setting="gpu_clocks", before="unknown", now="1200,1200")
+    assert altered_text(lock) == "GPU clocks 1200 MHz"
+    assert altered_text(alteration()) == "power limit 250 → 170 W"
+    several = [alteration(n) for n in (0, 1, 3)]
+    assert altered_on(several, 4) == ["GPU0,1,3 power limit 250 → 170 W"]
+    assert altered_on([*several, alteration(2)], 4) == ["power limit 250 → 170 W"]

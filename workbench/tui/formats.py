@@ -170,8 +170,9 @@ def setting_text(setting: str, value: object) -> str:
 
 
 def altered_text(one: Alteration) -> str:
-    """Return an altered setting with its value before and now: "power limit 250 → 170 W"."""
-    if one.before is None:
+    """Return an altered setting with its value before and now: "power limit 250 → 170 W". A value
+    before that is not known, such as that of a clock lock, which no driver reports, is left out."""
+    if one.before is None or str(one.before) == "unknown":
         return setting_text(one.setting, one.now)
     before, now = (setting_value(one.setting, value) for value in (one.before, one.now))
     if before.partition(" ")[2] == now.partition(" ")[2]:  # the same unit

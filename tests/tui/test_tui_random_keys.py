@@ -1,0 +1,133 @@
+"""Random keys at random sizes never end the screen, on hosts with many GPUs and with MIG instances."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import string
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.made_results import experiment, sweep
+from support.real_screen import PROFILE, RealScreen, crashes, on_free_port, real_screen
+from test_tui_sizes import stored
+from textual.pilot import WaitForScreenTimeout
+
+from workbench.model.gpu import Telemetry
+from workbench.session.history.telemetry_watch import TelemetryWatch
+from workbench.session.session import Session
+
+# Keys that leave the screen or this machine: O opens the fleet, D the demo, q asks whether to leave.
+LEAVING = "qOD"
+NAMES = {"/": "slash", "?": "question_mark", ".": "full_stop", ":": "colon", "-": "minus"}
+NAMES |= {"+": "plus", "[": "left_square_bracket", "]": "right_square_bracket"}
+MOVES = ("up", "down", "left", "right", "pageup", "pagedown", "home", "end", "tab", "shift+tab")
+OTHERS = ("enter", "escape", "escape", "backspace", "space", "ctrl+p", "ctrl+u", "f1")
+KEYS = (
+    *(key for key in string.ascii_letters + string.digits if key not in LEAVING),
+    *NAMES.values(),
+    *MOVES,
+    *OTHERS,
+)
+COLUMNS, ROWS = (10, 300), (3, 80)
+USUAL = ((80, 24), (120, 40), (200, 60), (53, 24), (60, 15))
+
+
+def widened(reading: Telemetry, count: int) -> Telemetry:
+    """Return a reading of `count` GPUs, made of those of `reading`, which do not all do the same."""
+    infos = tuple(
+        replace(reading.infos[n % len(reading.infos)], index=n, uuid=f"GPU-{n:02d}")
+        for n in range(count)
+    )
+    gpus = tuple(
+        replace(reading.gpus[n % len(reading.gpus)], index=n, gpu_util_pct=float(n * 97 % 101))
+        for n in range(count)
+    )
+    return replace(reading, infos=infos, gpus=gpus)
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    take: Callable[[Any, Telemetry], None] = TelemetryWatch._take
+    monkeypatch.setattr(
+        TelemetryWatch, "_take", lambda self, reading: take(self, widened(reading, count))
+    )
+
+
+def size_of(dice: random.Random) -> tuple[int, int]:
+    return (
+        dice.choice(USUAL) if dice.random() < 0.3 else (dice.randint(*COLUMNS), dice.randint(*ROWS))
+    )
+
+
+async def walk(s: RealScreen, dice: random.Random, steps: int) -> int:
+    """Press random keys at random sizes. Return how many of `steps` are left if a key has ended the
+    screen, as the palette can."""
+    done: list[str] = []
+    for step in range(steps):
+        if dice.random() < 0.25:
+            size = size_of(dice)
+            done.append(f"{size[0]}x{size[1]}")
+            await s.resize(*size)
+        key = dice.choice(KEYS)
+        done.append(key)
+        with suppress(WaitForScreenTimeout):  # a closed page does not answer the pilot any more
+            await s.press(key)
+        if not s.app.is_running:
+            return steps - step - 1
+        text, (columns, rows) = s.text, s.app.size
+        last = " ".join(done[-30:])
+        assert not crashes(), f"after {last}\n{crashes()[0].read_text()}"
+        assert "a defect in Workbench" not in text, f"after {last}\n{text}"
+        assert len(text.splitlines()) == rows, f"after {last} at {columns}x{rows}"
+    return 0
+
+
+def walked(profile: str, gpus: int, steps: int, serve: bool) -> None:
+    async def go() -> None:
+        dice, left = random.Random(100 + gpus), steps
+        while left:
+            session = Session.of_host(None, profile)
+            async with real_screen(session=session) as s:
+                await s.until(lambda: s.state.telemetry is not None and s.state.presets_read)
+                if gpus:
+                    await s.until(lambda: len(s.state.telemetry.gpus) == gpus)
+                if serve:
+                    await s.serve()
+                e = experiment()
+                session.core.update(experiment=e, sweep=replace(sweep(), host=session.host.name))
+                left = await walk(s, dice, left)
+
+    asyncio.run(go())
+
+
+@pytest.mark.slow
+def test_random_keys_on_sixteen_gpus_do_not_end_the_screen(
+    monkeypatch: pytest.MonkeyPatch, clean_environment: None
+) -> None:
+    with_gpus(monkeypatch, 16)
+    walked(PROFILE, 16, 25, serve=False)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("profile", "gpus", "serve"),
+    [(PROFILE, 4, True), (PROFILE, 8, True), (PROFILE, 16, True), ("h100-mig", 0, False)],
+    ids=["ready", "8-gpus", "16-gpus", "mig"],
+)
+def test_750_random_keys_do_not_end_the_screen(
+    monkeypatch: pytest.MonkeyPatch,
+    clean_environment: None,
+    profile: str,
+    gpus: int,
+    serve: bool,
+) -> None:
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.1")
+    stored()
+    on_free_port()
+    if gpus:
+        with_gpus(monkeypatch, gpus)
+    walked(profile, gpus, 750, serve)

@@ -198,6 +198,10 @@ def test_an_experiment_on_a_run_leaves_the_run_as_it_was(cli: Cli, base: tuple[s
         (("experiment", "show", "7"), "there is no experiment 7"),
         (("experiment", "vllm-any", "--until", "2", "--at-most", "4"), "needs at least 5 pairs"),
         (("experiment", "vllm-any", "--gpu-a", "trial=60"), "'trial' is not a GPU setting"),
+        (
+            ("experiment", "vllm-any", "--texts", "x", "--no-quality"),
+            "--texts names the texts of a comparison of answers, which --no-quality leaves out",
+        ),
         (("compare", "3", "3"), "there is no result 3"),
     ],
 )

@@ -67,6 +67,7 @@ def alive(cli: Cli) -> list[str]:
     return [one["run_id"] for one in found if one["state"] in ("starting", "ready")]
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.long
 def test_a_changed_cache_differs_and_no_server_is_left(cli: Cli, own_texts: str) -> None:
     ran = cli(
@@ -94,6 +95,7 @@ def test_a_changed_cache_differs_and_no_server_is_left(cli: Cli, own_texts: str)
     assert alive(cli) == []
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.long
 def test_two_running_servers_answer_the_same_and_go_on(cli: Cli, own_texts: str) -> None:
     (run, _), (_, url) = server(cli), server(cli)

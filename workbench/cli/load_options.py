@@ -35,6 +35,11 @@ def load_of(arguments: argparse.Namespace) -> dict[str, Any]:
 def quality_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return whether and with which texts an experiment compares the answers too, as fields of
     ExperimentSpec."""
+    if arguments.texts and arguments.no_quality:
+        raise InputError(
+            "--texts names the texts of a comparison of answers, which --no-quality leaves out",
+            next_step="leave out one of the two",
+        )
     texts = str(Path(arguments.texts).absolute()) if arguments.texts else ""
     return {"quality": not arguments.no_quality, "quality_texts": texts}
 

@@ -130,7 +130,10 @@ def _text(
     answers = list(chain.from_iterable(r.answers for r in reports))
     seen = sum(r.answers_seen for r in reports)
     load = set_features(answers, dict(reasons.most_common()), seen)
-    return TextReport(replace(load, prompt_words=_prompt_words(spec, reports)))
+    words = _prompt_words(spec, reports)
+    # a word is at least one token, which a piece of real text need not be
+    least = None if words is None else spec.least_text_tokens(words)
+    return TextReport(replace(load, prompt_words=least))
 
 
 def _prompt_words(spec: BenchSpec, reports: Sequence[ClientReport]) -> int | None:

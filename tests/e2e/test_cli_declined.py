@@ -31,6 +31,7 @@ IN_THIS_FILE = {
     "runs.py",
     "servers.py",
     "sweeps.py",
+    "tune.py",
 }
 BY_SSH = {"open_session.py"}  # test_ssh_cli.py asks about host keys
 
@@ -92,6 +93,7 @@ def test_no_setting_is_changed_and_no_server_is_stopped_if_the_user_declines(
     run_id = started.document["run_id"]
     declined(*PRO, "restart", run_id)
     declined(*PRO, "sweep", "vllm-any", "--set", port, "--flag", "max-num-seqs=64,128")
+    declined(*PRO, "tune", "vllm-any", "--set", port)
     declined(*PRO, "gpu", "sweep", "--power-limit", "500,400", run_id)
     declined(*PRO, "experiment", run_id, "--b", "enforce-eager")
     declined(*PRO, "quality", run_id, "kv-cache-dtype=fp8")

@@ -47,6 +47,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "experiment": ("experiments",),
     "sweep": ("sweeps",),
     "capacity": ("capacity",),
+    "tune": ("tune",),
     "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),
     "doctor": ("doctor",),
     "hosts": ("hosts",),

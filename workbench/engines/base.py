@@ -18,6 +18,7 @@ from workbench.engines import catalog as catalogs
 from workbench.engines.flag_values import on_off, word
 from workbench.engines.kv_size import KvRule
 from workbench.engines.reported_settings import Answer
+from workbench.engines.tunable_flags import TunableFlag
 from workbench.model.errors import PlanError
 from workbench.model.flags import FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.lazy_dataclass import dataclass
@@ -161,6 +162,9 @@ class Engine:
     # disables `compiled_parts`: faster start, slower decoding
     eager_flag: ClassVar[str | None] = None
     compiled_parts: ClassVar[str] = "CUDA graphs"
+    tunable_flags: ClassVar[tuple[TunableFlag, ...]] = ()  # what a tune tries
+    speculation_flag: ClassVar[str | None] = None  # its value is an object with the depth
+    eight_bit_weights: ClassVar[str] = ""  # assignment that quantizes 16-bit weights when they load
     answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
     # Group 1 is the configuration that the engine logs, as reported_settings.settings_in reads it.
     # The first has the values in force, the others those that were asked.

@@ -12,6 +12,7 @@ from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.kv_size import KvRule
 from workbench.engines.plan_context import Situation
 from workbench.engines.reported_settings import LLAMACPP
+from workbench.engines.tunable_flags import KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.plan import LaunchPlan
 
 
@@ -48,6 +49,12 @@ class Llamacpp(Engine):
     slots_path = "/slots"
     argparse_values = False
     uses_all_gpus = True
+    tunable_flags = (
+        TunableFlag("flash-attn", ("on",), KERNEL),
+        TunableFlag("cache-type-k", ("q8_0",), KV),
+        TunableFlag("ubatch-size", ("256", "1024", "2048"), PREFILL, grows=True),
+        TunableFlag("batch-size", ("4096",), PREFILL, grows=True),
+    )
     memory = MemoryUse(
         cache_size_flags=("ctx-size",), cache_type_flags=("cache-type-k", "cache-type-v")
     )

@@ -13,6 +13,7 @@ from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import SWA_SHARE, KvRule
 from workbench.engines.plan_context import Situation
 from workbench.engines.reported_settings import SGLANG
+from workbench.engines.tunable_flags import BATCH, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.flags import FlagValue
 from workbench.model.plan import LaunchPlan
 
@@ -61,6 +62,15 @@ class Sglang(Engine):
     score_interface = "generate"
     accepts_flag_prefixes = True
     compiles_at_first_start = True
+    tunable_flags = (
+        TunableFlag("attention-backend", ("flashinfer", "triton", "fa3"), KERNEL),
+        TunableFlag("kv-cache-dtype", ("fp8_e4m3",), KV),
+        TunableFlag("chunked-prefill-size", BATCH, PREFILL, grows=True),
+        TunableFlag(
+            "num-continuous-decode-steps", ("2", "4"), "fewer returns to the scheduler on the CPU"
+        ),
+        TunableFlag("schedule-policy", ("lpm",), "requests with a common beginning run together"),
+    )
     memory = MemoryUse(
         share_flag="mem-fraction-static",
         default_share=0.88,

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.plan_context import Situation
 from workbench.engines.reported_settings import TABBYAPI
+from workbench.engines.tunable_flags import KV, PREFILL, TunableFlag
 from workbench.model.errors import PlanError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagCatalog, FlagSetting
@@ -70,6 +71,10 @@ class Tabbyapi(Engine):
     env_prefix = "TABBY_"
     more_env = ("TABBY_LOG_CONSOLE_WIDTH",)
     uses_all_gpus = True
+    tunable_flags = (
+        TunableFlag("cache-mode", ("Q8",), KV),
+        TunableFlag("chunk-size", ("1024", "4096"), PREFILL, grows=True),
+    )
     memory = MemoryUse(
         cache_size_flags=("cache-size", "max-seq-len"),
         cache_type_flags=("cache-mode",),

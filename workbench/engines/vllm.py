@@ -15,6 +15,7 @@ from workbench.engines.plan_context import Situation
 from workbench.engines.ray import ROLE as RAY
 from workbench.engines.ray import command as ray_command
 from workbench.engines.reported_settings import VLLM
+from workbench.engines.tunable_flags import BATCH, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.flags import FlagCatalog, FlagSpec, FlagValue
 from workbench.model.plan import Command, LaunchPlan, Node
@@ -196,6 +197,19 @@ class Vllm(Engine):
     score_interface = "prompt_logprobs"
     concurrency_flag = "max-num-seqs"
     compiles_at_first_start = True
+    tunable_flags = (
+        TunableFlag("attention-backend", ("FLASHINFER", "FLASH_ATTN", "TRITON_ATTN"), KERNEL),
+        TunableFlag("kv-cache-dtype", ("fp8",), KV),
+        TunableFlag("max-num-batched-tokens", BATCH, PREFILL, grows=True),
+        TunableFlag(
+            "performance-mode",
+            ("throughput", "interactivity"),
+            "vLLM's own set of defaults for one kind of load",
+        ),
+        TunableFlag("async-scheduling", ("true",), "the CPU prepares a step during the one before"),
+    )
+    speculation_flag = "speculative-config"
+    eight_bit_weights = "quantization=fp8"
     memory = MemoryUse(
         share_flag="gpu-memory-utilization",
         length_flag="max-model-len",

@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.series_state import SeriesState
+from workbench.model.tune import TUNE, TuneSpec
 
 
 class PointState(StrEnum):
@@ -22,7 +23,12 @@ class PointState(StrEnum):
 
 CONCURRENCY = "concurrency"
 USERS = "users"  # the kind of a search for the number of users under an SLO
-_RESUMED_BY = {"flag": "sweep", CONCURRENCY: "sweep", USERS: "capacity"}  # kind -> command
+_RESUMED_BY = {
+    "flag": "sweep",
+    CONCURRENCY: "sweep",
+    USERS: "capacity",
+    TUNE: TUNE,
+}  # kind -> command
 UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
 
 
@@ -78,11 +84,13 @@ class SweepSpec:
     # of the experiment that compares the best value (model/experiment.py)
     quality: bool = True
     quality_texts: str = ""
+    tune: TuneSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep and its points. `kind` is the key of a GPU setting, "concurrency", "flag" or "users".
+    """A sweep and its points. `kind` is the key of a GPU setting, "concurrency", "flag", "users" or
+    "tune".
 
     `knee` is the index of the point beyond which a higher value gains little, or None if no knee
     was found. `knee_text` states the rule by which the knee was found.
@@ -149,11 +157,26 @@ def resumed(sweep: Sweep) -> Sweep:
     """Return the sweep ready for a new start: measured points keep their results and notes, and all
     other points are in the state "planned" again. A level of users that was interrupted between two
     of its runs keeps those that it had."""
+    if sweep.kind == TUNE:
+        return _resumed_tune(sweep)
     points = tuple(map(_resumed_point, sweep.points))
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))
     notes += (f"resumed: {sweep.values_done} of {len(points)} values had been measured before",)
-    fresh = replace(
+    return replace(_fresh(sweep), points=points, notes=notes)
+
+
+def _resumed_tune(sweep: Sweep) -> Sweep:
+    """Return a tune ready to go on. Its notes are the log of its decisions and stay; so do failed
+    starts, which would only fail again."""
+    points = tuple(p if p.state == PointState.FAILED else _resumed_point(p) for p in sweep.points)
+    ended = sum(p.state != PointState.PLANNED for p in points)
+    note = f"resumed: {ended} starts of the race had ended before"
+    return replace(_fresh(sweep), points=points, notes=(*sweep.notes, note))
+
+
+def _fresh(sweep: Sweep) -> Sweep:
+    return replace(
         sweep,
         state=SeriesState.RUNNING,
         knee=None,
@@ -162,7 +185,6 @@ def resumed(sweep: Sweep) -> Sweep:
         error=None,
         confirmed=None,
     )
-    return replace(fresh, points=points, notes=notes)
 
 
 def _resumed_point(point: SweepPoint) -> SweepPoint:

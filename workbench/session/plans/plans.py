@@ -224,6 +224,25 @@ class Plans:
         self._edit_saved(preset_id, title)
         return str(path)
 
+    async def save_tuned(
+        self, editor: PlanEditor, preset_id: str, title: str, evidence: Sequence[str]
+    ) -> str:
+        """Write the plan of `editor` as a preset of the user, with `evidence`, sentences about what
+        was measured, among its caveats. A preset of the same title, which a tune wrote before it was
+        killed, is replaced. Return the path. Raises PresetError if it cannot be written."""
+        from workbench.store.preset_edit import from_plan  # loads an editor of TOML
+
+        parent = self._parent_document(editor.plan)
+        document = from_plan(editor.plan, parent, preset_id=preset_id, title=title)
+        document["caveats"] = list(evidence)
+        library = self._presets.library
+        again = False
+        with suppress(WorkbenchError):  # there is none
+            again = library.document(preset_id).get("title") == title
+        path = library.save(document, preset_id, replace_existing=again)
+        self._presets.refresh()
+        return str(path)
+
     def _edit_saved(self, preset_id: str, title: str) -> None:
         """Make the preset that was just saved the one under edit, without any change to it."""
         before = self.editor

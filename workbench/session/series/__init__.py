@@ -9,4 +9,5 @@ gpu_sweep, gpu_sweep_plan       sweeps of a GPU setting
 flag_sweep, flag_sweep_plan     sweeps of launch flags
 concurrency_sweep               sweeps of the number of streams
 user_capacity                   the search for the number of users under an SLO
+tune, tune_plan                 tunes: the race of the candidates, and the final
 """

@@ -106,6 +106,19 @@ class FlagSweep(SweepDesign):
             await self.progress.save()
             await self.parts.servers.end(server.run_id)
 
+    def load_of(self, run: int) -> Mapping[str, Any]:
+        """Return the fields of BenchSpec for the run of the point with this index."""
+        return self.bench
+
+    def experiment_options(self) -> dict[str, Any]:
+        """Return the fields of ExperimentSpec for the comparison of the best combination."""
+        return {
+            "pairs": self.pairs,
+            "bench": dict(self.bench),
+            "quality": self.quality,
+            "quality_texts": self.quality_texts,
+        }
+
     # ---- screening
 
     def needs_s(self, run: int) -> float:
@@ -123,7 +136,7 @@ class FlagSweep(SweepDesign):
             await self.progress.fail(run, f"not started: {error.message}")
         else:
             await self.progress.measure(
-                run, lambda: self.parts.bench.run_on(run_id, **self.bench), self.runs
+                run, lambda: self.parts.bench.run_on(run_id, **self.load_of(run)), self.runs
             )
             await self.progress.save()
         finally:
@@ -185,10 +198,10 @@ class FlagSweep(SweepDesign):
         label = points[best].label
         self.progress.check_time(0.0)
         self.progress.check_stop()
-        experiment = self._experiment(self.combinations[best].sets)
+        experiment = self.experiment(self.combinations[best].sets)
         return await confirm(self.progress, label, "the current values", experiment)
 
-    async def _experiment(self, sets: Sequence[str]) -> Experiment:
+    async def experiment(self, sets: Sequence[str]) -> Experiment:
         """Compare the plan with the assignments `sets` against the plan as it is, in an experiment,
         and return the experiment. If a resumed sweep had begun this experiment already, continue
         the experiment."""
@@ -201,12 +214,7 @@ class FlagSweep(SweepDesign):
                 if earlier.state == SeriesState.DONE:
                     return earlier
                 return await self.parts.experiments.resume(begun, max_minutes=minutes)
-        options: dict[str, Any] = {
-            "pairs": self.pairs,
-            "bench": dict(self.bench),
-            "quality": self.quality,
-            "quality_texts": self.quality_texts,
-        }
+        options = self.experiment_options()
         if minutes is not None:
             options["max_minutes"] = minutes
         return await self.parts.experiments.run(

@@ -157,7 +157,7 @@ class FlagSweepPlanner:
             editor.around = current.around
             return editor
         if plan is not None and not diff(mask_plan(current.plan), plan):
-            return _with(current, ())
+            return with_assignments(current, ())
         raise PlanError(
             f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start "
             "it again",
@@ -207,7 +207,7 @@ def combinations_of(
     found = [_current(editor, names)]
     for one in itertools.product(*values):
         sets = tuple(f"{name}={value}" for name, value in zip(names, one, strict=True))
-        changed = _with(editor, sets)
+        changed = with_assignments(editor, sets)
         if diff(editor.plan, changed.plan):
             found.append(Combination(" ".join(sets), _number(one), sets, changed))
     if len(found) < 2:
@@ -253,10 +253,13 @@ def _current(editor: PlanEditor, names: Sequence[str]) -> Combination:
         value = editor.plan.flag(name)
         values.append(None if value is None else engines.format_value(value))
     words = (f"{n}={'default' if v is None else v}" for n, v in zip(names, values, strict=True))
-    return Combination(f"start: {' '.join(words)}", _number(values), (), _with(editor, ()))
+    return Combination(
+        f"start: {' '.join(words)}", _number(values), (), with_assignments(editor, ())
+    )
 
 
-def _with(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
+def with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
+    """Return an editor of the plan of `base` with the assignments `sets`, on the same host."""
     editor = PlanEditor(base.plan, base.title)
     editor.around = base.around
     if sets:

@@ -24,7 +24,7 @@ from workbench.session.series.conduct import Design, Stopped, TimeLimit
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSummary
-    from workbench.model.sweep import Sweep
+    from workbench.model.sweep import Sweep, SweepPoint
     from workbench.session.results.results import Results
     from workbench.session.state_holder import StateHolder
     from workbench.store.sweeps import SweepStore
@@ -103,6 +103,11 @@ class SweepProgress:
         points = list(self.sweep.points)
         points[index] = replace(points[index], **fields)
         self.change(points=tuple(points))
+
+    def add_points(self, points: Sequence[SweepPoint]) -> None:
+        """Add points to measure after those that the sweep began with."""
+        self._first_missing += len(points)
+        self.change(points=(*self.sweep.points, *points))
 
     def note(self, text: str) -> None:
         """Add a note to the sweep unless the sweep already has that note."""

@@ -22,6 +22,7 @@ from workbench.model.sweep import (
     SweepSpec,
     resumed,
 )
+from workbench.model.tune import TUNE
 from workbench.session.bench.spec import WORDS, with_content
 from workbench.session.hosts.names import check_same_host
 from workbench.session.series.concurrency_sweep import (
@@ -32,6 +33,7 @@ from workbench.session.series.conduct import EndedEarly, Ending, conduct
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
 from workbench.session.series.sweep_progress import SweepProgress
+from workbench.session.series.tune_plan import TunePlanner
 from workbench.session.series.user_capacity import (
     UserLevels,
     plan_user_capacity,
@@ -56,11 +58,13 @@ class Sweeps:
     def __init__(self, parts: SweepParts, lock: MeasurementLock) -> None:
         self._parts, self._lock = parts, lock
         self._gpu, self._flags = GpuSweepPlanner(parts), FlagSweepPlanner(parts)
+        self._tunes = TunePlanner(parts)
         # by kind; any other kind is the key of a GPU setting
         self._resumed_by: Mapping[str, Callable[[Sweep, SweepSpec], Awaitable[PlannedSweep]]] = {
             "flag": self._flags.resumed,
             CONCURRENCY: partial(resumed_concurrency_sweep, parts),
             USERS: partial(resumed_user_capacity, parts),
+            TUNE: self._tunes.resumed,
         }
         self._one = asyncio.Lock()
         self._stop: asyncio.Event | None = None  # of the sweep under way
@@ -180,6 +184,35 @@ class Sweeps:
             quality_texts=quality_texts,
             bench=bench,
         )
+        return await self._start(planned)
+
+    async def plan_tune(
+        self,
+        goal: str,
+        limits: str,
+        *,
+        starts: int,
+        max_minutes: float | None = None,
+        quality: bool = True,
+        quality_texts: str = "",
+        **bench: Any,
+    ) -> PlannedSweep:
+        """Return a tune of the plan under edit that `run_tune` carries out. `goal` is a key of
+        GOALS (model/tune.py), and `limits` a text such as "ttft@p95<=500, power<=400". Raises
+        WorkbenchError if it cannot be carried out."""
+        return await self._tunes.tune(
+            goal,
+            limits,
+            starts=starts,
+            max_minutes=max_minutes,
+            quality=quality,
+            quality_texts=quality_texts,
+            bench=bench,
+        )
+
+    async def run_tune(self, planned: PlannedSweep) -> Sweep:
+        """Carry out a planned tune, and return it when it has ended. A live selected run is stopped
+        first and started again at the end."""
         return await self._start(planned)
 
     async def resume(

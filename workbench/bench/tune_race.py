@@ -1,0 +1,181 @@
+"""The design of a tune: which candidates are measured again, and which one meets the start preset in
+the final. All functions are pure.
+
+  block 1: the start preset and all candidates, one start each
+  block 2: the start preset and the best few, and the best two joined
+  final:   the best one against the start preset, in pairs of fresh starts
+
+Only the final claims a gain. The best of many equal candidates always looks faster in the race, so
+the race decides nothing but who goes on. All servers of a block get equal loads, and the start
+preset runs in each block, so that a machine that becomes slower between the blocks favours nobody.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
+
+from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.student_t import t_quantile
+
+LEVEL = 0.95
+MOST_KEPT = 4  # candidates of the second block
+PAIRS = 6
+LEAST_PAIRS = 5  # fewer pairs would miss a gain of 4 % in most tunes
+RACE_RUNS = 2  # benchmarks of one start; a start costs more than a benchmark
+_KEPT_SHARE = 3  # of the candidates, one in three goes on
+_SIMULATED = 400
+_STEP_PCT = 0.5
+_MOST_PCT = 50.0
+FOUND_SHARE = 0.7
+
+Entry = tuple[str, ...]  # the names of the candidates that one server joins; () is the start preset
+START: Entry = ()
+Block = Mapping[Entry, float]  # -> the logarithm of what the goal measures, more is better
+
+
+@dataclass(frozen=True, slots=True)
+class RaceSize:
+    """How many candidates the race begins with, how many go on to the second block, and how many
+    pairs the final has."""
+
+    candidates: int
+    kept: int
+    pairs: int
+
+    @property
+    def starts(self) -> int:
+        """The number of servers that a tune starts at most."""
+        return (1 + self.candidates) + (1 + self.kept) + 2 * self.pairs
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Standard deviations in percent: between servers that are started alike, and between the runs
+    of one server."""
+
+    server_pct: float = 1.5
+    run_pct: float = 1.0
+
+
+def race_size(candidates: int, starts: int) -> RaceSize:
+    """Return the largest race with at most this number of candidates and of starts. Candidates are
+    left out before the final gets fewer pairs than `PAIRS`, but for one pair. Raises InputError if
+    there is not room for a race of one candidate."""
+    for count in range(candidates, 0, -1):
+        for pairs in (PAIRS, LEAST_PAIRS):
+            size = RaceSize(count, kept_of(count), pairs)
+            if size.starts <= starts:
+                return size
+    least = RaceSize(1, 1, LEAST_PAIRS).starts
+    raise InputError(
+        f"a tune with {starts} starts is not possible",
+        next_step=f"allow at least {least} starts; 30 are room for 12 candidates",
+    )
+
+
+def kept_of(candidates: int) -> int:
+    """Return how many of the candidates go on to the second block."""
+    return min(candidates, MOST_KEPT, max(2, math.ceil(candidates / _KEPT_SHARE)))
+
+
+def gains(blocks: Sequence[Block]) -> dict[Entry, float]:
+    """Return for each entry of the newest block the mean, over the blocks in which it ran, of the
+    logarithm of its ratio to the start preset. A block without the start preset is left out."""
+    usable = [block for block in blocks if START in block]
+    if not usable:
+        return {}
+    return {
+        entry: fmean(block[entry] - block[START] for block in usable if entry in block)
+        for entry in usable[-1]
+        if entry != START
+    }
+
+
+def second_block(
+    found: Mapping[Entry, float], kept: int, may_join: Callable[[Entry], bool]
+) -> list[Entry]:
+    """Return the entries of the second block, the best first. If two of the best three gain, and
+    `may_join` allows both in one server, the two joined take the last place."""
+    ranked = sorted(found, key=lambda entry: -found[entry])
+    chosen = ranked[:kept]
+    better = [entry for entry in ranked[:3] if found[entry] > 0]
+    pairs = [(a, b) for n, a in enumerate(better) for b in better[n + 1 :]]
+    joined = next(((*a, *b) for a, b in pairs if may_join((*a, *b))), None)
+    if joined is None or kept < 2:
+        return chosen
+    return [*chosen[: kept - 1], joined]
+
+
+def leader(blocks: Sequence[Block]) -> Entry | None:
+    """Return the entry that meets the start preset in the final. None if none was faster than the
+    start preset, so that a final could not show a gain."""
+    found = gains(blocks)
+    best = max(found, key=lambda entry: found[entry], default=None)
+    return best if best is not None and found[best] > 0 else None
+
+
+# -- what a race of this size can find -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """How one simulated tune ended: the entry of its final, and the lower bound of the gain that it
+    claims in percent; None if it claims nothing."""
+
+    entry: Entry | None
+    least_pct: float | None
+
+
+def simulate(
+    true_pct: Mapping[str, float], size: RaceSize, noise: Noise, rng: random.Random
+) -> Simulated:
+    """Carry out one tune whose candidates gain `true_pct` percent, on servers and runs with this
+    noise. Gains of joined candidates are multiplied."""
+
+    def one(entry: Entry, runs: int) -> float:
+        true = sum(math.log1p(true_pct[name] / 100) for name in entry)
+        server = rng.gauss(0.0, noise.server_pct / 100)
+        return true + server + rng.gauss(0.0, noise.run_pct / 100 / math.sqrt(runs))
+
+    first: list[Entry] = [START, *((name,) for name in true_pct)]
+    blocks = [{entry: one(entry, RACE_RUNS) for entry in first}]
+    second = second_block(gains(blocks), size.kept, lambda joined: True)
+    blocks.append({entry: one(entry, RACE_RUNS) for entry in (START, *second)})
+    best = leader(blocks)
+    if best is None:
+        return Simulated(None, None)
+    ratios = [one(best, 1) - one(START, 1) for _ in range(size.pairs)]
+    t = t_quantile((1 + LEVEL) / 2, size.pairs - 1)
+    low = fmean(ratios) - t * stdev(ratios) / math.sqrt(size.pairs)
+    return Simulated(best, 100 * math.expm1(low) if low > 0 else None)
+
+
+def findable_pct(size: RaceSize, noise: Noise, tunes: int = _SIMULATED) -> float | None:
+    """Return the smallest gain of one candidate, in steps of half a percent, that at least
+    `FOUND_SHARE` of tunes of this size prove. None if it is above 50 %. The tunes are simulated,
+    always with the same random numbers."""
+    low, high = 0, round(_MOST_PCT / _STEP_PCT)
+    if not _finds(high * _STEP_PCT, size, noise, tunes):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _finds(middle * _STEP_PCT, size, noise, tunes):
+            high = middle
+        else:
+            low = middle
+    return high * _STEP_PCT
+
+
+def _finds(gain_pct: float, size: RaceSize, noise: Noise, tunes: int) -> bool:
+    names = [str(number) for number in range(size.candidates)]
+    truth = {name: gain_pct if name == "0" else 0.0 for name in names}
+    rng = random.Random(size.candidates)
+    ended = [simulate(truth, size, noise, rng) for _ in range(tunes)]
+    found = sum(
+        one.least_pct is not None and one.entry is not None and "0" in one.entry for one in ended
+    )
+    return found >= FOUND_SHARE * tunes

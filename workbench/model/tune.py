@@ -1,0 +1,106 @@
+"""A tune: the search for a configuration that serves better than a preset. Its goal, its limits and
+its candidates, as they are stored with its sweep (model/sweep.py)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
+
+TUNE = "tune"  # the kind of a sweep that is a tune
+START = "start"  # the label of the start preset in a block
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What a tune improves: the metric of its final, the field of a sweep's point that the race
+    compares, and whether less of it is better."""
+
+    metric: str
+    field: str
+    title: str
+    less_is_better: bool = False
+
+
+GOALS: Mapping[str, Goal] = {
+    "tok_s": Goal("output_tok_s", "tok_s", "output tok/s"),
+    "tok_j": Goal("tok_per_joule", "tok_per_joule", "tok/J"),
+    "ttft": Goal("ttft_ms.p50", "ttft_p50_ms", "median TTFT", less_is_better=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TuneCandidate:
+    """A change of the plan that the race measures. `sets` has assignments "flag=value", and `reason`
+    says why it can help on this hardware and load."""
+
+    sets: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A change that the tune does not try, and why."""
+
+    words: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TuneLimits:
+    """What every configuration must keep, whatever its speed. `slo` has the limits on latencies
+    (model/slo.py), "" for none. `power_w` is the mean power of the server's GPUs together, and
+    `temperature_c` the highest temperature of one."""
+
+    slo: str = ""
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TuneSpec:
+    """The design of a tune. `goal` is a key of GOALS. `starts` is the largest number of servers that
+    the tune may start."""
+
+    goal: str
+    starts: int
+    candidates: tuple[TuneCandidate, ...]
+    left_out: tuple[LeftOut, ...] = ()
+    limits: TuneLimits = TuneLimits()
+
+
+_QUANTILE_FIRST = re.compile(r"(?P<name>\w+)\s*@\s*(?P<share>p?[\d.]+%?)\s*<=\s*(?P<most>[\w.]+)")
+_OF_THE_GPUS = re.compile(r"(?P<name>power|temp)\s*<=\s*(?P<most>\d{1,6}(?:\.\d{1,3})?)\s*[WwC]?")
+
+
+def parse_limits(text: str) -> TuneLimits:
+    """Return the limits in a text such as "ttft@p95<=500, power<=400, temp<=83". Raises InputError
+    if it is not a list of limits."""
+    from workbench.model.slo import parse_slo
+
+    latencies: list[str] = []
+    of_gpus: dict[str, float] = {}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        if found := _OF_THE_GPUS.fullmatch(part):
+            of_gpus[found["name"]] = float(found["most"])
+        elif part.lower().startswith("kld"):
+            raise InputError(
+                "a limit on KLD is not possible in a tune",
+                next_step="leave it out: the final compares the answers too, and the report says "
+                "whether they are the same",
+            )
+        elif found := _QUANTILE_FIRST.fullmatch(part):
+            latencies.append(f"{found['name']}<={found['most']}@{found['share']}")
+        else:
+            latencies.append(part)
+    slo = ", ".join(map(str, parse_slo(", ".join(latencies)))) if latencies else ""
+    return TuneLimits(slo, of_gpus.get("power"), of_gpus.get("temp"))
+
+
+def goal_called(name: str) -> Goal:
+    """Return the goal with this name. Raises InputError for an unknown one."""
+    if name not in GOALS:
+        raise InputError(f"a tune has no goal {name}", next_step=f"give one of {', '.join(GOALS)}")
+    return GOALS[name]

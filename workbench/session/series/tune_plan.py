@@ -1,0 +1,237 @@
+"""Plans of tunes: the candidates for a plan on its host, each checked as a launch plan before the first
+start, and those that are left out, with the reason."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from workbench.advisor.candidates import Work, choices
+from workbench.bench import tune_race
+from workbench.bench.tune_race import RaceSize
+from workbench.engines.memory_estimate import MemoryFit
+from workbench.engines.plan_context import Situation, visible_gpus
+from workbench.model import tune
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.experiment import Arm, ExperimentSpec
+from workbench.model.findings import Level
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.plan import diff
+from workbench.model.secrets import mask_plan
+from workbench.model.sweep import Sweep, SweepSpec
+from workbench.model.tune import LeftOut, TuneCandidate, TuneSpec
+from workbench.session.series.flag_sweep import Combination
+from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, with_assignments
+from workbench.session.series.sweep_parts import (
+    PlannedSweep,
+    check_minutes,
+    check_same_conditions,
+    conditions_of_plan,
+)
+from workbench.session.series.sweep_progress import stored_shape
+from workbench.session.series.tune import Tune, entry_of, label_of
+from workbench.session.servers.arm_targets import with_secrets
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchSpec
+    from workbench.model.findings import Finding
+    from workbench.session.plans.plan_editor import PlanEditor
+    from workbench.session.series.sweep_progress import SweepProgress
+
+_EXCLUDE = (Level.ERROR, Level.WARN)  # findings that exclude a candidate
+_ALLOWED = ("flag.word",)  # but for this warning: the start itself shows it
+
+
+@dataclass(frozen=True, slots=True)
+class TunePlanner(FlagSweepPlanner):
+    """Makes and checks tunes of the plan under edit, before any server is started."""
+
+    async def tune(
+        self,
+        goal: str,
+        limits: str,
+        *,
+        starts: int,
+        max_minutes: float | None,
+        quality: bool,
+        quality_texts: str,
+        bench: Mapping[str, Any],
+    ) -> PlannedSweep:
+        """Check a tune, and return it. Raises InputError or PlanError for a tune that cannot be
+        carried out."""
+        check_minutes(max_minutes)
+        chosen, kept = tune.goal_called(goal), tune.parse_limits(limits)
+        shape = {**bench, **({"slo": kept.slo} if kept.slo else {})}
+        await self._look_for_engine()
+        editor = self.parts.plans.editor
+        plan = editor.effective
+        load = self.parts.load.spec_of(plan.preset_id, shape)
+        if chosen.metric.startswith("ttft") and not load.stream:
+            raise InputError(
+                "answers that are not streamed have no TTFT", next_step="use another --goal"
+            )
+        candidates, left_out = self._checked(editor, load)
+        if not candidates:
+            why = "; ".join(f"{one.words}: {one.reason}" for one in left_out[:3])
+            raise InputError(
+                f"there is no candidate for this plan ({why})",
+                next_step="`workbench sweep` tries values of a flag that you choose",
+            )
+        size = tune_race.race_size(len(candidates), starts)
+        rest = candidates[size.candidates :]
+        no_room = f"no room in {starts} starts; --starts allows more"
+        left_out += [LeftOut(shlex.join(one.sets), no_room) for one in rest]
+        spec = SweepSpec(
+            values=(),
+            bench=stored_shape(shape),
+            runs=tune_race.RACE_RUNS,
+            pairs=size.pairs,
+            measured=await conditions_of_plan(self.parts, editor),
+            plan=asdict(mask_plan(plan)),
+            preset_id=plan.preset_id,
+            max_minutes=max_minutes,
+            quality=quality,
+            quality_texts=quality_texts,
+            tune=TuneSpec(
+                goal=goal,
+                starts=starts,
+                candidates=tuple(candidates[: size.candidates]),
+                left_out=tuple(left_out),
+                limits=kept,
+            ),
+        )
+        first = (tune_race.START, *(one.sets for one in candidates[: size.candidates]))
+        labels = tuple(label_of(1, entry) for entry in first)
+        return self._planned_tune(spec, labels, self._restartable(), anew=True)
+
+    async def resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
+        """Check that a stored tune can be resumed, and return it. The tune's plan becomes the plan
+        under edit. Raises WorkbenchError if it cannot be resumed."""
+        check_minutes(spec.max_minutes)
+        await self._check_runs_known(sweep)
+        assert spec.plan is not None
+        *_, bases = with_secrets(
+            self.parts.presets, ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id)
+        )
+        self.parts.plans.take(bases["A"], f"tune {sweep.id}")
+        await self._look_for_engine()
+        editor = self.parts.plans.editor
+        check_same_conditions(self.parts, sweep, spec, await conditions_of_plan(self.parts, editor))
+        await self._end_leftovers(sweep)
+        labels = tuple(point.label for point in sweep.points)
+        return self._planned_tune(spec, labels, self._restartable(sweep.before), anew=False)
+
+    async def _look_for_engine(self) -> None:
+        plans = self.parts.plans
+        around = plans.editor.around
+        if around.installed is None and around.installed_problem is None:
+            await plans.look_for_engine()
+        self.parts.servers.check_startable(plans.editor.effective, plans.editor)
+
+    def _planned_tune(
+        self, spec: SweepSpec, labels: Sequence[str], before: PlanEditor | None, *, anew: bool
+    ) -> PlannedSweep:
+        assert spec.tune is not None
+        base = self.parts.plans.editor
+        combine = partial(combination_of, base)
+        combinations = []
+        for label in labels:
+            found = combine(entry_of(label)[1])
+            if isinstance(found, str):
+                raise InputError(f"{label} cannot be started now: {found}")
+            combinations.append(found)
+        count = len(spec.tune.candidates)
+
+        def design(progress: SweepProgress) -> Tune:
+            return Tune(
+                self.parts,
+                progress,
+                combinations,
+                spec.bench,
+                before,
+                runs=spec.runs,
+                pairs=spec.pairs,
+                quality=spec.quality,
+                quality_texts=spec.quality_texts,
+                spec=spec.tune,
+                size=RaceSize(count, tune_race.kept_of(count), spec.pairs),
+                combine=combine,
+                save_preset=self._save,
+                began_anew=anew,
+            )
+
+        title = tune.goal_called(spec.tune.goal).title
+        points = [(label, None) for label in labels]
+        return PlannedSweep(tune.TUNE, f"tune of {title}", "", points, spec, design)
+
+    async def _save(
+        self, found: Combination, number: str, evidence: Sequence[str]
+    ) -> tuple[str, str]:
+        plan = found.editor.plan
+        name = f"{(plan.preset_id or plan.engine)[:40]}-tune-{number}"
+        title = f"{plan.preset_id or plan.engine}, tune {number}"
+        return name, await self.parts.plans.save_tuned(found.editor, name, title, evidence)
+
+    # ---- candidates
+
+    def _checked(
+        self, editor: PlanEditor, load: BenchSpec
+    ) -> tuple[list[TuneCandidate], list[LeftOut]]:
+        """Return the candidates that can be started as far as is known, and what is left out. A
+        candidate with a finding that the plan itself has not is left out with it."""
+        plan, around = editor.effective, editor.around
+        here = Situation(
+            plan,
+            editor.catalog,
+            editor.engine,
+            visible_gpus(plan, around.gpus),
+            around.installed_version,
+            editor.allotment,
+        )
+        own = not (load.prompts or load.trace or load.command)
+        prompt_tokens = load.concurrency * load.input_tokens if own else None
+        work = Work(load.concurrency, prompt_tokens)
+        candidates: dict[tuple[str, ...], TuneCandidate] = {}
+        left_out: list[LeftOut] = []
+        for one in choices(here, editor.findings(), work):
+            if isinstance(one, LeftOut):
+                left_out.append(one)
+                continue
+            found = combination_of(editor, one.sets)
+            if isinstance(found, str):
+                left_out.append(LeftOut(shlex.join(one.sets), found))
+            elif diff(plan, found.editor.effective):
+                candidates.setdefault(one.sets, one)
+        return list(candidates.values()), left_out
+
+
+def combination_of(base: PlanEditor, sets: Sequence[str]) -> Combination | str:
+    """Return the plan of `base` with these assignments, or why no server can or should be started
+    with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
+    try:
+        changed = with_assignments(base, sets)
+    except WorkbenchError as error:
+        return error.message
+    if sets:
+        known = {_key(finding) for finding in base.findings()}
+        new = [f for f in changed.findings() if f.level in _EXCLUDE and _key(f) not in known]
+        problem = next((f for f in new if f.code not in _ALLOWED), None)
+        if problem is not None:
+            return problem.text
+        if (memory := _does_not_fit(base, changed)) is not None:
+            return memory
+    return Combination(shlex.join(sets) or tune.START, None, tuple(sets), changed)
+
+
+def _does_not_fit(base: PlanEditor, changed: PlanEditor) -> str | None:
+    before, after = base.estimate(), changed.estimate()
+    if not isinstance(before, MemoryFit) or not isinstance(after, MemoryFit):
+        return None
+    return f"it does not fit: {after.text}" if before.fits and not after.fits else None
+
+
+def _key(finding: Finding) -> tuple[str, str | None]:
+    return finding.code, finding.flag

@@ -60,7 +60,9 @@ def line(screen: RealScreen, text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize(
+    "size", [(80, 24), pytest.param((120, 40), marks=pytest.mark.long)], ids=["80x24", "120x40"]
+)
 def test_each_change_shows_what_it_did_and_what_all_did(
     clean_environment: None, size: tuple[int, int]
 ) -> None:

@@ -9,7 +9,6 @@ few bytes for each changed value.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -176,8 +175,18 @@ def joined(parts: Iterable[Row], gap: Run) -> Row:
 def merged(runs: Iterable[Run]) -> Row:
     """Return the runs, which are pairs (text, role), as a row in which adjacent texts of the same
     role are joined."""
-    groups = groupby(runs, key=lambda run: run[1])
-    return tuple(("".join(text for text, _ in group), role) for role, group in groups)
+    joined_runs: list[Run] = []
+    texts: list[str] = []
+    current = ""
+    for text, role in runs:
+        if role != current and texts:
+            joined_runs.append(("".join(texts), current))
+            texts = []
+        texts.append(text)
+        current = role
+    if texts:
+        joined_runs.append(("".join(texts), current))
+    return tuple(joined_runs)
 
 
 def changed_spans(old: Row, new: Row) -> list[tuple[int, int]]:

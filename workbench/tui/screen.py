@@ -194,10 +194,10 @@ class MainScreen(Screen[None]):
     def tick(self, state: SessionState, drawn: bool = False) -> None:
         """Draw elapsed times and ages, once a second. If `drawn` is true, the GPU readings have
         just been drawn, and are not drawn again."""
-        if drawn:
-            self.status_bar.show(state)  # its countdown agrees with the page's
-        else:
+        if not drawn:
             self.show(state, TELEMETRY)
+        elif self.panes.pages.top is not None:
+            self.status_bar.show(state)  # its countdown agrees with the page's
         self.progress.show(state)
         self._show_on_page(state)
         self.services.tick()

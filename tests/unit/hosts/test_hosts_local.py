@@ -267,7 +267,18 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".new")] == []
 
 
-@pytest.mark.parametrize("path", ["/no/such/file", "/proc"])
+def test_whether_a_process_lives_is_read_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen asks it each second for each server."""
+
+    def no_thread(*_: object) -> None:
+        raise AssertionError("a thread")
+
+    monkeypatch.setattr(asyncio, "to_thread", no_thread)
+    read = asyncio.run(LocalHost().read_file(f"/proc/{os.getpid()}/stat", limit=1024))
+    assert read.startswith(b"%d (" % os.getpid())
+
+
+@pytest.mark.parametrize("path", ["/no/such/file", "/proc", f"/proc/{2**31}/stat"])
 def test_an_unreadable_file_is_a_file_error(path: str) -> None:
     with pytest.raises(FileError, match="cannot read"):
         asyncio.run(LocalHost().read_file(path))

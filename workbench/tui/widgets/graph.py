@@ -199,6 +199,16 @@ def first_cells(row: Row, count: int) -> Row:
     return tuple(runs)
 
 
+def after_cells(row: Row, count: int) -> Row:
+    """Return a drawn row of a graph without its first `count` cells."""
+    runs: list[Run] = []
+    for text, role in row:
+        if count < len(text):
+            runs.append((text[max(count, 0) :], role))
+        count -= len(text)
+    return tuple(runs)
+
+
 def _pattern(left: int, right: int) -> str:
     return _PATTERNS[min(max(left, 0), DOTS)][min(max(right, 0), DOTS)]
 

@@ -1,7 +1,7 @@
 """Graphs of which only the newest cells are drawn again.
 
 A drawn cell of the past does not change. The cells before the last seconds are kept as they were
-drawn, until the window moves. A graph of 200 values then costs as much as one of 20.
+drawn, until they leave the window. A graph of 200 values then costs as much as one of 20.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.tui.cells import Row
-from workbench.tui.widgets.graph import Cells, Graph, draw, first_cells
+from workbench.model.lazy_dataclass import dataclass
+from workbench.tui.cells import Row, merged
+from workbench.tui.widgets.graph import Graph, after_cells, draw, first_cells
 
 if TYPE_CHECKING:
     from workbench.model.timeline import History
@@ -21,43 +22,74 @@ if TYPE_CHECKING:
 SETTLED_S = 12.0  # a reading comes, and is counted for the seconds before it, within this time
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """The drawn cells of the past of one graph."""
+
+    shape: Hashable  # what the cells depend on beside their time and the top of the scale
+    top: float
+    first: int  # number of the first cell
+    cells: int
+    rows: list[Row]
+
+    def without(self, moved: int) -> _Head:
+        """Return the head without its first `moved` cells, which have left the window."""
+        rows = [after_cells(row, moved) for row in self.rows]
+        return replace(self, first=self.first + moved, cells=self.cells - moved, rows=rows)
+
+    def with_more(self, more: int, drawn: list[Row]) -> _Head:
+        """Return the head with `more` cells, the first of the rows `drawn`."""
+        pairs = zip(self.rows, drawn, strict=True)
+        rows = [merged((*head, *first_cells(row, more))) for head, row in pairs]
+        return replace(self, cells=self.cells + more, rows=rows)
+
+
 class KeptHeads:
     """The drawn cells of the past of several graphs, by name."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        # what the cells depend on, the top of the scale, the number of cells, and their rows
-        self._kept: dict[Hashable, tuple[Hashable, float, int, list[Row]]] = {}
+        self._kept: dict[Hashable, _Head] = {}
 
     def graph(
         self, name: Hashable, make: Callable[[Window], Graph], window: Window, height: int
     ) -> Graph:
         """Return the graph that `make` makes of a window. The cells of its past are those that were
-        drawn for the same window before. `name` names the graph and everything else that its past
-        depends on."""
+        drawn before. `name` names the graph and everything else that its past depends on."""
         if window.per_cell == 1 or window.cursor is not None:
             return make(window)
-        drawn_for = (window.first, window.count, window.cell_s, height, self._history.revision)
-        kept = self._kept.get(name)
-        if kept is not None and kept[0] == drawn_for:
-            _, top, cells, rows = kept
-            graph = make(window.after(cells))
-            if graph.top == top:
-                return replace(graph, head=rows)
-        graph = make(window)
+        shape = (window.count, window.cell_s, height, self._history.revision)
+        head = self._head(name, shape, window, height)
+        graph = make(window.after(head.cells))
+        if graph.top != head.top:
+            graph = make(window) if head.cells else graph
+            head = _Head(shape, graph.top, window.first, 0, [()] * height)
         settling = max(2, math.ceil(SETTLED_S / window.cell_s))
-        cells = max(0, window.now - window.first - settling)
-        rows = [first_cells(row, cells) for row in draw(graph, height)]
-        self._kept[name] = (drawn_for, graph.top, cells, rows)
-        first = cells * graph.per_cell
-        return replace(
-            graph,
-            cells=graph.cells[first:],
-            low=_after(graph.low, first),
-            lines=tuple(line[first:] for line in graph.lines),
-            head=rows,
-        )
+        more = window.now - window.first - settling - head.cells
+        # cells are kept several at once: to keep one costs more than to draw it a few times
+        if more >= settling or (more > 0 and not head.cells):
+            head = head.with_more(more, draw(graph, height))
+            graph = _without(graph, more * graph.per_cell)
+        self._kept[name] = head
+        return replace(graph, head=head.rows) if head.cells else graph
+
+    def _head(self, name: Hashable, shape: Hashable, window: Window, height: int) -> _Head:
+        """Return the kept cells that are in the window; a head without cells if there are none."""
+        kept = self._kept.get(name)
+        if kept is not None and kept.shape == shape:
+            moved = window.first - kept.first
+            if moved == 0:
+                return kept
+            if 0 < moved < kept.cells:
+                return kept.without(moved)
+        return _Head(shape, 0.0, window.first, 0, [()] * height)
 
 
-def _after(cells: Cells | None, first: int) -> Cells | None:
-    return None if cells is None else cells[first:]
+def _without(graph: Graph, values: int) -> Graph:
+    """Return the graph without its first `values` values."""
+    return replace(
+        graph,
+        cells=graph.cells[values:],
+        low=None if graph.low is None else graph.low[values:],
+        lines=tuple(line[values:] for line in graph.lines),
+    )

@@ -4,13 +4,15 @@ procedures that other tools follow.
     python tests/benchmarks/bench_tune.py [--tunes 1000] [--seed 1]
 
 Each server that is started alike differs by 1.5 %, and each run of a server by 1 % (standard
-deviations). The product's own functions decide in the row "workbench tune". The other two rows are
-written after the sources of these tools:
+deviations). The product's own functions decide in the row "workbench tune". The other two rows
+follow what these programs do, without the programs themselves. Neither program measures its winner
+again or measures the start: one measurement of the start is added here, so that there is a gain.
 
-- one run of each, best taken: vLLM's benchmarks/auto_tune/auto_tune.sh measures each configuration
-  once, keeps the best throughput, and does not measure it again.
-- best of a search: llama-optimus measures each trial with a few repeats on one server, takes the
-  best trial, and compares it with one run of the start at the end.
+- one run each, best taken: benchmarks/auto_tune/auto_tune.sh of vLLM (read at commit 01277f9c)
+  measures each configuration once and keeps the best throughput.
+- best of a search: src/llama_optimus/core.py of llama-optimus (read at commit 0bf97f55) measures
+  each trial with a few repeats in one process and keeps the best trial. Its trials are chosen by
+  Optuna; here they are drawn at random.
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ def workbench_tune(truth: Mapping[str, float], rng: random.Random) -> Claim:
 
 
 def one_run_each(truth: Mapping[str, float], rng: random.Random) -> Claim:
-    """The best throughput of one run each is the result; the start's own run is the comparison."""
+    """Claim the best of one run each, against one run of the start."""
     return _best({name: _measured(gain, 1, rng) for name, gain in truth.items()}, 1, rng)
 
 
 def best_of_search(truth: Mapping[str, float], rng: random.Random) -> Claim:
-    """The best of as many trials as there are starts, each with repeats on one server."""
+    """Claim the best of as many trials as there are starts, each with repeats on one server."""
     names = [rng.choice(list(truth)) for _ in range(_STARTS - 1)]
     best: dict[str, float] = {}
     for name in names:

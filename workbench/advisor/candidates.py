@@ -44,8 +44,8 @@ def choices(here: Situation, findings: Sequence[Finding], work: Work) -> Iterato
     yield from _proposed(here, findings)
     yield from _parallel(here)
     yield from _weights(here)
-    yield from _speculation(here, work.streams)
     yield from _sequences(here, work.streams)
+    yield from _speculation(here, work.streams)
     yield from _table(here, work)
     yield from _never(here)
 

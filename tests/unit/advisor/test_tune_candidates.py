@@ -44,6 +44,13 @@ def test_a_limit_below_the_load_is_raised_and_one_above_is_left() -> None:
     assert "64 allows them already" in left_out["a higher max-num-seqs"]
 
 
+def test_a_limit_that_lets_requests_wait_is_tried_before_speculation() -> None:
+    """With starts for one candidate only, a tune tried speculation and found nothing better."""
+    names = list(found("vllm", Work(8, 512), max_num_seqs=2)[0])
+    speculation = next(n for n, name in enumerate(names) if name.startswith("speculative-config"))
+    assert names.index("max-num-seqs=8") < speculation
+
+
 def test_a_step_that_holds_all_prompts_needs_no_larger_one() -> None:
     _, left_out = found("vllm", Work(2, 256))
     assert "256 tokens" in left_out["max-num-batched-tokens=16384"]

@@ -44,7 +44,7 @@ class TextBlock:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A box with a warning. `kind` is "simulated", "rejected" or "warning"."""
+    """A box with a warning. `kind` is "simulated", "rejected", "failed" or "warning"."""
 
     kind: str
     title: str

@@ -184,7 +184,7 @@ def unfinished(experiment: Experiment) -> list[Block]:
         return []
     pairs = f"{experiment.pairs_done} of at most {experiment.spec.pairs} pairs are complete."
     lines = (pairs, experiment.error) if experiment.error else (pairs,)
-    return [Alert("warning", f"The experiment is {experiment.state}", lines)]
+    return [_alert_of("experiment", experiment.state, lines)]
 
 
 def failed_runs(experiment: Experiment) -> list[Block]:
@@ -333,8 +333,14 @@ def found_by_sweep(sweep: Sweep) -> list[Block]:
         blocks.append(TextBlock(text, lead=True))
     if sweep.state != "done":
         lines = (sweep.error,) if sweep.error else ()
-        blocks.append(Alert("warning", f"The sweep is {sweep.state}", lines))
+        blocks.append(_alert_of("sweep", sweep.state, lines))
     return blocks
+
+
+def _alert_of(what: str, state: str, lines: tuple[str, ...]) -> Alert:
+    if state == "failed":
+        return Alert("failed", f"The {what} has failed", lines)
+    return Alert("warning", f"The {what} is {state}", lines)
 
 
 def sweep_notes(sweep: Sweep) -> list[Block]:

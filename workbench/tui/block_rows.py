@@ -121,6 +121,8 @@ def _alert(alert: Alert, width: int) -> list[Row]:
     if alert.kind == "rejected":
         title: Row = ((_LABELS[alert.kind], "reverse"), (f" {alert.title}:", "bad"))
         mark, role = "x", "bad"
+    elif alert.kind == "failed":
+        title, mark, role = ((cut(f"{alert.title}:", width), "bad"),), "x", "bad"
     else:
         title, mark, role = ((cut(f"{alert.title}:", width), "warn"),), "!", "warn"
     reasons = [

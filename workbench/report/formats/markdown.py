@@ -24,7 +24,12 @@ from workbench.report.content import Report
 from workbench.report.document import document_of
 
 _MARKUP = re.compile(r"([\\`*\[\]|~])")
-_KINDS = {"simulated": "WARNING", "rejected": "CAUTION", "warning": "WARNING"}
+_KINDS = {
+    "simulated": "WARNING",
+    "rejected": "CAUTION",
+    "failed": "CAUTION",
+    "warning": "WARNING",
+}
 
 
 def render(report: Report) -> str:

@@ -478,7 +478,7 @@ class Results(Pane, PickList):
         if item is None or not item.ttft_absent:
             return []
         why = item.ttft_absent.removeprefix("withheld, because ")
-        return [((cut(f"TTFT not measured (#{item.id}): {why}", width), "warn"),)]
+        return [((cut(f"TTFT withheld (#{item.id}): {why}", width), "warn"),)]
 
     def _limit(self, width: int) -> list[Row]:
         ceiling = (

@@ -71,6 +71,25 @@ def test_the_command_says_whether_it_is_what_runs(drive: Any, size: tuple[int, i
     drive(scenario, stage="ready", size=size)
 
 
+def test_the_command_names_the_changes_that_run_where_it_is_cut_before_them(drive: Any) -> None:
+    """Of ten readers who saw one picture only, seven could not tell whether the change runs."""
+
+    def command(d: Any) -> str:
+        return next(line for line in d.text.splitlines() if line.startswith("$ "))
+
+    async def scenario(d: Any) -> None:
+        d.session.plans.set_flag("max-num-seqs", "2")
+        d.session.plans.set_flag("port", "8123")
+        await d.session.servers.start()
+        await d.until(lambda: command(d).endswith("● running with max-num-seqs=2"))
+        d.session.plans.set_flag("kv-cache-dtype", "auto")
+        d.session.plans.set_flag("served-model-name", "a-name-that-is-long-enough")
+        await d.session.servers.start()
+        await d.until(lambda: "● running with max-num-seqs=2 +2" in command(d))
+
+    drive(scenario, stage="ready", size=(80, 24))
+
+
 def test_without_a_server_nothing_is_said_to_run_or_not(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.plans.set_flag("kv-cache-dtype", "auto")

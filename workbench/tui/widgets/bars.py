@@ -27,6 +27,7 @@ from workbench.tui.cells import (
     spread,
     width_of,
 )
+from workbench.tui.formats import value_text
 from workbench.tui.glyphs import LEVELS, G
 
 if TYPE_CHECKING:
@@ -125,20 +126,28 @@ class CommandBar(Painted):
         if plan.real_command is None:
             first: Row = (("x ", "bad"), ("the plan gives no command: press v to see why", "bad"))
         else:
-            sign = self._running_sign() if width >= SIGNED_COLUMNS else ()
+            sign = self._running_sign(plan, width // 2) if width >= SIGNED_COLUMNS else ()
             first = (*self._command(plan.real_command, width - row_width(sign)), *sign)
         return [first, self._checks(plan, width)]
 
-    def _running_sign(self) -> Row:
+    def _running_sign(self, plan: PlanView, width: int) -> Row:
         """Return a sign whether the command is the one of the running server; () if no server of a
-        known plan runs."""
+        known plan runs. If it is, the sign names the flags that differ from the preset, in at most
+        `width` cells: the command is often cut before them."""
         server = self.state.server if self.state else None
         servers = self.session.servers
         if server is None or server.state is ServerState.STOPPING or servers.running_plan() is None:
             return ()
         if servers.changes_against_running():
             return ((f" {G.off} not running", "warn"),)
-        return ((f" {G.on} running", "good"),)
+        running = f" {G.on} running"
+        changed = _changed_flags(plan)
+        for most in range(len(changed), 0, -1):
+            more = f" +{len(changed) - most}" if most < len(changed) else ""
+            told = f"{running} with {' '.join(changed[:most])}{more}"
+            if width_of(told) <= width:
+                return ((told, "good"),)
+        return ((running, "good"),)
 
     @staticmethod
     def _command(command: Command, width: int) -> Row:
@@ -190,6 +199,13 @@ class CommandBar(Painted):
             if row_width((*left, *keys)) <= width:
                 break
         return spread(left, keys, width)
+
+
+def _changed_flags(plan: PlanView) -> list[str]:
+    """Return the flags that differ from the preset, such as "enforce-eager=on". The port is left
+    out, because the row at the top has it."""
+    flags = [one for one in plan.changes if one.kind == "flag" and one.name != "port"]
+    return [f"{one.name}={value_text(one.b)}" for one in flags]
 
 
 def _estimates(text: str) -> tuple[str, ...]:

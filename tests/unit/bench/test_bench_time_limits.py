@@ -145,9 +145,8 @@ def test_a_slow_server_finishes_the_document_profile() -> None:
     """Scaled by 1000: a request takes 0.24 s where the old limit was 0.12 s, and the run 2.4 s
     instead of 1.8 s."""
     with scaled(1000), ScriptedServer(slow(10)) as server:
-        asked = replace(
-            spec_from(None, {"profile": "document", "max_tokens": 10}), url=server.url, model="m"
-        )
+        options = {"profile": "document", "max_tokens": 10, "content": "words"}
+        asked = replace(spec_from(None, options), url=server.url, model="m")
         client = Client(asked, resolve(asked), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 10

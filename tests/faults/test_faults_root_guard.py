@@ -131,7 +131,7 @@ def test_links_to_roots_files_lead_nowhere(ada: SudoAccount, victim: Path, name:
 
 def test_a_program_of_the_users_is_never_run_as_root(ada: SudoAccount) -> None:
     told = hijack(ada)
-    on_trial(ada, "2")
+    on_trial(ada, "5")
     eventually(lambda: ada.power_w() == DEFAULT_W, "the end of the trial", 30)
     assert not ran_as_root(told) and ada.calls
     ada.env["PATH"] = ada.env["PATH"].replace(f"{ada.roots}/bin:", "")  # now hers is the only one

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
 import engine_cache
 import httpx
 import pytest
@@ -11,6 +15,7 @@ from support.serving import supervised
 
 from workbench import engines
 from workbench.model.plan import LaunchPlan
+from workbench.model.quality import GreedyAnswer
 from workbench.quality import texts
 from workbench.quality.instrument import Instrument
 from workbench.quality.lanes import interface
@@ -24,6 +29,25 @@ FEW = tuple(text for text in texts.shipped().texts if not text.long)[:4]
 TOGETHER = 4
 ROUNDING = 0.05  # nats; bfloat16 was measured at 0.004 to 0.036
 PLANS = {"vllm": test_vllm.plan, "sglang": test_sglang.plan}
+
+
+async def scored_answers(
+    server: Instrument, answers: Sequence[GreedyAnswer]
+) -> tuple[float, float]:
+    """Return the mean log probability that the server gives answers after their own prompts, and
+    answers that were exchanged among the prompts."""
+    exchanged = [
+        replace(one, tokens=other.tokens)
+        for one, other in zip(answers, (*answers[1:], answers[0]), strict=True)
+    ]
+    means = []
+    for several in (answers, exchanged):
+        scored = await server.score_answers(FEW, several)
+        assert not scored.problem
+        assert [one.problem for one in scored.scores] == [""] * len(FEW)
+        assert all(one.tokens and one.lane == server.lane for one in scored.scores)
+        means.append(fmean(one.logprob for one in scored.scores))
+    return means[0], means[1]
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -52,6 +76,9 @@ def test_both_instruments_agree_with_themselves(name: str) -> None:
             assert not written.problem
             assert all(one.tokens for one in written.answers) and len(written.answers) == len(FEW)
             assert all(gap is not None for one in written.answers for gap in one.gaps)
+            own, foreign = await scored_answers(server, written.answers)
+            assert foreign < own <= 0.0  # greedy: each token is the likeliest after its prompt
+            print(f"{name}: ln probability of own answers {own:.3g}, of exchanged {foreign:.3g}")
             print(f"{name}: both ways within {proof.largest:.2g}, A against A {max(kls):.2g}")
 
     assert engine_cache.MODEL.exists()

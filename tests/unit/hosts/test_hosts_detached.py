@@ -107,6 +107,22 @@ def test_no_secret_on_any_command_line(tmp_path: Path) -> None:
     stop(tmp_path / "run")
 
 
+@pytest.mark.parametrize("seen", ["None-None", "{pid}-None", "1-1"])
+def test_a_caller_that_looked_too_early_does_not_replace_a_process_just_started_again(
+    seen: str, tmp_path: Path
+) -> None:
+    """Another caller reads the files of the run while they are moved, and finds none or half of
+    them. By the time it starts a process itself, the new one already runs."""
+    run = tmp_path / "run"
+    process = start(run, "sleep", "63.003")
+    ended = seen.format(pid=process.pid)
+    late = asyncio.run(HOST.run(shell_scripts.start_again(str(run), ended, ["sleep", "63.004"])))
+    assert late.out.split() == ["error", "used"]
+    assert status(run).pid == process.pid
+    assert not list(run.glob("before-*"))
+    stop(run)
+
+
 def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
     """The starter gets SIGHUP and then SIGKILL, each for its whole process group."""
     code = (

@@ -11,21 +11,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench import __version__
 from workbench.cli.open_session import session_of
 from workbench.cli.output import emit, emit_list, emit_or_say, note, print_error, say, say_lines
 from workbench.cli.registry import command, option, repeatable
 from workbench.cli.result_output import result_json
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError, StoreError, WorkbenchError
 from workbench.report.registry import OUTPUT_FORMATS, format_of_file, imported_tools, output_format
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.quality import QualityResult
+    from workbench.session.results.proofs import Verified
     from workbench.store.results_db import Page, ResultsDb
 
 _ID = option("id", "id of a result; `workbench results list` lists them", int)
 _MOST_IN_GROUP = 1000
 _NEWEST = 50
+_MOST_DIFFERENCES = 20
 _FILTERS = (
     option("--tag TAG", "show only results with this tag"),
     option("--before ID", "show only results that are older than result ID", int),
@@ -319,10 +323,16 @@ def export_result(arguments: argparse.Namespace) -> int:
         choices=tuple(OUTPUT_FORMATS),
     ),
     option("--requests", "CSV with one line per request instead of one per result"),
+    option(
+        "--proof",
+        "a proof of an experiment or of two groups: one HTML page, or JSON, with plan, raw pairs, "
+        "intervals and conditions, which `results verify` computes again",
+    ),
     option("-o --output FILE", "file to create (default: stdout)"),
     examples=(
         "workbench results report 41-43 44-46 -o report.html",
         "workbench results report --experiment 3",
+        "workbench results report --experiment 3 --proof -o proof.html",
     ),
 )
 async def report_results(arguments: argparse.Namespace) -> int:
@@ -333,13 +343,19 @@ async def report_results(arguments: argparse.Namespace) -> int:
             "--requests applies to CSV only; JSON always contains every request",
             next_step="add --format csv",
         )
-    text = await session_of(arguments).reports.text(
-        form,
-        [ids_of(text) for text in arguments.ids],
-        experiment_id=arguments.experiment,
-        sweep_id=arguments.sweep,
-        requests=arguments.requests,
-    )
+    groups = [ids_of(text) for text in arguments.ids]
+    reports = session_of(arguments).reports
+    if arguments.proof:
+        form = _form_of_proof(arguments, form)
+        text = await reports.proof(form, groups, experiment_id=arguments.experiment)
+    else:
+        text = await reports.text(
+            form,
+            groups,
+            experiment_id=arguments.experiment,
+            sweep_id=arguments.sweep,
+            requests=arguments.requests,
+        )
     if output is None:
         if arguments.json and form != "json":
             return emit({"format": form, "text": text})
@@ -353,6 +369,61 @@ async def report_results(arguments: argparse.Namespace) -> int:
             f"cannot create {output}: {error.strerror}", next_step="give another name"
         ) from None
     return emit_or_say(arguments.json, {"format": form, "path": str(output)}, str(output))
+
+
+def _form_of_proof(arguments: argparse.Namespace, form: str) -> str:
+    """Return the format of a proof: the one that was chosen, JSON if none was."""
+    if arguments.sweep is not None:
+        raise InputError(
+            "a sweep compares nothing, so there is no proof of it",
+            next_step="give the experiment that compares its values",
+        )
+    chosen = form if arguments.format or arguments.output else "json"
+    if chosen not in ("html", "json"):
+        raise InputError(
+            f"a proof cannot be written as {chosen}",
+            next_step="use --format html or --format json",
+        )
+    return chosen
+
+
+@command(
+    "results verify",
+    "compute everything that a proof says again from its raw pairs, and say what differs",
+    option("file FILE", "proof that `results report --proof` wrote (HTML or JSON)"),
+    examples=("workbench results verify proof.html",),
+)
+def verify_proof(arguments: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from workbench.session.results import proofs
+
+    found = proofs.verify(Path(arguments.file).expanduser())
+    holds = not found.differences
+    document = {"file": arguments.file, "holds": holds, **asdict(found)}
+    emit_or_say(arguments.json, document, _verified_lines(found))
+    return 0 if holds else 1
+
+
+def _verified_lines(found: Verified) -> Iterator[str]:
+    simulated = "  SIMULATED" if found.simulated else ""
+    version = found.workbench_version
+    yield f"{found.title}, written by Workbench {version or 'of an unknown version'}{simulated}"
+    yield f"recomputed: {found.verdict}"
+    if not found.differences:
+        yield f"the proof holds; computed again: {', '.join(found.checked)}"
+    else:
+        yield f"THE PROOF DOES NOT HOLD: {count_of(len(found.differences), 'difference')}"
+        for difference in found.differences[:_MOST_DIFFERENCES]:
+            yield f"  {difference.text}"
+        if len(found.differences) > _MOST_DIFFERENCES:
+            yield f"  {len(found.differences) - _MOST_DIFFERENCES} more; --json lists all"
+        if version != __version__:
+            yield (
+                f"  this is Workbench {__version__}: sentences may be worded differently, and "
+                "metrics may be new; figures may not differ"
+            )
+    yield "A proof is not signed: the arithmetic is checked, not who measured or on what."
 
 
 @command(

@@ -47,6 +47,7 @@ class Report:
     quality: QualityResult | None = None  # of the answers of A and B
     answers: Mapping[int, Answers] = field(default_factory=dict)
     layout: Layout = Layout.REPORT
+    groups: tuple[tuple[int, ...], ...] = ()  # ids of the results, if groups were asked for
 
     @classmethod
     def of_result(

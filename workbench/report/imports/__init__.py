@@ -20,6 +20,7 @@ from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean_data
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
+from workbench.report.proof_document import check_intact, is_proof, split_page
 from workbench.report.registry import IMPORT_FORMATS, imported_tools
 
 __all__ = ["ImportOptions", "Imported", "read"]
@@ -43,6 +44,8 @@ def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ..
             raise InputError(
                 f"{path}: {at or 'the file'} is not a JSON object", next_step=_NEXT_STEP
             )
+        if is_proof(document):
+            check_intact(document, path)
         tool = next((each for each in IMPORT_FORMATS if each.recognizes(document)), None)
         if tool is None:
             raise InputError(f"{path}: {_why_unknown(document)}", next_step=_NEXT_STEP)
@@ -93,7 +96,10 @@ def _documents(path: Path) -> Iterator[Any]:
     """Yield the JSON documents in a file: one, or several one after the other, as vllm's
     --append-result writes them.
     """
-    text = _text(path)
+    _, data = split_page(_text(path))
+    if data is None:
+        raise InputError(f"{path} is a page without a proof in it", next_step=_NEXT_STEP)
+    text = data
     decoder, place = json.JSONDecoder(), 0
     while place < len(text):
         if text[place].isspace():

@@ -38,6 +38,22 @@ class Reports:
         report = await self._report_on(groups, experiment_id, sweep_id, requests)
         return await asyncio.to_thread(chosen.render, report)
 
+    async def proof(
+        self,
+        form: str,
+        groups: Sequence[Sequence[int]] = (),
+        *,
+        experiment_id: int | None = None,
+    ) -> str:
+        """Return the proof of an experiment or of two groups of results, as "html" or "json". Raises
+        InputError if the results prove nothing (proofs.py)."""
+        from workbench.report.proof_document import json_text
+        from workbench.session.results import proofs
+
+        report = await self._report_on(groups, experiment_id, None, False)
+        document = await asyncio.to_thread(proofs.make, report)
+        return await asyncio.to_thread(proofs.page_of if form == "html" else json_text, document)
+
     async def _report_on(
         self,
         groups: Sequence[Sequence[int]],
@@ -94,4 +110,5 @@ class Reports:
             quality=quality,
             answers=answers_of(results, known),
             layout=layout,
+            groups=tuple(tuple(group) for group in groups),
         )

@@ -1,0 +1,459 @@
+"""Shareable proofs: an experiment, or two groups of results, with everything that its verdict follows
+from, and the check of such a proof by another person's Workbench.
+
+`make` and `verify` use one function, `_claims_of`: it computes all figures from the results, as the
+comparison of an experiment does. What a proof says is right if it is what its results give.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench import __version__
+from workbench.bench import experiment as design
+from workbench.bench.compare import compare
+from workbench.bench.metric_changes import metric_called
+from workbench.model.bench import BenchResult, Comparison, half_width
+from workbench.model.counts import count_of
+from workbench.model.errors import InputError
+from workbench.model.experiment import WARM_UP, Experiment, RunState
+from workbench.model.json_records import from_json, to_json, with_tuples
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.quality import QualityResult
+from workbench.model.quality_limits import why_impossible_quality
+from workbench.model.secrets import mask_data
+from workbench.model.series_state import SeriesState
+from workbench.model.untrusted_numbers import finite, impossible_in
+from workbench.model.untrusted_text import clean, clean_data
+from workbench.report import proof_document
+from workbench.report.content import Report
+from workbench.report.formats import html
+
+_MOST_RUNS = 1_000
+_SHOWN_CHARS = 160
+_CLAIMS = ("comparison", "verdict", "smallest_pct", "measured")
+_ARITHMETIC = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """The content of a proof: the results by id, and what compares them: an experiment, or the ids
+    of two groups."""
+
+    results: Mapping[int, BenchResult]
+    experiment: Experiment | None = None
+    groups: tuple[tuple[int, ...], ...] = ()
+    quality: QualityResult | None = None
+
+    @property
+    def title(self) -> str:
+        """What the proof is about, in a few words."""
+        if self.experiment is not None:
+            pairs = count_of(self.experiment.pairs_done, "pair")
+            return f"experiment {self.experiment.id} on {self.experiment.host}, {pairs}"
+        a, b = (", ".join(f"#{one}" for one in group) for group in self.groups)
+        return f"results {b} against {a}"
+
+    @property
+    def simulated(self) -> bool:
+        return any(one.conditions.simulated for one in self.results.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One statement of a proof that does not follow from the rest of it. `recomputed` is what
+    follows; "" if `says` is the whole statement."""
+
+    place: str
+    says: str
+    recomputed: str = ""
+
+    @property
+    def text(self) -> str:
+        if not self.recomputed:
+            return f"{self.place}: {self.says}"
+        return f"{self.place}: the proof says {self.says}, recomputed {self.recomputed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The outcome of a check: what the proof is about, the verdict as this Workbench computes it, and
+    each statement that differs."""
+
+    title: str
+    verdict: str
+    differences: tuple[Difference, ...]
+    checked: tuple[str, ...]
+    simulated: bool
+    workbench_version: str
+
+
+# ---- make
+
+
+def make(report: Report) -> dict[str, Any]:
+    """Return the data of the proof of a report, with secrets masked. Raises InputError if the report
+    proves nothing: no comparison, a result that is missing or not valid, or an answer whose text
+    nobody has checked."""
+    masked = report.masked()
+    experiment = masked.experiment
+    if experiment is not None:
+        _check_experiment(experiment, masked.results)
+    elif masked.comparison is None:
+        raise InputError(
+            "a proof needs something that was compared",
+            next_step="give --experiment N, or two groups of results, the first as A",
+        )
+    kept = masked.results
+    if experiment is not None:
+        used = {run.result_id for pair in design.complete_pairs(experiment) for run in pair}
+        kept = tuple(one for one in kept if one.id in used)
+    for result in kept:
+        _check_result(result)
+    document: dict[str, Any] = {
+        "workbench_proof": proof_document.FORMAT,
+        "workbench_report": 1,
+        "workbench_version": __version__,
+        "simulated": masked.simulated,
+        "results": [_result_json(one) for one in kept],
+        "texts": {str(one.id): _texts_of(one) for one in kept},
+    }
+    if experiment is not None:
+        document["experiment"] = to_json(experiment)
+    else:
+        document["groups"] = [list(group) for group in report.groups]
+    if masked.quality is not None:
+        document["quality"] = to_json(masked.quality)
+    plain: dict[str, Any] = json.loads(json.dumps(finite(document)))
+    claims = _claims_of(read(plain))
+    if experiment is not None:
+        plain["experiment"] |= claims
+    else:
+        plain["comparison"] = claims["comparison"]
+    return plain
+
+
+def page_of(document: Mapping[str, Any]) -> str:
+    """Return the proof as an HTML page that contains its data."""
+    return proof_document.page_with(document, _page(document, read(document)))
+
+
+def _page(document: Mapping[str, Any], proven: Proven) -> str:
+    said = document.get("comparison")
+    comparison = from_json(Comparison, said) if said is not None else None
+    report = Report(
+        results=tuple(proven.results.values()),
+        comparison=comparison,
+        experiment=proven.experiment,
+        quality=proven.quality,
+    )
+    return html.render(report.masked())
+
+
+def _result_json(result: BenchResult) -> dict[str, Any]:
+    return {**to_json(result), "simulated": result.conditions.simulated}
+
+
+def _check_experiment(experiment: Experiment, results: Sequence[BenchResult]) -> None:
+    which = f"experiment {experiment.id}"
+    if experiment.state != SeriesState.DONE:
+        raise InputError(
+            f"{which} is {experiment.state}, so it has no verdict to prove",
+            next_step=f"finish it: `{experiment.resume_command}`",
+        )
+    known = {result.id for result in results}
+    runs = [run for pair in design.complete_pairs(experiment) for run in pair]
+    gone = [f"#{run.result_id}" for run in runs if run.result_id not in known]
+    if gone or not runs:
+        raise InputError(
+            f"results of {which} were deleted: {', '.join(gone) or 'all'}",
+            next_step="run the experiment again",
+        )
+
+
+def _check_result(result: BenchResult) -> None:
+    """Raise InputError if a result cannot be part of a proof."""
+    which, summary = f"result #{result.id}", result.summary
+    if result.conditions.imported:
+        raise InputError(
+            f"{which} was imported ({result.conditions.imported}), so this Workbench cannot prove it",
+            next_step="ask whoever measured it for the proof",
+        )
+    if summary.refused:
+        raise InputError(
+            f"{which} is not valid: {'; '.join(summary.refused)}", next_step="measure it again"
+        )
+    if summary.text is None or not (summary.text.load.looked_at or summary.text.probe):
+        raise InputError(
+            f"the text of {which} was not checked, so its speed may be that of garbage",
+            next_step="measure again with this Workbench, which looks at the answers of each "
+            "benchmark; embeddings and your own command have no text",
+        )
+
+
+def _texts_of(result: BenchResult) -> dict[str, str]:
+    """Return what identifies the texts of a result: what was sent, and a hash of what is stored of
+    the answers."""
+    sent = result.spec.prompts_name or result.spec.trace_name or result.spec.content
+    return {"sent": sent, "answers_sha256": _answers_digest(result)}
+
+
+def _answers_digest(result: BenchResult) -> str:
+    stored = finite(to_json(result.summary.text)) if result.summary.text is not None else None
+    text = json.dumps(stored, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# ---- read
+
+
+def read(document: Mapping[str, Any]) -> Proven:
+    """Return the content of a proof's data. Raises ValueError that says which part is impossible."""
+    if why := impossible_in(document):
+        raise ValueError(why)
+    cleaned = clean_data(document, proof_document.MOST_BYTES, lines=True)
+    results: dict[int, BenchResult] = {}
+    for each in _list(cleaned, "results"):
+        result = from_json(BenchResult, each)
+        if result.id in results:
+            raise ValueError(f"results: #{result.id} is in it twice")
+        results[result.id] = result
+    quality = None
+    if cleaned.get("quality") is not None:
+        quality = from_json(QualityResult, cleaned["quality"])
+        place, problem = why_impossible_quality(quality)
+        if problem:
+            raise ValueError(f"quality.{place}: {problem}")
+    if "experiment" in cleaned:
+        return Proven(results, _experiment(cleaned["experiment"]), quality=quality)
+    groups = tuple(
+        tuple(number for number in group if isinstance(number, int))
+        for group in _list(cleaned, "groups")
+        if isinstance(group, list)
+    )
+    numbers = [number for group in groups for number in group]
+    if len(groups) != 2 or not all(groups) or sorted(numbers) != sorted(results):
+        raise ValueError("groups: they must be two, and contain each result once")
+    return Proven(results, groups=groups, quality=quality)
+
+
+def _list(document: Mapping[str, Any], name: str) -> list[Any]:
+    found = document.get(name)
+    if not isinstance(found, list) or not found or len(found) > _MOST_RUNS:
+        raise ValueError(f"{name}: not a list of 1 to {_MOST_RUNS} parts")
+    return found
+
+
+def _experiment(data: Any) -> Experiment:
+    made = from_json(Experiment, data)
+    made = replace(made, spec=replace(made.spec, bench=with_tuples(made.spec.bench)))
+    try:
+        design.checked(made.spec)
+    except InputError as error:
+        raise ValueError(f"experiment.spec: {error.message}") from None
+    if len(made.runs) > _MOST_RUNS:
+        raise ValueError(f"experiment.runs: more than {_MOST_RUNS}")
+    for place, run in enumerate(made.runs):
+        if not WARM_UP <= run.pair < design.MOST_PAIRS or run.arm not in ("A", "B"):
+            raise ValueError(f"experiment.runs[{place}]: no such pair or arm")
+    return made
+
+
+# ---- compute again
+
+
+def _claims_of(proven: Proven) -> dict[str, Any]:
+    """Return what follows from the results of a proof, as JSON: the comparison with all means,
+    intervals and verdicts and, of an experiment, its verdict as a sentence."""
+    quality = (proven.quality,) if proven.quality is not None else ()
+    experiment = proven.experiment
+    if experiment is None:
+        a, b = ([proven.results[number] for number in group] for group in proven.groups)
+        found: dict[str, Any] = {"comparison": to_json(compare(a, b, quality=quality))}
+    else:
+        judged = design.judged(experiment, proven.results, quality)
+        if judged.comparison is None:
+            raise ValueError("experiment.runs: no complete pair has both results")
+        found = {
+            "comparison": to_json(judged.comparison),
+            "verdict": judged.verdict,
+            "smallest_pct": judged.smallest_pct,
+            "measured": judged.measured,
+        }
+    return dict(json.loads(json.dumps(finite(mask_data(found)))))
+
+
+def verify(path: Path) -> Verified:
+    """Check the proof in a file: its checksums, and whether everything that it says follows from its
+    results. Raises InputError if it cannot be read at all."""
+    document, page = proof_document.read(path)
+    try:
+        proven = read(document)
+        again = _claims_of(proven)
+        differences = tuple(_differences(document, page, proven, again))
+        title, verdict = proven.title, again.get("verdict") or _first_change(again["comparison"])
+    except InputError as error:
+        raise _unusable(path, error.message) from None
+    except RecursionError:
+        raise _unusable(path, "its data are nested too deeply") from None
+    except _ARITHMETIC as error:
+        raise _unusable(path, clean(str(error), _SHOWN_CHARS)) from None
+    return Verified(
+        title=title,
+        verdict=verdict,
+        differences=differences,
+        checked=_checked(proven, again, shows_page=bool(page) and _can_render(document)),
+        simulated=proven.simulated,
+        workbench_version=clean(str(document.get("workbench_version", "")), _SHOWN_CHARS),
+    )
+
+
+def _unusable(path: Path, why: str) -> InputError:
+    return InputError(
+        f"{path}: the proof cannot be computed again: {why}",
+        next_step="ask for the file again; `workbench results report … --proof` writes it",
+    )
+
+
+def _can_render(document: Mapping[str, Any]) -> bool:
+    """Return whether this Workbench makes the same page from the same data."""
+    return document.get("workbench_version") == __version__
+
+
+def _checked(proven: Proven, again: Mapping[str, Any], *, shows_page: bool) -> tuple[str, ...]:
+    metrics = again["comparison"]["metrics"]
+    counts = [
+        count_of(len(proven.results), "result"),
+        f"{count_of(len(metrics), 'metric')} with means, intervals and verdicts",
+    ]
+    if proven.experiment is not None:
+        counts.insert(1, count_of(proven.experiment.pairs_done, "raw pair"))
+    if proven.quality is not None:
+        counts.append("the comparison of the answers")
+    if shows_page:
+        counts.append("each line of the page")
+    return tuple(counts)
+
+
+def _first_change(comparison: Mapping[str, Any]) -> str:
+    first = comparison["metrics"][0]
+    if first["change_pct"] is None or first["interval_pct"] is None:
+        return f"{first['metric']}: {first['verdict']}"
+    size = f"{first['change_pct']:+.1f} % ± {half_width(first['interval_pct'])}"
+    return f"{first['metric']} {size}: {first['verdict']}"
+
+
+def _differences(
+    document: Mapping[str, Any], page: str, proven: Proven, again: Mapping[str, Any]
+) -> Iterator[Difference]:
+    if document.get("sha256") != proof_document.digest_of(document):
+        yield Difference("checksum", "the data were changed after they were written")
+    yield from _page_differences(document, page, proven)
+    if proven.experiment is not None:
+        yield from _run_differences(proven.experiment, proven.results)
+    yield from _text_differences(document, proven)
+    simulated = proven.simulated
+    if document.get("simulated") != simulated:
+        yield Difference(
+            "simulated", _shown(document.get("simulated")), f"{simulated}, by its results"
+        )
+    place = "experiment" if proven.experiment is not None else ""
+    said = document.get(place) if place else document
+    assert isinstance(said, Mapping)
+    for name in again:
+        yield from _compared(f"{place}.{name}".strip("."), said.get(name), again[name])
+
+
+def _page_differences(
+    document: Mapping[str, Any], page: str, proven: Proven
+) -> Iterator[Difference]:
+    if proof_document.changed_page(document, page):
+        yield Difference("checksum", "the page was changed after it was written")
+    if not page or not _can_render(document):
+        return
+    ours = _page(document, proven).splitlines()
+    theirs = page.splitlines()
+    for number, (line, expected) in enumerate(zip(theirs, ours, strict=False), start=1):
+        if line != expected:
+            place = f"page, line {number}"
+            yield Difference(place, *_where_they_part(line, expected))
+            return
+    if len(ours) != len(theirs):
+        yield Difference("page", f"{len(theirs)} lines", f"{len(ours)} from its data")
+
+
+def _where_they_part(line: str, expected: str) -> tuple[str, str]:
+    """Return both lines from a little before the first character in which they differ."""
+    at = next(
+        (i for i, (x, y) in enumerate(zip(line, expected, strict=False)) if x != y),
+        min(len(line), len(expected)),
+    )
+    start = max(0, at - 40)
+    return _shown(line[start : start + 80]), _shown(expected[start : start + 80])
+
+
+def _run_differences(
+    experiment: Experiment, results: Mapping[int, BenchResult]
+) -> Iterator[Difference]:
+    metric, spec = metric_called(experiment.spec.metric), experiment.spec
+    used: set[int] = set()
+    for pair in design.complete_pairs(experiment):
+        for run in pair:
+            place = f"run {run.place + 1}, {run.place_in_pairs} {run.arm}"
+            result = results.get(run.result_id or 0)
+            if result is None:
+                yield Difference(place, f"result #{run.result_id}", "no such result in the proof")
+                continue
+            if result.id in used:
+                yield Difference(place, f"result #{result.id}", "the result of another run too")
+            used.add(result.id)
+            value = metric.of(result.summary)
+            if run.value != value:
+                yield Difference(f"{place}: {metric.name}", _shown(run.value), _shown(value))
+            if result.summary.refused:
+                yield Difference(place, "a valid result", "; ".join(result.summary.refused))
+        first = min(pair, key=lambda run: run.place)
+        drawn = design.order(spec, first.pair)[0]
+        if first.arm != drawn:
+            place = f"order of pair {first.pair + 1}"
+            yield Difference(place, f"{first.arm} first", f"{drawn} first, drawn from its seed")
+    if experiment.state != SeriesState.DONE:
+        yield Difference(
+            "experiment.state", str(experiment.state), "only a finished one has a verdict"
+        )
+    unfinished = [r for r in experiment.runs if r.state not in (*design.MEASURED, RunState.FAILED)]
+    if unfinished:
+        yield Difference("experiment.runs", f"{len(unfinished)} of them are not finished")
+
+
+def _text_differences(document: Mapping[str, Any], proven: Proven) -> Iterator[Difference]:
+    texts = document.get("texts")
+    said = texts if isinstance(texts, Mapping) else {}
+    for number, result in proven.results.items():
+        if result.summary.text is None:
+            yield Difference(f"text of #{number}", "a proof", "nobody looked at this text")
+        yield from _compared(f"text of #{number}", said.get(str(number)), _texts_of(result))
+
+
+def _compared(place: str, said: Any, again: Any) -> Iterator[Difference]:
+    """Yield where what a proof says (`said`) is not what was computed again."""
+    if isinstance(again, Mapping) and isinstance(said, Mapping):
+        for name in dict.fromkeys([*again, *said]):
+            yield from _compared(f"{place}.{name}", said.get(name), again.get(name))
+    elif isinstance(again, list) and isinstance(said, list) and len(again) == len(said):
+        for number, (x, y) in enumerate(zip(said, again, strict=True), start=1):
+            yield from _compared(f"{place}[{number}]", x, y)
+    elif type(said) is not type(again) or said != again:
+        yield Difference(place, _shown(said), _shown(again))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return clean(text, _SHOWN_CHARS)

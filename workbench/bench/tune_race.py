@@ -15,26 +15,26 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import fmean, stdev, variance
 
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.student_t import t_quantile
+from workbench.model.tune_standings import START_ENTRY, Entry, gains
 
 LEVEL = 0.95
 MOST_KEPT = 4  # candidates of the second block
 PAIRS = 6
 LEAST_PAIRS = 5  # fewer pairs would miss a gain of 4 % in most tunes
 RACE_RUNS = 2  # benchmarks of one start; a start costs more than a benchmark
+SURELY = 4.0  # standard deviations that chance does not explain
 _KEPT_SHARE = 3  # of the candidates, one in three goes on
 _SIMULATED = 400
 _STEP_PCT = 0.5
 _MOST_PCT = 50.0
 FOUND_SHARE = 0.7
 
-Entry = tuple[str, ...]  # the names of the candidates that one server joins; () is the start preset
-START: Entry = ()
-Block = Mapping[Entry, float]  # -> the logarithm of what the goal measures, more is better
+START = START_ENTRY
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,28 @@ class Noise:
     run_pct: float = 1.0
 
 
+def run_noise_pct(servers: Sequence[Sequence[float]]) -> float | None:
+    """Return the standard deviation between the runs of one server in percent. `servers` has for
+    each server the logarithms of what its runs measured. None if fewer than two servers have
+    several runs."""
+    several = [runs for runs in servers if len(runs) > 1]
+    if len(several) < 2:
+        return None
+    squares = sum((len(runs) - 1) * variance(runs) for runs in several)
+    return 100 * math.sqrt(squares / sum(len(runs) - 1 for runs in several))
+
+
+def noise_of(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:
+    """Return the noise that a tune has measured itself. `run_pct` is that between runs, and `ratios`
+    are the logarithms of the ratios in the pairs of its final, whose servers were all started for
+    it. None if there are too few of them. The race cannot say how servers differ: those that it
+    starts twice are its best ones, which were chosen for what chance had added to them."""
+    if run_pct is None or len(ratios) < LEAST_PAIRS:
+        return None
+    of_one_pct = 100 * stdev(ratios) / math.sqrt(2)
+    return Noise(math.sqrt(max(0.0, of_one_pct**2 - run_pct**2)), run_pct)
+
+
 def race_size(candidates: int, starts: int) -> RaceSize:
     """Return the largest race with at most this number of candidates and of starts. Candidates are
     left out before the final gets fewer pairs than `PAIRS`, but for one pair. Raises InputError if
@@ -82,26 +104,22 @@ def kept_of(candidates: int) -> int:
     return min(candidates, MOST_KEPT, max(2, math.ceil(candidates / _KEPT_SHARE)))
 
 
-def gains(blocks: Sequence[Block]) -> dict[Entry, float]:
-    """Return for each entry of the newest block the mean, over the blocks in which it ran, of the
-    logarithm of its ratio to the start preset. A block without the start preset is left out."""
-    usable = [block for block in blocks if START in block]
-    if not usable:
-        return {}
-    return {
-        entry: fmean(block[entry] - block[START] for block in usable if entry in block)
-        for entry in usable[-1]
-        if entry != START
-    }
-
-
 def second_block(
-    found: Mapping[Entry, float], kept: int, may_join: Callable[[Entry], bool]
+    found: Mapping[Entry, float],
+    kept: int,
+    may_join: Callable[[Entry], bool],
+    noise: Noise,
+    *,
+    start_holds: bool = True,
 ) -> list[Entry]:
-    """Return the entries of the second block, the best first. If two of the best three gain, and
+    """Return the entries of the second block, the best first. An entry that is so far behind that
+    chance does not explain it is none of them: behind the best, or behind the start preset if that
+    one leads and `start_holds`, that is, keeps the limits. If two of the best three gain, and
     `may_join` allows both in one server, the two joined take the last place."""
     ranked = sorted(found, key=lambda entry: -found[entry])
-    chosen = ranked[:kept]
+    best = max(found.values(), default=0.0)
+    first = max(0.0, best) if start_holds else best
+    chosen = [e for e in ranked if found[e] >= first - SURELY * one_block_spread(noise)][:kept]
     better = [entry for entry in ranked[:3] if found[entry] > 0]
     pairs = [(a, b) for n, a in enumerate(better) for b in better[n + 1 :]]
     joined = next(((*a, *b) for a, b in pairs if may_join((*a, *b))), None)
@@ -110,12 +128,20 @@ def second_block(
     return [*chosen[: kept - 1], joined]
 
 
-def leader(blocks: Sequence[Block]) -> Entry | None:
-    """Return the entry that meets the start preset in the final. None if none was faster than the
-    start preset, so that a final could not show a gain."""
-    found = gains(blocks)
+def one_block_spread(noise: Noise) -> float:
+    """Return the standard deviation of a gain that one block has shown, as a logarithm."""
+    of_one = noise.server_pct**2 + noise.run_pct**2 / RACE_RUNS
+    return math.sqrt(2 * of_one) / 100
+
+
+def leader(found: Mapping[Entry, float], *, start_holds: bool = True) -> Entry | None:
+    """Return the entry that meets the start preset in the final, of the gains `found`. None if none
+    was faster than the start preset, so that a final could not show a gain. If the start preset does
+    not keep the limits (`start_holds`), the best entry meets it, faster or not."""
     best = max(found, key=lambda entry: found[entry], default=None)
-    return best if best is not None and found[best] > 0 else None
+    if best is None or (start_holds and found[best] <= 0):
+        return None
+    return best
 
 
 # -- what a race of this size can find -------------------------------------------------------------
@@ -143,9 +169,9 @@ def simulate(
 
     first: list[Entry] = [START, *((name,) for name in true_pct)]
     blocks = [{entry: one(entry, RACE_RUNS) for entry in first}]
-    second = second_block(gains(blocks), size.kept, lambda joined: True)
+    second = second_block(gains(blocks), size.kept, lambda joined: True, noise)
     blocks.append({entry: one(entry, RACE_RUNS) for entry in (START, *second)})
-    best = leader(blocks)
+    best = leader(gains(blocks))
     if best is None:
         return Simulated(None, None)
     ratios = [one(best, 1) - one(START, 1) for _ in range(size.pairs)]

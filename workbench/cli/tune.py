@@ -244,7 +244,6 @@ def report_decisions(
         for text in sweep.notes:
             if text not in printed:
                 printed.add(text)
-                if not text.startswith("left out: "):  # the plan said so
-                    note(text)
+                note(text)
 
     return report

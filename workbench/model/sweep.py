@@ -168,8 +168,10 @@ def resumed(sweep: Sweep) -> Sweep:
 
 def _resumed_tune(sweep: Sweep) -> Sweep:
     """Return a tune ready to go on. Its notes are the log of its decisions and stay; so do failed
-    starts, which would only fail again."""
-    points = tuple(p if p.state == PointState.FAILED else _resumed_point(p) for p in sweep.points)
+    starts of candidates, which would only fail again."""
+    first, *rest = sweep.points  # the start preset: without it, nothing can be compared
+    again = SweepPoint(first.label, first.x) if first.state == PointState.FAILED else first
+    points = tuple(p if p.state == PointState.FAILED else _resumed_point(p) for p in (again, *rest))
     ended = sum(p.state != PointState.PLANNED for p in points)
     note = f"resumed: {ended} starts of the race had ended before"
     return replace(_fresh(sweep), points=points, notes=(*sweep.notes, note))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -14,7 +15,9 @@ from workbench.bench.tune_race import (
     findable_pct,
     gains,
     leader,
+    noise_of,
     race_size,
+    run_noise_pct,
     second_block,
     simulate,
 )
@@ -42,18 +45,41 @@ def test_a_block_without_the_start_preset_compares_nothing() -> None:
 def test_a_machine_that_slows_down_between_the_blocks_favours_nobody() -> None:
     first = {START: 1.0, ("a",): 1.04, ("b",): 1.05}
     slower = {START: 0.7, ("a",): 0.74, ("b",): 0.74}
-    assert leader([first, slower]) == ("b",)
+    assert leader(gains([first, slower])) == ("b",)
 
 
 def test_two_that_gain_are_joined_only_if_one_server_can_have_both() -> None:
-    found = {("a",): 0.3, ("b",): 0.2, ("c",): -0.1, ("d",): -0.2}
-    assert second_block(found, 3, lambda entry: True) == [("a",), ("b",), ("a", "b")]
-    assert second_block(found, 3, lambda entry: False) == [("a",), ("b",), ("c",)]
+    found = {("a",): 0.03, ("b",): 0.02, ("c",): -0.01, ("d",): -0.02}
+    assert second_block(found, 3, lambda entry: True, Noise()) == [("a",), ("b",), ("a", "b")]
+    assert second_block(found, 3, lambda entry: False, Noise()) == [("a",), ("b",), ("c",)]
+
+
+def test_what_is_too_far_behind_for_chance_is_not_started_again() -> None:
+    found = {("a",): 0.3, ("b",): 0.28, ("c",): 0.1, ("d",): -0.2}
+    assert second_block(found, 4, lambda entry: False, Noise()) == [("a",), ("b",)]
+    slower = {("a",): -0.2, ("b",): -0.22, ("c",): -0.5}
+    assert second_block(slower, 3, lambda entry: False, Noise()) == []
+    kept = second_block(slower, 3, lambda entry: False, Noise(), start_holds=False)
+    assert kept == [("a",), ("b",)], "the start preset breaks a limit, so it leads nothing"
+    assert len(second_block(found, 4, lambda entry: False, Noise(15, 10))) == 4
+
+
+def test_the_noise_of_a_tune_is_measured_from_its_own_runs() -> None:
+    rng = random.Random(5)
+    runs = [[rng.gauss(3, 0.01) for _ in range(2)] for _ in range(400)]
+    assert run_noise_pct(runs) == pytest.approx(1.0, rel=0.1)
+    assert run_noise_pct([[1.0, 1.1], [1.0]]) is None
+    ratios = [rng.gauss(0, math.sqrt(2) * math.hypot(0.015, 0.01)) for _ in range(400)]
+    measured = noise_of(1.0, ratios)
+    assert measured is not None and measured.server_pct == pytest.approx(1.5, rel=0.15)
+    assert noise_of(1.0, ratios[:4]) is None and noise_of(None, ratios) is None
+    assert noise_of(50.0, ratios) == Noise(0.0, 50.0)
 
 
 def test_nothing_meets_the_start_preset_if_nothing_was_faster() -> None:
-    assert leader([{START: 1.0, ("a",): 0.9}]) is None
-    assert leader([]) is None
+    slower = gains([{START: 1.0, ("a",): 0.9}])
+    assert leader(slower) is None and leader({}) is None
+    assert leader(slower, start_holds=False) == ("a",)
 
 
 def test_a_gain_of_eight_percent_is_proven_and_equal_candidates_are_not() -> None:

@@ -5,33 +5,45 @@ from __future__ import annotations
 
 import math
 import shlex
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from workbench.advisor.candidates import needs_more
 from workbench.bench import tune_race
 from workbench.bench.metric_changes import BETTER
-from workbench.bench.tune_race import START, Block, Entry, Noise
+from workbench.bench.tune_race import START, Noise
 from workbench.model import tune
+from workbench.model.bench import half_width
 from workbench.model.counts import count_of
-from workbench.model.errors import PresetError, WorkbenchError
+from workbench.model.errors import BenchError, PresetError, WorkbenchError
 from workbench.model.experiment import RunState
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, SweepPoint
-from workbench.session.series.conduct import EndedEarly
+from workbench.model.tune_standings import (
+    INFEASIBLE,
+    UNMEASURED,
+    Entry,
+    broken_limit,
+    entry_of,
+    gains_now,
+    label_of,
+    log_value,
+    start_breaks,
+)
 from workbench.session.series.confirmation import confirm
 from workbench.session.series.flag_sweep import Combination, FlagSweep
 
 if TYPE_CHECKING:
     from workbench.bench.tune_race import RaceSize
-    from workbench.model.bench import BenchResult
+    from workbench.model.bench import BenchResult, MetricChange
     from workbench.model.experiment import Experiment
     from workbench.model.tune import Goal, TuneSpec
 
 _NOT_TRIED = "not tried"
-_UNMEASURED = "was not measured"
 _OF_FINAL = 1000  # first seed of the final: its loads are none of the race
 _LISTED = 24  # results that the preset names
 
@@ -39,17 +51,6 @@ _LISTED = 24  # results that the preset names
 Combine = Callable[[Sequence[str]], "Combination | str"]
 # Stores a plan with its title and evidence as a preset, and returns its id and its path.
 SavePreset = Callable[[Combination, str, Sequence[str]], Awaitable[tuple[str, str]]]
-
-
-def label_of(block: int, entry: Entry) -> str:
-    """Return the label of a point: its block, and what the server changes."""
-    return f"{block}: {shlex.join(entry) if entry else tune.START}"
-
-
-def entry_of(label: str) -> tuple[int, Entry]:
-    """Return the block and the changes that a label of a point names."""
-    block, _, words = label.partition(": ")
-    return int(block), () if words == tune.START else tuple(shlex.split(words))
 
 
 @dataclass
@@ -62,12 +63,14 @@ class Tune(FlagSweep):
     combine: Combine | None = None
     save_preset: SavePreset | None = None
     began_anew: bool = True  # not resumed
+    _took_s: list[float] = field(default_factory=list, init=False)  # of each start of the race
+    _run_noise_pct: float | None = field(default=None, init=False)
 
     # ---- the race
 
     async def prepare(self) -> None:
-        self._log_left_out()
         await super().prepare()
+        await self._read_noise()
         # answers are compared in the final, if the best one changes them
         self.progress.change(quality="")
 
@@ -88,21 +91,30 @@ class Tune(FlagSweep):
         self.progress.check_stop()
 
     async def make(self, run: int) -> None:
+        began_s = time.monotonic()
         await super().make(run)
         point = self.progress.sweep.points[run]
         if point.state == PointState.DONE:
             results = [await self.parts.results.get(result) for result in point.result_ids]
             if (broken := self._broken_limit(results)) is not None:
-                self.progress.point(run, error=f"infeasible: {broken}")
-            if self._value(self.progress.sweep.points[run]) is None:
-                why = f"{self._goal.title} {_UNMEASURED}"
+                self.progress.point(run, error=f"{INFEASIBLE}: {broken}")
+            if log_value(self.progress.sweep.points[run], self._goal) is None:
+                why = self._why_unmeasured(results)
                 self.progress.point(run, state=PointState.FAILED, error=why)
-            await self.progress.save()
+        self._took_s.append(time.monotonic() - began_s)
+        await self._read_noise()
+        await self.progress.save()
         self._log(run)
         await self.progress.save()
 
+    def _why_unmeasured(self, results: Sequence[BenchResult]) -> str:
+        name = self._goal.metric.partition(".")[0]
+        reasons = (result.summary.absent.get(name) for result in results)
+        why = next(filter(None, reasons), "")
+        return f"{self._goal.title} {UNMEASURED}{f' ({why})' if why else ''}"
+
     def _log(self, run: int) -> None:
-        """Note why a point is out of the race, if it is. Raises EndedEarly if the start preset cannot
+        """Note why a point is out of the race, if it is. Raises BenchError if the start preset cannot
         be measured, because then there is nothing to compare with."""
         point = self.progress.sweep.points[run]
         block, entry = entry_of(point.label)
@@ -110,12 +122,21 @@ class Tune(FlagSweep):
             return None
         if entry:
             return self.progress.note(f"{point.label}: out, {point.error}")
-        if block == 1 and (point.state == PointState.FAILED or _UNMEASURED in point.error):
-            raise EndedEarly(
-                f"the start preset could not be measured: {point.error}. Longer runs (--requests, "
-                "--seconds) measure more"
+        broken = broken_limit(point)
+        if block == 1 and not broken:
+            self.progress.point(run, state=PointState.FAILED)
+            raise BenchError(
+                f"the start preset could not be measured: {point.error}",
+                next_step="give longer runs (--requests, --seconds) if they are the reason",
             )
-        return self.progress.note(f"{point.label}: the start preset itself is {point.error}")
+        if not broken:
+            return self.progress.note(
+                f"{point.label}: the start preset could not be measured again"
+            )
+        return self.progress.note(
+            f"{point.label}: the start preset itself breaks a limit ({broken}); the tune looks for "
+            "the best that keeps all"
+        )
 
     def load_of(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
@@ -140,24 +161,6 @@ class Tune(FlagSweep):
     def _block_now(self) -> int:
         return max(entry_of(point.label)[0] for point in self.progress.sweep.points)
 
-    def _value(self, point: SweepPoint) -> float | None:
-        """Return the logarithm of what the goal measures; more is better. None without a value."""
-        value = getattr(point, self._goal.field)
-        if value is None or value <= 0:
-            return None
-        return -math.log(value) if self._goal.less_is_better else math.log(value)
-
-    def _blocks(self) -> list[Block]:
-        """Return what the blocks measured so far. Of the candidates, only those that kept the
-        limits are in it; the start preset always is, because the others are compared with it."""
-        blocks: list[dict[Entry, float]] = [{} for _ in range(self._block_now)]
-        for point in self.progress.sweep.points:
-            block, entry = entry_of(point.label)
-            value = self._value(point) if point.state == PointState.DONE else None
-            if value is not None and (not point.error or entry == START):
-                blocks[block - 1][entry] = value
-        return list(blocks)
-
     def _known_to_fail(self, run: int) -> str | None:
         """Return why a server needs no start to know that it would fail; None if it may work."""
         _, entry = entry_of(self.progress.sweep.points[run].label)
@@ -172,24 +175,34 @@ class Tune(FlagSweep):
         return None
 
     def _begin_second_block(self) -> None:
-        found = tune_race.gains(self._blocks())
+        found = gains_now(self.progress.sweep)
+        holds = not start_breaks(self.progress.sweep)
         if not found:
-            self.progress.note("no candidate could be measured within the limits")
             return
-        chosen = tune_race.second_block(found, self._size.kept, self._may_join)
+        chosen = tune_race.second_block(
+            found, self._size.kept, self._may_join, self._race_noise, start_holds=holds
+        )
         for place, entry in enumerate(sorted(found, key=lambda one: -found[one]), 1):
-            goes_on = "goes on" if entry in chosen else f"out, not among the best {len(chosen)}"
             self.progress.note(
                 f"1: {shlex.join(entry)}: place {place} with {_percent(found[entry])} against the "
-                f"start preset in one start; {goes_on}"
+                f"start preset in one start; {_goes_on(entry, found, chosen, self._size.kept)}"
             )
         for entry in chosen:
             if entry not in found:
                 self.progress.note(f"2: {shlex.join(entry)}: joined, because each gained alone")
+        if not chosen:
+            return
         entries = (START, *chosen)
         self.combinations = [*self.combinations, *map(self._combination, entries)]
         points = tuple(SweepPoint(label_of(2, entry), None) for entry in entries)
         self.progress.add_points(points)
+
+    @property
+    def _race_noise(self) -> Noise:
+        """The noise by which the race judges: the assumed one, or more if runs differ more here."""
+        assumed, measured = Noise(), self._run_noise_pct
+        more = max(1.0, measured / assumed.run_pct) if measured is not None else 1.0
+        return Noise(assumed.server_pct * more, assumed.run_pct * more)
 
     def _combination(self, entry: Entry) -> Combination:
         assert self.combine is not None
@@ -215,7 +228,7 @@ class Tune(FlagSweep):
             summary = result.summary
             for each in summary.slo if limits.slo else ():
                 if each.margin_pct is None:
-                    return f"{each.limit} {_UNMEASURED}"
+                    return f"{each.limit} {UNMEASURED}"
                 if each.margin_pct < 0:
                     return f"{each.limit}: {each.kept_pct:.1f} % of the requests kept it"
             hottest = summary.gpu.temperature_c if summary.gpu else None
@@ -227,14 +240,19 @@ class Tune(FlagSweep):
                 if most is None:
                     continue
                 if value is None:
-                    return f"the {name} {_UNMEASURED}"
+                    return f"the {name} {UNMEASURED}"
                 if value > most:
                     return f"{name} {value:.0f} {unit}, above {most:g} {unit}"
         return None
 
     @property
     def _final_s(self) -> float:
-        return 2 * self._size.pairs * self.progress.value_s
+        return 2 * self._size.pairs * self._start_s
+
+    @property
+    def _start_s(self) -> float:
+        """The mean time of a start with its runs; 0 before the first has ended."""
+        return fmean(self._took_s) if self._took_s else 0.0
 
     def _out_of_time(self, run: int) -> bool:
         """Return whether the time limit has no room for another start of the race before the final.
@@ -242,19 +260,21 @@ class Tune(FlagSweep):
         in_first = entry_of(self.progress.sweep.points[run].label)[0] == 1
         if in_first and run < 2:
             return False
-        return not self.progress.limit.leaves(self.progress.value_s + self._final_s)
+        return not self.progress.limit.leaves(self._start_s + self._final_s)
 
     @property
     def _time_is_up(self) -> bool:
-        block = (1 + self._size.kept) * self.progress.value_s
+        block = (1 + self._size.kept) * self._start_s
         return not self.progress.limit.leaves(block + self._final_s)
 
     def _skip_for_time(self) -> None:
+        why = "the time that is left is needed for the final"
+        skipped = []
         for index, point in enumerate(self.progress.sweep.points):
             if point.state == PointState.PLANNED:
-                why = "the time that is left is needed for the final"
                 self.progress.point(index, state=PointState.SKIPPED, error=why)
-                self.progress.note(f"{point.label}: {_NOT_TRIED}, {why}")
+                skipped.append(point.label)
+        self.progress.note(f"{_NOT_TRIED}, {why}: {', '.join(skipped)}")
 
     # ---- the final
 
@@ -265,16 +285,23 @@ class Tune(FlagSweep):
         return {**options, "metric": self._goal.metric, "seed": seed, "throw_away": False}
 
     async def conclude(self) -> None:
-        blocks = self._blocks()
-        best = tune_race.leader(blocks)
-        if best is None and not tune_race.gains(blocks):
+        sweep = self.progress.sweep
+        found, breaks = gains_now(sweep), start_breaks(sweep)
+        best = tune_race.leader(found, start_holds=not breaks)
+        if not found:
             return self._found_nothing("no candidate could be measured within the limits")
         if best is None:
             return self._found_nothing("no candidate was better than the start preset in the race")
-        gain = tune_race.gains(blocks)[best]
         name = shlex.join(best)
+        for entry in found:
+            if entry != best and self._block_now == 2:
+                self.progress.note(
+                    f"2: {shlex.join(entry)}: out with {_percent(found[entry])} against the start "
+                    f"preset in both starts; {name} is ahead"
+                )
+        holds = "keeps the limits, which the start preset breaks" if breaks else "leads the race"
         self.progress.note(
-            f"{name}: leads the race with {_percent(gain)}, and meets the start preset in the final"
+            f"{name}: {holds}, with {_percent(found[best])}, and meets the start preset in the final"
         )
         await self.progress.save()
         self.progress.check_time(0.0)
@@ -286,47 +313,95 @@ class Tune(FlagSweep):
         return await self._judge(name, best, await self.parts.experiments.get(number))
 
     async def _judge(self, name: str, best: Entry, experiment: Experiment) -> None:
-        change = experiment.comparison.metrics[0] if experiment.comparison else None
-        if experiment.state != SeriesState.DONE or change is None:
-            return self._found_nothing(f"the final of {name} failed: {experiment.error}")
-        results = [
-            await self.parts.results.get(run.result_id)
-            for run in experiment.runs
-            if run.arm == "B" and run.state == RunState.DONE and run.result_id is not None
-        ]
-        if (broken := self._broken_limit(results)) is not None:
-            return self._found_nothing(f"{name} is infeasible in the final: {broken}")
         comparison = experiment.comparison
-        refused = comparison is not None and (
-            comparison.broken_text or not comparison.like_for_like
-        )
-        if refused or change.verdict != BETTER:
-            return self._found_nothing(f"{name} was not shown to be better in the final")
-        assert change.change_pct is not None and change.interval_pct is not None
-        sign = -1 if self._goal.less_is_better else 1
-        size = abs(change.change_pct)
-        least = size - change.interval_pct
-        text = (
-            f"{_signed(sign * size)} % (at least {_signed(sign * least)} %) {self._goal.title} with "
-            f"{name}"
-        )
-        if comparison is not None and comparison.quality:
+        change = comparison.metrics[0] if comparison is not None else None
+        if experiment.state != SeriesState.DONE or comparison is None or change is None:
+            return self._found_nothing(f"the final of {name} failed: {experiment.error}")
+        if (broken := await self._broken_in_final(experiment, "B")) is not None:
+            return self._found_nothing(f"{name} is infeasible in the final: {broken}")
+        breaks = await self._broken_in_final(experiment, "A")
+        is_better = change.verdict == BETTER
+        if comparison.broken_text or not comparison.like_for_like:
+            return self._found_nothing(f"{name} was not shown to be better in the final", change)
+        if not is_better and breaks is None:
+            also = (
+                ", in which the start preset kept the limits"
+                if start_breaks(self.progress.sweep)
+                else ""
+            )
+            why = f"{name} was not shown to be better in the final{also}"
+            return self._found_nothing(why, change)
+        text = self._gain_text(change, name) if is_better else self._feasible_text(change, name)
+        if breaks is not None:
+            text += f"; the start preset breaks a limit ({breaks}), and this keeps all"
+            self.progress.change(confirmed=True)
+        if comparison.quality:
             text += f"; {comparison.quality}"
         text += f"; {self._cost(experiment)}"
         self.progress.change(knee_text=text)
         return await self._write_preset(best, text, experiment)
 
-    def _found_nothing(self, why: str) -> None:
+    async def _broken_in_final(self, experiment: Experiment, arm: str) -> str | None:
+        """Return the first limit that the runs of an arm do not keep; None if they keep all."""
+        results = [
+            await self.parts.results.get(run.result_id)
+            for run in experiment.runs
+            if run.arm == arm and run.state == RunState.DONE and run.result_id is not None
+        ]
+        return self._broken_limit(results)
+
+    def _gain_text(self, change: MetricChange, name: str) -> str:
+        assert change.change_pct is not None and change.interval_pct is not None
+        sign = -1 if self._goal.less_is_better else 1
+        size = abs(change.change_pct)
+        least = size - change.interval_pct
+        return (
+            f"{_signed(sign * size)} % (at least {_signed(sign * least)} %) {self._goal.title} with "
+            f"{name}"
+        )
+
+    def _feasible_text(self, change: MetricChange, name: str) -> str:
+        if change.change_pct is None or change.interval_pct is None:
+            return f"{name} keeps the limits"
+        width = half_width(change.interval_pct)
+        return f"{name} keeps the limits with {_signed(change.change_pct)} % ± {width} {self._goal.title}"
+
+    def _found_nothing(self, why: str, final: MetricChange | None = None) -> None:
+        """Say that nothing better was found, and what would have been. `final` has the pairs of the
+        final, which show how servers differ here."""
         said = f"nothing better found: {why}"
         size = self._raced()
-        findable = tune_race.findable_pct(size, Noise()) if size is not None else None
+        pairs = final.pairs if final is not None else ()
+        ratios = [math.log(b / a) for a, b in pairs if a and b]
+        measured = tune_race.noise_of(self._run_noise_pct, ratios)
+        noise = measured or self._partly_measured
+        findable = tune_race.findable_pct(size, noise) if size is not None else None
         if findable is not None:
             said += (
                 f"; an improvement of {findable:g} % or more of one candidate would have been found "
-                f"in {100 * tune_race.FOUND_SHARE:.0f} % of such tunes, if servers differ by "
-                f"{Noise().server_pct:g} % and runs by {Noise().run_pct:g} %"
+                f"in {100 * tune_race.FOUND_SHARE:.0f} % of such tunes: servers differ by "
+                f"{_of_noise(noise.server_pct, measured is not None)} and runs by "
+                f"{_of_noise(noise.run_pct, self._run_noise_pct is not None)}"
             )
         self.progress.change(knee_text=said, confirmed=self.progress.sweep.confirmed)
+
+    @property
+    def _partly_measured(self) -> Noise:
+        return Noise(
+            run_pct=Noise().run_pct if self._run_noise_pct is None else self._run_noise_pct
+        )
+
+    async def _read_noise(self) -> None:
+        """Read how the runs of one server differed, from the results of the race."""
+        name, _, part = self._goal.metric.partition(".")
+        servers = []
+        for point in self.progress.sweep.points:
+            of_one = [await self.parts.results.get(number) for number in point.result_ids]
+            values = [getattr(result.summary, name) for result in of_one]
+            if part:
+                values = [getattr(value, part) if value is not None else None for value in values]
+            servers.append([math.log(value) for value in values if value])
+        self._run_noise_pct = tune_race.run_noise_pct(servers)
 
     def _raced(self) -> RaceSize | None:
         """Return the size of the race as it was: only candidates that were measured within the
@@ -372,13 +447,24 @@ class Tune(FlagSweep):
             return
         self.progress.note(f"wrote the preset {name} ({path}): `workbench presets apply {name}`")
 
-    def _log_left_out(self) -> None:
-        for one in self._spec.left_out:
-            self.progress.note(f"left out: {one.words}: {one.reason}")
-
 
 def _percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
+
+
+def _of_noise(percent: float, measured: bool) -> str:
+    return f"{percent:.2g} % ({'measured in this tune' if measured else 'assumed'})"
+
+
+def _goes_on(entry: Entry, found: Mapping[Entry, float], chosen: Sequence[Entry], kept: int) -> str:
+    """Return in words whether an entry of the first block reaches the second, and why not."""
+    if entry in chosen and found[entry] > 0:
+        return "goes on"
+    if entry in chosen:
+        return "behind, but by no more than chance explains: it is started once more"
+    if len(chosen) < kept:
+        return "out, further behind than chance explains"
+    return f"out, not among the best {sum(one in found for one in chosen)}"
 
 
 def _signed(percent: float) -> str:

@@ -23,6 +23,7 @@ from workbench.model.plan import diff
 from workbench.model.secrets import mask_plan
 from workbench.model.sweep import Sweep, SweepSpec
 from workbench.model.tune import LeftOut, TuneCandidate, TuneSpec
+from workbench.model.tune_standings import entry_of, label_of
 from workbench.session.series.flag_sweep import Combination
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, with_assignments
 from workbench.session.series.sweep_parts import (
@@ -32,7 +33,7 @@ from workbench.session.series.sweep_parts import (
     conditions_of_plan,
 )
 from workbench.session.series.sweep_progress import stored_shape
-from workbench.session.series.tune import Tune, entry_of, label_of
+from workbench.session.series.tune import Tune
 from workbench.session.servers.arm_targets import with_secrets
 
 if TYPE_CHECKING:

@@ -1,0 +1,326 @@
+"""Tunes whose servers are a table: who leads, what the limits and the time limit do, and what the final
+may say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from support.fake_host import FakeHost
+from support.made_results import result
+
+from workbench.bench.tune_race import RaceSize
+from workbench.model.bench import BenchResult, Distribution, GpuDuring
+from workbench.model.errors import BenchError
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.plan import LaunchPlan
+from workbench.model.series_state import SeriesState
+from workbench.model.server_run import ServerState
+from workbench.model.slo import LimitAttained
+from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, resumed
+from workbench.model.tune import TUNE, TuneCandidate, TuneLimits, TuneSpec, parse_limits
+from workbench.model.tune_standings import Entry, label_of, standings
+from workbench.session.plans.plan_editor import PlanEditor
+from workbench.session.series.conduct import conduct
+from workbench.session.series.sweep_progress import SweepProgress
+from workbench.session.series.tune import Tune
+from workbench.session.series.tune_plan import combination_of
+from workbench.session.session import Session
+
+EIGHT, FOUR, ASYNC = "max-num-seqs=8", "max-num-seqs=4", "async-scheduling=true"
+SLO = "ttft<=60@p95"
+
+
+class Server:
+    """What one server measures. `noise_pct` is how far its runs differ."""
+
+    def __init__(
+        self,
+        tok_s: float = 100.0,
+        ttft_ms: float | None = 50.0,
+        power_w: float | None = 300.0,
+        temperature_c: float = 60.0,
+        noise_pct: float = 0.2,
+    ) -> None:
+        self.tok_s, self.ttft_ms, self.noise_pct = tok_s, ttft_ms, noise_pct
+        self.power_w, self.temperature_c = power_w, temperature_c
+
+    def result(self, seed: int, number: int) -> BenchResult:
+        plain = result(1)
+        swing = 1 + self.noise_pct / 100 * random.Random(f"{seed} {number}").gauss(0, 1)
+        kept = 0.0 if self.ttft_ms is None or self.ttft_ms > 60 else 100.0
+        ttft = None if self.ttft_ms is None else self.ttft_ms / swing
+        assert plain.summary.ttft_ms is not None
+        spread: Distribution | None = replace(plain.summary.ttft_ms, p50=ttft) if ttft else None
+        summary = replace(
+            plain.summary,
+            output_tok_s=self.tok_s * swing,
+            ttft_ms=spread,
+            power_w=self.power_w,
+            tok_per_joule=self.tok_s * swing / self.power_w if self.power_w else None,
+            slo=(LimitAttained(SLO, 95.0, kept if self.ttft_ms else None),),
+            gpu=GpuDuring(self.power_w, None, 2400, 13000, self.temperature_c, 97),
+            requests_failed=0,
+            errors={},
+            refused=(),
+            absent={} if self.power_w else {"tok_per_joule": "the run was too short"},
+        )
+        return replace(plain, spec=replace(plain.spec, seed=seed), summary=summary)
+
+
+class Raced:
+    """A tune on servers that `servers` describes by their changes. `ends_after` is the number of
+    starts after which the time limit is reached."""
+
+    def __init__(
+        self,
+        servers: Mapping[Entry, Server],
+        *,
+        goal: str = "tok_s",
+        limits: str = "",
+        seconds_left: Sequence[float] = (),
+    ) -> None:
+        self.session = Session(FakeHost())
+        self.servers, self.started, self.runs = servers, list[Entry](), 0
+        self.saved: list[tuple[Entry, Sequence[str]]] = []
+        entries: list[Entry] = [(), *(entry for entry in servers if len(entry) == 1)]
+        plan = LaunchPlan(engine="vllm", model="org/model").with_flag("max-num-seqs", 2)
+        self.base = PlanEditor(plan, "base")
+        candidates = tuple(TuneCandidate(entry, "why") for entry in entries[1:])
+        kept: TuneLimits = parse_limits(limits)
+        self.spec = TuneSpec(goal, 30, candidates, limits=kept)
+        points = tuple(SweepPoint(label_of(1, entry), None) for entry in entries)
+        first = Sweep(0, 1.0, "here", TUNE, "tune", "", points)
+        first = replace(first, spec=SweepSpec((), runs=2, pairs=5, tune=self.spec))
+        store = self.session.sweeps.store
+        self.progress = SweepProgress(
+            self.session.core, self.session.results, store, store.add(first), asyncio.Event()
+        )
+        parts = self.session.sweeps._parts
+        parts.servers.check_on_host = self._nothing  # type: ignore[method-assign,assignment]
+        parts.servers.check_startable = lambda *_: None  # type: ignore[method-assign,assignment]
+        parts.servers.launch = self._launch  # type: ignore[method-assign,assignment]
+        parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
+        parts.servers.end = self._nothing  # type: ignore[method-assign,assignment]
+        parts.bench.run_on = self._bench  # type: ignore[method-assign,assignment]
+        parts.experiments.run = self._compare  # type: ignore[method-assign,assignment]
+        if seconds_left:
+            left = iter(seconds_left)
+            limit = self.progress.limit
+            limit.leaves = lambda needs_s: next(left, 0.0) > 0  # type: ignore[method-assign]
+
+    async def _nothing(self, *_: Any) -> None:
+        return None
+
+    async def _launch(self, editor: PlanEditor) -> Any:
+        values = {flag.name: flag.value for flag in editor.effective.flags}
+        words = {f"{name}={_text(value)}" for name, value in values.items()}
+        found = [entry for entry in self.servers if set(entry) <= words]
+        self.started.append(max(found, key=len, default=()))
+        return type("Status", (), {"run_id": f"run-{len(self.started)}"})
+
+    async def _ready(self, run_id: str) -> Any:
+        return type("Status", (), {"state": ServerState.READY})
+
+    async def _bench(self, run_id: str, *, seed: int, **_: Any) -> int:
+        return self.measured(self.started[-1], seed)
+
+    def measured(self, entry: Entry, seed: int) -> int:
+        self.runs += 1
+        one = self.servers[entry].result(seed, self.runs)
+        return self.session.results.db.add(one.spec, one.conditions, one.summary)
+
+    async def _compare(
+        self, a: Arm, b: Arm, *, opened: Any, seed: int, **options: Any
+    ) -> Experiment:
+        options.pop("quality_texts", None)
+        spec = ExperimentSpec(a, b, {}, seed=seed, **options)
+        return await self.session.experiments.run_for_sweep(spec, Bed(self, b.sets), self.progress)
+
+    def tune(self) -> Tune:
+        combine = partial(combination_of, self.base)
+        entries = [one.sets for one in self.spec.candidates]
+        found = [combine(entry) for entry in ((), *entries)]
+        count = len(entries)
+        return Tune(
+            self.session.sweeps._parts,
+            self.progress,
+            [one for one in found if not isinstance(one, str)],
+            {},
+            None,
+            runs=2,
+            pairs=5,
+            quality=False,
+            spec=self.spec,
+            size=RaceSize(count, min(2, count), 5),
+            combine=combine,
+            save_preset=self._save,
+        )
+
+    async def _save(self, found: Any, number: str, evidence: Sequence[str]) -> tuple[str, str]:
+        self.saved.append((found.sets, evidence))
+        return f"tuned-{number}", "/presets/tuned.toml"
+
+    def ended(self) -> Sweep:
+        ending = asyncio.run(conduct(self.tune()))
+        if ending.cause is not None:
+            raise ending.cause
+        return self.progress.sweep
+
+
+def _text(value: object) -> str:
+    return "true" if value is True else str(value)
+
+
+class Bed:
+    """The servers of the final (TestBed)."""
+
+    started: str | None = None
+
+    def __init__(self, raced: Raced, best: Entry) -> None:
+        self.raced, self.entries = raced, {"A": (), "B": tuple(best)}
+
+    async def compiles_first(self, arm: str) -> bool:
+        return False
+
+    async def server(self, arm: str) -> str:
+        return arm
+
+    async def ready(self, arm: str, run_id: str, tell: Any) -> None:
+        return
+
+    async def clear(self) -> None:
+        return
+
+    async def settle(self, target_c: float | None, within_c: float, tell: Any) -> float | None:
+        return None
+
+    async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
+        number = self.raced.measured(self.entries[arm], seed)
+        return await self.raced.session.results.get(number)
+
+    async def give_back(self, experiment: Experiment) -> Sequence[str]:
+        return ()
+
+
+def test_the_best_is_proven_and_the_log_says_why_the_others_left() -> None:
+    raced = Raced({(): Server(), (EIGHT,): Server(130), (FOUR,): Server(115), (ASYNC,): Server(70)})
+    found = raced.ended()
+    assert re.match(
+        r"\+(29|30)\.\d % \(at least \+(29|30)\.\d %\) output tok/s with", found.knee_text
+    )
+    assert raced.saved[0][0] == (EIGHT,) and found.confirmed is True
+    log = "\n".join(found.notes)
+    assert f"1: {EIGHT}: place 1 with" in log and f"{EIGHT}: leads the race" in log
+    assert f"1: {ASYNC}: place 3 with -" in log
+    assert f"1: {FOUR}: place 2 with +1" in log and "further behind than chance" in log
+    assert [one.entry for one in standings(found)][:2] == [(), (EIGHT,)]
+
+
+def test_a_loser_is_not_said_to_go_on() -> None:
+    raced = Raced({(): Server(), (EIGHT,): Server(101), (ASYNC,): Server(98)})
+    log = "\n".join(raced.ended().notes)
+    assert f"1: {ASYNC}: place 2 with -" in log and "behind, but by no more than chance" in log
+    assert log.count("; goes on") == 1
+
+
+def test_candidates_that_are_far_behind_are_not_started_again() -> None:
+    raced = Raced({(): Server(), (EIGHT,): Server(70), (ASYNC,): Server(60)})
+    found = raced.ended()
+    assert len(raced.started) == 3 and "no candidate was better" in found.knee_text
+
+
+def test_a_start_preset_that_breaks_a_limit_is_said_and_the_best_that_holds_is_found() -> None:
+    """The one that holds is slower: the start preset is fast because it breaks the limit."""
+    raced = Raced(
+        {
+            (): Server(150, ttft_ms=90),
+            (EIGHT,): Server(100, ttft_ms=50),
+            (FOUR,): Server(80, ttft_ms=40),
+            (ASYNC,): Server(160, ttft_ms=95),
+        },
+        limits="ttft@p95<=60",
+    )
+    found = raced.ended()
+    assert "the start preset itself breaks a limit (ttft<=60@p95: 0.0 %" in "\n".join(found.notes)
+    assert found.knee_text.startswith(f"{EIGHT} keeps the limits with -33."), found.knee_text
+    assert "the start preset breaks a limit" in found.knee_text and raced.saved[0][0] == (EIGHT,)
+    assert found.confirmed is True
+
+
+def test_a_limit_that_all_break_finds_nothing_and_names_no_gain() -> None:
+    slow = {(): Server(100, ttft_ms=90), (EIGHT,): Server(150, ttft_ms=90)}
+    found = Raced(slow, limits="ttft@p95<=60").ended()
+    assert found.knee_text.startswith("nothing better found: no candidate could be measured within")
+    assert "would have been found" not in found.knee_text
+
+
+@pytest.mark.parametrize(
+    ("limits", "fast", "said"),
+    [
+        ("power<=400", Server(200, power_w=450), "power 450 W, above 400 W"),
+        ("temp<=83", Server(200, temperature_c=90), "temperature 90 °C, above 83 °C"),
+        ("ttft@p95<=60", Server(200, ttft_ms=90), "ttft<=60@p95: 0.0 % of the requests kept it"),
+        ("power<=400", Server(200, power_w=None), "the power was not measured"),
+    ],
+)
+def test_what_breaks_a_limit_is_out_whatever_its_speed(
+    limits: str, fast: Server, said: str
+) -> None:
+    raced = Raced({(): Server(), (EIGHT,): fast, (FOUR,): Server(110)}, limits=limits)
+    found = raced.ended()
+    assert f"1: {EIGHT}: out, infeasible: {said}" in found.notes
+    assert raced.saved[0][0] == (FOUR,) and f"with {FOUR}" in found.knee_text
+
+
+def test_a_tune_of_tokens_per_joule_prefers_the_thrifty_one() -> None:
+    servers = {(): Server(), (EIGHT,): Server(120, power_w=500), (FOUR,): Server(95, power_w=200)}
+    raced = Raced(servers, goal="tok_j")
+    found = raced.ended()
+    assert raced.saved[0][0] == (FOUR,) and "tok/J with" in found.knee_text
+    assert re.match(r"\+4[23]\.", found.knee_text)
+
+
+def test_a_tune_of_the_ttft_finds_the_shorter_one_and_says_it_as_less() -> None:
+    servers = {(): Server(), (EIGHT,): Server(90, ttft_ms=25), (FOUR,): Server(120, ttft_ms=60)}
+    raced = Raced(servers, goal="ttft")
+    found = raced.ended()
+    assert raced.saved[0][0] == (EIGHT,)
+    assert re.match(r"-(49|50)\.", found.knee_text) and "(at least -4" in found.knee_text
+
+
+def test_a_start_preset_without_the_goals_value_ends_the_tune_with_the_reason() -> None:
+    servers = {(): Server(power_w=None), (EIGHT,): Server()}
+    raced = Raced(servers, goal="tok_j")
+    with pytest.raises(BenchError, match=r"tok/J was not measured \(the run was too short\)"):
+        raced.ended()
+    assert len(raced.started) == 1
+    again = resumed(replace(raced.progress.sweep, state=SeriesState.FAILED))
+    assert again.points[0].state == PointState.PLANNED, "without it, nothing can be compared"
+
+
+def test_what_would_have_been_found_names_the_noise_that_was_measured() -> None:
+    quiet = Raced({(): Server(), (EIGHT,): Server(100.3), (ASYNC,): Server(99)}).ended()
+    said = r"was not shown to be better in the final; an improvement of (0\.5|1|1\.5) % or more"
+    assert re.search(said, quiet.knee_text)
+    assert "% (measured in this tune) and runs by 0." in quiet.knee_text
+    noisy = Raced({(): Server(noise_pct=5), (EIGHT,): Server(90, noise_pct=5)}).ended()
+    assert "servers differ by 1.5 % (assumed) and runs by" in noisy.knee_text
+    assert noisy.knee_text.endswith("(measured in this tune)")
+
+
+def test_what_the_time_limit_cuts_off_keeps_what_one_start_has_shown() -> None:
+    """A gain of 30 % was lost when the time ended in the second block, before its turn."""
+    servers = {(): Server(), (EIGHT,): Server(130), (ASYNC,): Server(104)}
+    # always: the start, one candidate; asked: one more, the second block, its first candidate
+    raced = Raced(servers, seconds_left=(1, 1, 0, 1, 1))
+    found = raced.ended()
+    assert [p.state for p in found.points] == [*["done"] * 4, *["skipped"] * 2]
+    assert re.match(r"\+(29|30)\.", found.knee_text) and raced.saved[0][0] == (EIGHT,)
+    assert any(note.startswith("not tried, the time that is left") for note in found.notes)

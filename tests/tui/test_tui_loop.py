@@ -18,6 +18,7 @@ def names(session: FakeSession) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # tests/e2e/test_keys_loop.py does it with the real session
 def test_the_whole_loop_in_forty_keys(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         count = 0

@@ -26,6 +26,7 @@ def library() -> PresetLibrary:
     return PresetLibrary()
 
 
+@pytest.mark.ci_cases(20)
 @pytest.mark.parametrize(
     "preset_id", sorted(path.stem for path in shipped_presets_dir().glob("*.toml"))
 )

@@ -64,6 +64,7 @@ def levels(d: Any, label: str) -> list[int]:
     return heights
 
 
+@pytest.mark.ci_cases(4)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
 def test_three_labelled_graphs_show_a_benchmark_at_every_size(

@@ -30,6 +30,7 @@ def said(rows: Any) -> str:
     return "\n".join("".join(text for text, _ in row) for row in rows)
 
 
+@pytest.mark.ci_cases(6)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "method", "keys"),

@@ -455,6 +455,7 @@ def test_sides_that_make_no_comparison(a: list[int], b: list[int], paired: bool)
         compare([result(n) for n in a], [result(n) for n in b], paired=paired)
 
 
+@pytest.mark.ci_cases(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_interval_contains_the_truth_as_often_as_its_level_says(paired: bool) -> None:

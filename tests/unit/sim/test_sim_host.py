@@ -127,6 +127,7 @@ def test_all_documented_profiles_exist():
     assert len(set(uuids)) == len(uuids)
 
 
+@pytest.mark.ci_cases(5)
 @pytest.mark.parametrize("entry", list(each_preset()))
 def test_every_preset_starts_on_its_simulated_host(entry: ListedPreset, tmp_path, start_engine):
     """The command of a real launch reaches its ready line in the simulated host's environment."""

@@ -6,16 +6,18 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.procs import alive
 
+from workbench.gpu.remote_programs import AGENT, JOURNAL
 from workbench.gpu.settings.owners import owner_facts
 from workbench.gpu.settings.proof import Proof
 from workbench.hosts import detached_process
+from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.model.setting_records import InForce
 from workbench.model.settings import ClockRange, GpuSettings
@@ -25,6 +27,7 @@ from workbench.sim.driver_state import SimState
 from workbench.tui.widgets.status_bar import StatusBar
 
 PRO = "rtx-pro-6000"
+TITLES = (AGENT.title, JOURNAL.title)
 POWER = GpuSettings(power_limit_w=400.0)
 
 
@@ -97,6 +100,28 @@ def test_a_plan_for_several_gpus_is_one(clean_environment: None) -> None:
         assert (await session.gpu.revert()).ok
 
     on(scenario, "four-pcie")
+
+
+def test_a_plan_is_made_and_marked_with_one_reading_and_one_look_at_the_journal(
+    clean_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    spawn = LocalHost._spawn
+
+    async def counted(self: LocalHost, argv: Sequence[str], *rest: Any, **more: Any) -> Any:
+        started.extend(title for title in TITLES if f"# workbench {title}\n" in " ".join(argv))
+        return await spawn(self, argv, *rest, **more)
+
+    async def scenario(session: Session) -> None:
+        monkeypatch.setattr("workbench.session.history.telemetry_watch._SINGLE_S", 60.0)
+        monkeypatch.setattr(LocalHost, "_spawn", counted)
+        commands = await session.gpu.plan(POWER, 0)
+        await session.gpu.mark_foreign(commands)
+        # for a measurement of others, before the question
+        assert session.gpu.alterations.register_dir is not None
+        assert started == ["telemetry agent", "journal of GPU settings"]
+
+    on(scenario)
 
 
 def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -> None:

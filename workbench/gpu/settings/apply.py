@@ -125,7 +125,7 @@ async def _planned(
     now, state = await read_values(host, {c.setting for c in commands}), await journals.read(host)
     stays_loaded = {c.gpu_uuid for c in commands if c.setting == PERSISTENCE.key and c.value}
     found = []
-    for one in _with_notes(commands, state, now):
+    for one in annotated(commands, state, now):
         known = _present(one, state, now)
         lost = "" if one.gpu_uuid in stays_loaded else judged.volatile(one, now)
         found.append(
@@ -321,19 +321,11 @@ async def _start_guard(
 # -- notes -----------------------------------------------------------------------------------------
 
 
-async def annotated(host: Host, commands: Sequence[SettingCommand]) -> list[SettingCommand]:
-    """Return the commands of a plan. If another program set a setting last, its command gets a note
-    that says so."""
-    if not commands:
-        return []
-    return _with_notes(
-        commands, await journals.read(host), await read_values(host, {c.setting for c in commands})
-    )
-
-
-def _with_notes(
+def annotated(
     commands: Sequence[SettingCommand], state: Journal, now: CurrentValues
 ) -> list[SettingCommand]:
+    """Return the commands of a plan. If another program set a setting last, its command gets a note
+    that says so."""
     state, noted_commands = state.without_gone(now.energy_j), []
     for one in commands:
         key, live = (one.gpu_uuid, one.setting), now.value(one.gpu_uuid, one.setting)

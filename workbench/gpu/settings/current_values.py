@@ -172,12 +172,15 @@ class CurrentValues:
 async def read_values(host: Host, settings: Collection[str]) -> CurrentValues:
     """Read the current values of the settings with these keys. Raises HostError if the host is out
     of reach."""
-    telemetry = await read_once(host)
-    return (
-        CurrentValues(telemetry, await cores_on(host))
-        if {*OF_CORES} & {*settings}
-        else CurrentValues(telemetry)
-    )
+    return await with_cores(host, await read_once(host), settings)
+
+
+async def with_cores(host: Host, telemetry: Telemetry, settings: Collection[str]) -> CurrentValues:
+    """Return the current values from a reading of the host's GPUs, with those of its CPU cores if
+    some of the `settings` are settings of cores."""
+    if {*OF_CORES} & {*settings}:
+        return CurrentValues(telemetry, await cores_on(host))
+    return CurrentValues(telemetry)
 
 
 async def read_values_again(host: Host, settings: Collection[str]) -> CurrentValues | None:

@@ -36,6 +36,7 @@ from workbench.store import left_benchmarks
 if TYPE_CHECKING:
     from workbench.bench.energy import Idle
     from workbench.gpu.settings.clock_contrasts import ContrastEvidence
+    from workbench.gpu.settings.journal import Journal
     from workbench.gpu.settings.register_client import LockChange
     from workbench.model.answer_verdict import Earlier
     from workbench.model.bench import BenchProgress, BenchSpec
@@ -280,7 +281,7 @@ class Bench:
         locks, changes = alterations.locks_on, alterations.lock_changes
         known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
         files = await self._model_bytes(load.server)
-        read: list[asyncio.Future[None]] = []
+        read: list[asyncio.Future[Journal]] = []
         measurement = Measurement(
             self._core.host,
             load,
@@ -324,7 +325,7 @@ class Bench:
     async def _checked(
         self,
         measured: Measured,
-        read: Sequence[Awaitable[None]],
+        read: Sequence[Awaitable[Journal]],
         locks: Sequence[Alteration],
         changes: frozenset[LockChange],
         known: ContrastEvidence,

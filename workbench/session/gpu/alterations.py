@@ -63,9 +63,10 @@ class GpuAlterations:
         """The clock locks on this host's GPUs, set by this Workbench or by others."""
         return locks_on(self._core.state.alterations, self._core.state.others)
 
-    async def read(self) -> None:
+    async def read(self) -> Journal:
         """Read the altered settings, and who altered them, from the journal into the session's
-        state. Notify the user of settings that a restart of the host or of the driver has reset."""
+        state. Notify the user of settings that a restart of the host or of the driver has reset.
+        Return the journal, without its log."""
         state, records = await self._journal(with_log=False)
         recovery = state.recovered
         if cut_off(records) and not self._is_changing:
@@ -98,6 +99,7 @@ class GpuAlterations:
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
         if gone := [r for r in records if r.why_lost is not None]:
             await self._report_gone(gone)
+        return state
 
     def _tell_recovery(self, found: Recovery | None, left: Recovery | None) -> None:
         """Notify the user if the journal was missing or damaged when it was read. `found` is its

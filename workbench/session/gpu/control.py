@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.alterations import cautions
-from workbench.gpu.settings.current_values import cores_on
+from workbench.gpu.settings.current_values import cores_on, with_cores
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts import detached_process
 from workbench.hosts.allotment import allotment_on
@@ -198,9 +198,13 @@ class GpuControl:
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
         """Return `commands`, with a note on each command whose setting was last set by another
         program."""
-        from workbench.gpu.settings import apply
+        from workbench.gpu.settings.apply import annotated
 
-        return await apply.annotated(self._core.host, commands)
+        if not commands:
+            return ()
+        state, reading = await self.alterations.read(), await self._telemetry.reading()
+        now = await with_cores(self._core.host, reading, {c.setting for c in commands})
+        return annotated(commands, state, now)
 
     async def cautions(self) -> Sequence[str]:
         """Return warnings to show before the altered GPU settings stay on without a guard: values

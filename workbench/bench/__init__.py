@@ -13,10 +13,15 @@ vf-eval, and `own_command_watcher` ends the command together with Workbench.
   http1, sse, exchange, reply    one answer: HTTP/1.1, server-sent events, completion chunks
   kept_text, answer_sample       the ends of an answer's text; a sample of the answers of a run
   time_limits, client_cpu, tls   limits of a request and a run, CPU use of the client, trusted certificates
+  trace_file, trace_load, trace_conversations   recorded traffic, and its requests as the client gets them
   profiles, prompt_file, prompt_length   named workloads, the user's prompts, prompts of an exact token count
 
+Capture: `traffic_capture` opens a port in front of a server (`pass_through`) and starts the process
+`trace_writer`, which writes what passed as rows without text (`captured_traffic`).
+
 Result: `summary` makes the metrics of a run from `records`, over the `steady_window`, and `energy`
-adds power and energy. `result_validity` and `steadiness` say whether the metrics are valid.
+adds power and energy. `result_validity` and `steadiness` say whether the metrics are valid, `trace_reuse` whether a
+trace's prefixes were reused.
 
 Several results: `repeated_runs`, `compare` with `metric_changes`, `experiment` with
 `experiment_disturbances` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).

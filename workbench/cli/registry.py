@@ -48,6 +48,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "sweep": ("sweeps",),
     "capacity": ("capacity",),
     "tune": ("tune",),
+    "trace": ("trace_capture",),
     "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),
     "doctor": ("doctor",),
     "hosts": ("hosts",),
@@ -61,6 +62,7 @@ FILES: dict[str, tuple[str, ...]] = {
 GROUPS = {
     "presets": "list, show, check and apply presets (documented server setups)",
     "results": "list, annotate, export and import stored benchmark results",
+    "trace": "record the traffic of a server for `bench --trace`",
     "runs": "remove the directories of runs that have ended",
     "cluster": "one server on several hosts",
     "gpu": "show, change, verify and sweep GPU settings",

@@ -64,6 +64,15 @@ async def benchmark_stopped_by_signals(
             raise_for(received)
 
 
+@contextmanager
+def counted_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
+    """While this context manager is open, put Ctrl-C, SIGTERM and SIGHUP into the queue that it
+    yields, instead of ending the command."""
+    received: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), received.put_nowait):
+        yield received
+
+
 def raise_for(received: list[signal.Signals]) -> None:
     """End the command because of the first received signal: raise KeyboardInterrupt for SIGINT and
     WorkbenchError for any other signal."""

@@ -5,6 +5,7 @@ measurement                     one benchmark from its lock to its result
 meter, engine_watch             the GPUs and the engine's counters during a benchmark
 text_probe                      asks the server prompts before and after a benchmark, and judges the text
 benchmark_load, server_load     loads on a server, never two at once
+capture                         where the server is reached whose traffic is captured
 sustained_load                  a load without a result, for proofs and probes
 measurement_lock                the host's measurement lock: one measurement on the host at a time
 result_rows, row                the rows of the list of results

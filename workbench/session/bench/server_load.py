@@ -101,7 +101,7 @@ class ServerLoad:
                 cancel,
                 started,
             ),
-            _forwarded(self._core.host, status.port, status.node) as url,
+            forwarded(self._core.host, status.port, status.node) as url,
         ):
             model = spec.model or status.served_model or status.model
             spec = replace(spec, url=url, model=model)
@@ -135,7 +135,7 @@ class ServerLoad:
         ):
             base = address.base
             if address.loopback and not self._core.host.is_local:
-                base = await stack.enter_async_context(_forwarded(self._core.host, address.port))
+                base = await stack.enter_async_context(forwarded(self._core.host, address.port))
             served = await server_address.ask(base, spec)
             model = spec.model or served.model
             if not model:
@@ -214,7 +214,7 @@ def _with_usable_key(spec: BenchSpec) -> BenchSpec:
 
 
 @asynccontextmanager
-async def _forwarded(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
+async def forwarded(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
     """Make `port` of the host reachable on this machine while the block runs, and yield the base
     URL there. With `node`, the port is that of another machine, which the host can reach."""
     forward = await host.forward(port, node or LOOPBACK)

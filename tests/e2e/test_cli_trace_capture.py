@@ -1,0 +1,112 @@
+"""The command `trace capture` in front of a simulated server, and the replay of its file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.scripted_server import Request, ScriptedServer
+from support.serving import free_port
+
+pytestmark = pytest.mark.slow
+Cli = Callable[..., Any]
+PRO = ("--simulate", "rtx-pro-6000")
+WAIT_S = 60.0
+
+
+@pytest.fixture
+def run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+    monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "20")
+    ran = cli(*PRO, "start", "vllm-any", "--set", f"port={free_port()}", "--wait", "--json")
+    return str(ran.document["run_id"])
+
+
+def talk(url: str, model: str, turns: int) -> None:
+    """Have a conversation, each turn with all that was said before it."""
+    said = [{"role": "system", "content": "You answer in planted words. " * 30}]
+    for turn in range(turns):
+        said.append({"role": "user", "content": f"planted question {turn} " * 25})
+        body = {"model": model, "messages": said, "max_tokens": 6}
+        request = urllib.request.Request(f"{url}/v1/chat/completions", json.dumps(body).encode())
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            message = json.load(answer)["choices"][0]["message"]
+        said.append({"role": "assistant", "content": message["content"]})
+
+
+def sending(port: int, model: str, turns: int) -> threading.Thread:
+    """Talk to the port as soon as it is open, and then interrupt this process."""
+
+    def send() -> None:
+        url, end = f"http://127.0.0.1:{port}", time.monotonic() + WAIT_S
+        while time.monotonic() < end:
+            try:
+                urllib.request.urlopen(f"{url}/v1/models", timeout=WAIT_S).close()
+                break
+            except OSError:
+                time.sleep(0.02)
+        try:
+            talk(url, model, turns)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def scripted(request: Request, number: int) -> list[bytes]:
+    body = json.dumps(
+        {
+            "choices": [{"message": {"role": "assistant", "content": "sure"}}],
+            "usage": {"prompt_tokens": 300 + 120 * number, "completion_tokens": 6},
+        }
+    ).encode()
+    return [b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body]
+
+
+def test_a_capture_ends_with_what_it_has_and_how_to_replay_it(cli: Cli, tmp_path: Path) -> None:
+    port, path = free_port(), tmp_path / "lunch.jsonl"
+    with ScriptedServer(scripted) as server:
+        thread = sending(port, "any", 3)
+        target = ("--url", server.url)
+        ran = cli("trace", "capture", *target, "--port", str(port), "-o", str(path))
+        thread.join()
+        assert ran.code == 0, ran
+        assert "3 requests in" in ran.out and "1 conversation, 2 turns" in ran.out
+        assert f"workbench bench --url {server.url} --trace {path}" in ran.out
+        assert "planted" not in path.read_text()
+        again = cli("trace", "capture", *target, "--seconds", "1", "-o", str(path))
+        assert again.code == 2 and "exists" in again.err
+        none = tmp_path / "none.jsonl"
+        nothing = cli("trace", "capture", *target, "--seconds", "1", "-o", str(none))
+        assert nothing.code == 1 and "nothing was captured" in nothing.err and not none.exists()
+    secret = cli("trace", "capture", "--url", "https://127.0.0.1:1", "--seconds", "1")
+    assert secret.code == 2 and "is encrypted" in secret.err
+
+
+@pytest.mark.long
+def test_what_was_captured_is_replayed(cli: Cli, run: str, tmp_path: Path) -> None:
+    (server,) = cli(*PRO, "servers", "--json").document["servers"]
+    port, path = free_port(), tmp_path / "lunch.jsonl"
+    thread = sending(port, server["model"], 6)
+    ran = cli(*PRO, "trace", "capture", run, "--port", str(port), "-o", str(path))
+    thread.join()
+    assert ran.code == 0, ran
+    assert "6 requests in" in ran.out and "1 conversation, 5 turns" in ran.out
+    assert "SIMULATED" in ran.out and f"workbench bench {run} --trace {path}" in ran.out
+    assert "planted" not in path.read_text()
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["output_length"] for row in rows] == [6] * 6
+    assert all(row["delay"] >= 0 for row in rows[1:])
+    replayed = cli(*PRO, "bench", run, "--trace", str(path), "--speed", "4x", "--json")
+    assert replayed.document["requests_ok"] == 6, replayed

@@ -1,0 +1,429 @@
+"""Requests that went through a port, as rows of a trace without their text.
+
+A row has the time of a request, the lengths of its prompt and answer, the numbers of the blocks of
+its prompt, and the conversation that it continues. Equal beginnings of prompts get equal numbers.
+Which beginnings are equal is known by hashes with a random key, which are only in the memory of this
+process: neither text nor a hash of text leaves it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from workbench.bench.http1 import HttpError, body_decoder
+from workbench.bench.trace_conversations import tokens_of
+
+BLOCK_TOKENS = 16  # of a number, as in vLLM's own prefix cache
+MOST_PIECES = 1 << 20  # that are remembered: about 140 MB
+_PIECE = 64  # characters of a prompt that have one hash
+_DIGEST = 8
+_MOST_TOKENS = 1_500_000  # of a prompt: its row must fit into a line
+_FIRST_BITS = 40  # of the number of a piece's first block, below its place
+_FIRST = (1 << _FIRST_BITS) - 1
+
+
+class Usage(NamedTuple):
+    """The tokens that an answer reports, None if it does not."""
+
+    prompt: int | None = None
+    answer: int | None = None
+    cached: int | None = None
+
+
+class Asked(NamedTuple):
+    """What a request asks: its prompt in pieces of text, and the parts of a conversation in turn. The
+    parts are empty for a prompt that is no conversation."""
+
+    texts: list[str]
+    said: list[str]
+
+
+class Left(Exception):
+    """Raised for a request that has no row. Its text says why, in words that follow a number."""
+
+
+class Row(NamedTuple):
+    """One line of a trace. `reused_tokens` are those of the blocks that prompts before began with.
+    `estimated` says that a length comes from characters."""
+
+    at_ms: int
+    prompt_tokens: int
+    answer_tokens: int
+    blocks: list[int]
+    reused_tokens: int
+    conversation: int | None
+    delay_ms: int | None
+    estimated: bool
+
+    def line(self) -> str:
+        fields: dict[str, Any] = {
+            "timestamp": self.at_ms,
+            "input_length": self.prompt_tokens,
+            "output_length": self.answer_tokens,
+            "hash_ids": self.blocks,
+        }
+        if self.conversation is not None:
+            fields["session_id"] = str(self.conversation)
+        if self.delay_ms is not None:
+            fields["delay"] = self.delay_ms
+        if self.estimated:
+            fields["estimated"] = True
+        return json.dumps(fields, separators=(",", ":")) + "\n"
+
+
+class CapturedTraffic:
+    """Makes rows of exchanges, and remembers the beginnings of their prompts."""
+
+    def __init__(self) -> None:
+        key = os.urandom(32)
+        self._blocks = _PromptBlocks(key)
+        self._turns = _Turns(key)
+        self._characters = self._tokens = 0  # of the prompts whose tokens were reported
+
+    def row(
+        self,
+        path: str,
+        request: bytes,
+        answer: bytes,
+        *,
+        encoding: str = "",
+        at_ms: float,
+        end_ms: float,
+    ) -> tuple[Row, Usage]:
+        """Return the row of a request, and what its answer reports. Raises Left if it has none."""
+        asked = _asked(path, request)
+        answered = _decoded(answer, encoding)
+        usage, characters = _answered(answered)
+        text = "".join(asked.texts)
+        prompt_tokens = usage.prompt or self._estimated(text)
+        answer_tokens = usage.answer
+        if answer_tokens is None:
+            answer_tokens = tokens_of(characters) if characters else 0
+        if not answer_tokens:
+            raise Left("ended before the first token")
+        if prompt_tokens > _MOST_TOKENS:
+            raise Left("with a prompt that is too long for a trace")
+        if usage.prompt:
+            self._characters += len(text)
+            self._tokens += usage.prompt
+        turn = self._turns.note(asked.said, at_ms, end_ms)
+        blocks, reused = self._blocks.of(text, prompt_tokens)
+        row = Row(
+            at_ms=round(at_ms),
+            prompt_tokens=prompt_tokens,
+            answer_tokens=answer_tokens,
+            blocks=blocks,
+            reused_tokens=BLOCK_TOKENS * reused,
+            conversation=turn[0] if turn is not None else None,
+            delay_ms=turn[1] if turn is not None else None,
+            estimated=usage.prompt is None or usage.answer is None,
+        )
+        return row, usage
+
+    def _estimated(self, text: str) -> int:
+        """Return about how many tokens a prompt has: by those of the prompts before, if any were
+        reported."""
+        if not self._characters:
+            return tokens_of(text)
+        return max(1, round(len(text) * self._tokens / self._characters))
+
+
+# ---- the blocks of a prompt
+
+
+class _PromptBlocks:
+    """Numbers the blocks of prompts. Two prompts have equal numbers up to the last block that lies
+    in their common beginning.
+
+    A prompt is cut into pieces of text. The tokens of a piece follow from its share of the
+    characters, and stay those of the first prompt that had it."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        # by the hash of a prompt up to the end of a piece: the tokens up to there, and the number of
+        # the first block that ends in it
+        self._known: dict[int, int] = {}
+        self._next = 0
+
+    def of(self, text: str, tokens: int) -> tuple[list[int], int]:
+        """Return the numbers of the blocks of a prompt, and how many of them are known."""
+        blocks: list[int] = []
+        known: tuple[int, int] | None = None  # where the known beginning ends: characters, tokens
+        reused = 0
+        at = end_before = 0
+        for end, name in self._pieces(text):
+            found = self._known.pop(name, None)
+            if known is None and found is not None and found >> _FIRST_BITS <= tokens:
+                upto, first = found >> _FIRST_BITS, found & _FIRST
+            else:
+                if known is None:
+                    known, reused = (end_before, at), len(blocks)
+                upto = _between(end, known, (len(text), tokens))
+                first = self._next
+                self._next += upto // BLOCK_TOKENS - at // BLOCK_TOKENS
+            many = upto // BLOCK_TOKENS - at // BLOCK_TOKENS
+            blocks += range(first, first + many)
+            self._known[name] = (upto << _FIRST_BITS) + first  # the newest one
+            at, end_before = upto, end
+        if known is None:
+            reused = len(blocks)
+        left = -(-tokens // BLOCK_TOKENS) - len(blocks)
+        blocks += range(self._next, self._next + left)
+        self._next += left
+        self._forget()
+        return blocks, reused
+
+    def _pieces(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield (end, hash of the text up to there) for each whole piece of a prompt."""
+        data = text.encode("utf-32-le", "surrogatepass")
+        width = 4 * _PIECE
+        running = hashlib.blake2b(key=self._key, digest_size=_DIGEST)
+        for end in range(width, len(data) + 1, width):
+            running.update(data[end - width : end])
+            yield end // 4, int.from_bytes(running.copy().digest(), "little")
+
+    def _forget(self) -> None:
+        """Forget the pieces that no prompt had for the longest time."""
+        too_many = len(self._known) - MOST_PIECES
+        if too_many > 0:
+            oldest = iter(self._known)
+            for name in [next(oldest) for _ in range(too_many)]:
+                del self._known[name]
+
+
+def _between(character: int, begin: tuple[int, int], end: tuple[int, int]) -> int:
+    """Return the tokens up to a character between two places, each (characters, tokens)."""
+    share = (character - begin[0]) / max(1, end[0] - begin[0])
+    return begin[1] + int(share * (end[1] - begin[1]))
+
+
+# ---- the turns of a conversation
+
+
+class _Turns:
+    """Finds the request that a request continues: one whose messages it begins with, followed by an
+    answer."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        # by the hash of all messages of a request: its conversation, and when its answer ended
+        self._ended: dict[bytes, list[tuple[int, float]]] = {}
+        self._next = 0
+
+    def note(
+        self, said: Sequence[str], at_ms: float, end_ms: float
+    ) -> tuple[int, int | None] | None:
+        """Return the conversation of a request, and how long after the answer before it came, None
+        for the first one. None for a prompt that is no conversation."""
+        if not said:
+            return None
+        running = hashlib.blake2b(key=self._key, digest_size=16)
+        upto: list[bytes] = []
+        for one in said:
+            running.update(f"{len(one)}:".encode() + one.encode("utf-8", "surrogatepass"))
+            upto.append(running.copy().digest())
+        number, delay = self._before(upto[:-1], at_ms)
+        if number is None:
+            number = self._next
+            self._next += 1
+        self._ended.setdefault(upto[-1], []).append((number, end_ms))
+        if len(self._ended) > MOST_PIECES:
+            del self._ended[next(iter(self._ended))]
+        return number, delay
+
+    def _before(self, upto: Sequence[bytes], at_ms: float) -> tuple[int | None, int | None]:
+        for name in reversed(upto):
+            waiting = self._ended.get(name, [])
+            ended = [one for one in waiting if one[1] <= at_ms]
+            if ended:
+                waiting.remove(ended[-1])
+                if not waiting:
+                    del self._ended[name]
+                number, end_ms = ended[-1]
+                return number, round(at_ms - end_ms)
+        return None, None
+
+
+# ---- requests
+
+
+def _asked(path: str, request: bytes) -> Asked:
+    try:
+        fields = json.loads(request)
+    except (ValueError, RecursionError):
+        raise Left("whose body is not JSON") from None
+    if not isinstance(fields, dict):
+        raise Left("whose body is not JSON")
+    return PATHS[path](fields)
+
+
+def _chat(fields: dict[str, Any]) -> Asked:
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Left("without messages")
+    before = [_text(fields[name]) for name in ("tools", "system") if fields.get(name)]
+    return _conversation(before, messages)
+
+
+def _responses(fields: dict[str, Any]) -> Asked:
+    if fields.get("previous_response_id"):
+        raise Left("that continue an answer which the server keeps")
+    items = fields.get("input")
+    if isinstance(items, str):
+        items = [{"role": "user", "content": items}]
+    if not isinstance(items, list) or not items:
+        raise Left("without an input")
+    before = [_text(fields[name]) for name in ("tools", "instructions") if fields.get(name)]
+    return _conversation(before, items)
+
+
+def _conversation(before: list[str], messages: list[Any]) -> Asked:
+    said = [f"{_role(message)}\n{_text(message)}\n" for message in messages]
+    return Asked([*before, *said], [*before, *said])
+
+
+def _role(message: Any) -> str:
+    return str(message.get("role", "")) if isinstance(message, dict) else ""
+
+
+def _completion(fields: dict[str, Any]) -> Asked:
+    for name in ("prompt", "text", "input_ids"):
+        prompt = fields.get(name)
+        if prompt:
+            break
+    else:
+        raise Left("without a prompt")
+    if isinstance(prompt, str):
+        return Asked([prompt], [])
+    if not isinstance(prompt, list):
+        raise Left("whose prompt is neither text nor token ids")
+    ids = prompt[0] if len(prompt) == 1 and isinstance(prompt[0], list) else prompt
+    if len(prompt) == 1 and isinstance(prompt[0], str):
+        return Asked([prompt[0]], [])
+    if not all(isinstance(one, int) for one in ids):
+        raise Left("with several prompts")
+    # as many characters for each token as a token of text has, about
+    return Asked(["".join(f"{one:04x}" for one in ids)], [])
+
+
+def _text(value: Any) -> str:
+    """Return the text in a message. Pictures and other data stand for themselves by a hash, because
+    their characters are no tokens."""
+    if isinstance(value, str):
+        if value.startswith("data:"):
+            return hashlib.blake2b(
+                value.encode("utf-8", "surrogatepass"), digest_size=16
+            ).hexdigest()
+        return value
+    if isinstance(value, dict):
+        return "".join(_text(part) for name, part in value.items() if name not in ("role", "type"))
+    if isinstance(value, list):
+        return "".join(map(_text, value))
+    return "" if value is None else str(value)
+
+
+PATHS: dict[str, Callable[[dict[str, Any]], Asked]] = {
+    "/v1/chat/completions": _chat,
+    "/chat/completions": _chat,
+    "/v1/completions": _completion,
+    "/v1/messages": _chat,
+    "/v1/responses": _responses,
+    "/generate": _completion,
+    "/completion": _completion,
+    "/completions": _completion,
+}
+
+
+# ---- answers
+
+
+def _decoded(answer: bytes, encoding: str) -> bytes:
+    try:
+        decode = body_decoder(encoding)
+        return answer if decode is None else decode(answer, False)
+    except HttpError:
+        return b""
+
+
+def _answered(answer: bytes) -> tuple[Usage, str]:
+    """Return what an answer reports, and its text if it does not report its tokens."""
+    usage = Usage()
+    for document in _documents(answer, needed=(b'"usage"', *_COUNTS)):
+        usage = _more(usage, _usage_of(document))
+    if usage.answer is not None:
+        return usage, ""
+    return usage, "".join(_said_in(document) for document in _documents(answer))
+
+
+# counts of tokens outside of a usage: of SGLang's /generate, and of llama-server's /completion
+_COUNTS = (b'"completion_tokens"', b'"tokens_predicted"')
+
+
+def _documents(answer: bytes, needed: Sequence[bytes] = ()) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of an answer, only those with one of the `needed` names if there are
+    any."""
+    lines = answer.split(b"\n") if answer.lstrip().startswith((b"data:", b"event:", b":")) else None
+    for line in [answer] if lines is None else lines:
+        data = line.removeprefix(b"data:") if lines is not None else line
+        if lines is not None and data is line:
+            continue
+        if needed and not any(name in data for name in needed):
+            continue
+        try:
+            document = json.loads(data)
+        except (ValueError, RecursionError):
+            continue  # [DONE], or the rest of a stream that was cut
+        if isinstance(document, dict):
+            yield document
+
+
+def _usage_of(document: dict[str, Any]) -> Usage:
+    for place in (document, document.get("message"), document.get("response")):
+        usage = place.get("usage") if isinstance(place, dict) else None
+        if isinstance(usage, dict):
+            details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+            cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
+            beside = [_count(usage, f"cache_{kind}_input_tokens") for kind in ("read", "creation")]
+            prompt = _first(usage, "prompt_tokens", "input_tokens")
+            if prompt is not None:
+                prompt += sum(one or 0 for one in beside)
+            answer = _first(usage, "completion_tokens", "output_tokens")
+            return Usage(prompt, answer, beside[0] if cached is None else cached)
+    counts = document.get("meta_info")
+    if isinstance(counts, dict):
+        names = ("prompt_tokens", "completion_tokens", "cached_tokens")
+        return Usage(*(_count(counts, name) for name in names))
+    return Usage(_count(document, "tokens_evaluated"), _count(document, "tokens_predicted"))
+
+
+def _first(fields: dict[str, Any], *names: str) -> int | None:
+    counts = (_count(fields, name) for name in names)
+    return next((count for count in counts if count is not None), None)
+
+
+def _count(fields: dict[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    usable = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return value if usable else None
+
+
+def _more(one: Usage, other: Usage) -> Usage:
+    """Return the higher of each count: a stream counts up, and may report one of them early."""
+    pairs = zip(one, other, strict=True)
+    return Usage(*(max((n for n in pair if n is not None), default=None) for pair in pairs))
+
+
+def _said_in(document: dict[str, Any]) -> str:
+    """Return the text of the answer in one of its JSON objects."""
+    choices = document.get("choices")
+    if isinstance(choices, list):
+        parts = [one.get("delta") or one.get("message") or one.get("text") for one in choices]
+        return "".join(map(_text, parts))
+    for name in ("content", "delta", "text"):
+        if document.get(name):
+            return _text(document[name])
+    return ""

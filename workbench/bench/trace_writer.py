@@ -1,0 +1,158 @@
+"""The process that writes captured traffic to a file, without its text.
+
+It reads exchanges from stdin until its end: a line of JSON, then the request and the answer. For each
+it writes the totals so far to stdout, as a line of JSON. It is a process of its own, so that reading
+long prompts delays no byte that passes through the port, and so that what it was given is written
+although the command is killed. At the end it puts the lines of the file in the order of their times.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from workbench.bench.captured_traffic import CapturedTraffic, Left, Row, Usage
+from workbench.bench.pass_through import Exchange
+
+MOST_REQUESTS = 200_000  # of a file; `bench --trace` reads as many
+_MS = 1000.0
+
+
+def frame(exchange: Exchange, began_s: float) -> bytes:
+    """Return an exchange as this process reads it, with times since `began_s`."""
+    head = {
+        "at_ms": _MS * (exchange.begin_s - began_s),
+        "end_ms": _MS * (exchange.end_s - began_s),
+        "path": exchange.path,
+        "status": exchange.status,
+        "encoding": exchange.encoding,
+        "whole": exchange.whole,
+        "sizes": [len(exchange.request), len(exchange.answer)],
+    }
+    return b"".join((json.dumps(head).encode(), b"\n", exchange.request, exchange.answer))
+
+
+def main(path: Path) -> int:
+    """Write the exchanges on stdin to the file at `path`. Return the exit code."""
+    traffic, totals = CapturedTraffic(), _Totals()
+    _tell(totals.document())  # it is ready
+    with path.open("ab", buffering=0) as file:
+        for head, request, answer in _frames(sys.stdin.buffer):
+            line = _line(traffic, totals, head, request, answer)
+            if line:
+                file.write(line.encode())
+            _tell(totals.document())
+    _sort(path)
+    _tell({**totals.document(), "sorted": True})
+    return 0
+
+
+def _tell(document: dict[str, Any]) -> None:
+    with suppress(OSError):  # nobody listens any more: the command was killed
+        sys.stdout.write(json.dumps(document) + "\n")
+        sys.stdout.flush()
+
+
+def _frames(source: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes, bytes]]:
+    """Yield (head, request, answer) of each exchange that is there as a whole."""
+    while line := source.readline():
+        if not line.endswith(b"\n"):
+            return
+        head = json.loads(line)
+        request, answer = (source.read(size) for size in head["sizes"])
+        if [len(request), len(answer)] != head["sizes"]:
+            return
+        yield head, request, answer
+
+
+def _line(
+    traffic: CapturedTraffic, totals: _Totals, head: dict[str, Any], request: bytes, answer: bytes
+) -> str:
+    """Return the line of an exchange, "" if it has none."""
+    try:
+        if head["status"] and head["status"] // 100 != 2:
+            raise Left(f"answered with HTTP {head['status']}")
+        if totals.requests == MOST_REQUESTS:
+            raise Left(f"after the first {MOST_REQUESTS:,}")
+        row, usage = traffic.row(
+            head["path"],
+            request,
+            answer,
+            encoding=head["encoding"],
+            at_ms=head["at_ms"],
+            end_ms=head["end_ms"],
+        )
+    except Left as left:
+        totals.left[str(left)] += 1
+        return ""
+    totals.add(row, usage, whole=head["whole"])
+    return row.line()
+
+
+class _Totals:
+    """What was captured so far."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.left: Counter[str] = Counter()
+        self._sums: Counter[str] = Counter()
+        self._talks: set[int] = set()
+        self._first_ms = self._last_ms = 0
+
+    def add(self, row: Row, usage: Usage, *, whole: bool) -> None:
+        first = not self.requests
+        self.requests += 1
+        self._first_ms = row.at_ms if first else min(self._first_ms, row.at_ms)
+        self._last_ms = max(self._last_ms, row.at_ms)
+        if row.conversation is not None:
+            self._talks.add(row.conversation)
+        self._sums.update(
+            turns=row.delay_ms is not None,
+            prompt_tokens=row.prompt_tokens,
+            answer_tokens=row.answer_tokens,
+            reused_tokens=row.reused_tokens,
+            estimated=row.estimated,
+            cut=not whole,
+        )
+        if usage.cached is not None:
+            self._sums.update(cached_tokens=usage.cached, cached_of_tokens=row.prompt_tokens)
+
+    def document(self) -> dict[str, Any]:
+        names = ("turns", "prompt_tokens", "answer_tokens", "reused_tokens", "estimated", "cut")
+        told = ("cached_tokens", "cached_of_tokens")
+        return {
+            "requests": self.requests,
+            "conversations": len(self._talks),
+            **{name: int(self._sums[name]) for name in names},
+            **{name: int(self._sums[name]) for name in told if name in self._sums},
+            "seconds": (self._last_ms - self._first_ms) / _MS,
+            "left_out": dict(self.left),
+        }
+
+
+def _sort(path: Path) -> None:
+    """Put the lines of a file in the order of their times. They were written as answers ended."""
+    places: list[tuple[int, int]] = []
+    with path.open("rb") as file:
+        at = 0
+        for line in file:
+            places.append((json.loads(line)["timestamp"], at))
+            at += len(line)
+        if places == sorted(places):
+            return
+        beside = path.with_name(f"{path.name}.sorted")
+        beside.touch(0o600)
+        with beside.open("wb") as ordered:
+            for _, at in sorted(places):
+                file.seek(at)
+                ordered.write(file.readline())
+    beside.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

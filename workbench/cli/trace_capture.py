@@ -1,0 +1,192 @@
+"""The command `trace capture`, which writes the traffic of a server to a file without its text."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Awaitable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.cli.gpu_verify import check_one_target
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.registry import command, option
+from workbench.cli.servers import ready_run
+from workbench.cli.stop_signals import counted_signals
+from workbench.model.counts import count_of
+from workbench.model.errors import BenchError
+
+if TYPE_CHECKING:
+    from workbench.bench.traffic_capture import TrafficCapture
+
+_PROGRESS_S = 10.0
+_MOST_S = 30 * 86_400.0
+
+
+def _port(text: str) -> int:
+    number = int(text) if text.isdecimal() else -1
+    if not 0 <= number <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
+    return number
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 1 <= seconds <= _MOST_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from 1 to {_MOST_S:,.0f}"
+        )
+    return seconds
+
+
+@command(
+    "trace capture",
+    "write the traffic that passes through a port in front of a server to a trace, without text",
+    option("run RUN", "id of a run (default: the newest READY run of the host)", nargs="?"),
+    option("--url URL", "base URL of a server that Workbench did not start"),
+    option(
+        "--port N", "port on 127.0.0.1 to send the traffic to (0: any free one)", _port, default=0
+    ),
+    option("--seconds N", "end after this time; without it, Ctrl-C ends the capture", _seconds),
+    option("-o --output FILE", "new file for the trace (captured-DATE-TIME.jsonl)", Path),
+    usage="workbench trace capture [RUN | --url URL] [OPTION…]",
+    examples=(
+        "workbench trace capture RUN --port 9000 -o lunch.jsonl",
+        "workbench trace capture --url http://127.0.0.1:8000 --seconds 600",
+    ),
+)
+async def capture(arguments: argparse.Namespace) -> int:
+    from workbench.bench.traffic_capture import TrafficCapture
+    from workbench.session.bench.capture import reached
+
+    check_one_target(arguments)
+    path = arguments.output or Path(time.strftime("captured-%Y%m%d-%H%M%S.jsonl"))
+    async with connected(arguments) as session:
+        run_id = await ready_run(session, arguments.run)
+        if arguments.url is None:
+            run_id = await session.servers.ready_run(run_id)
+        simulated = session.host.simulated is not None and arguments.url is None
+        async with reached(session, run_id, arguments.url) as server:
+            capturing = TrafficCapture(path)
+            try:
+                await capturing.start(server, arguments.port)
+            except BaseException:
+                await capturing.abandon()
+                raise
+            whose = arguments.url or f"run {run_id}"
+            note(f"{capturing.url} passes on to {whose}; send your requests there")
+            await _until_ended(capturing, arguments)
+            totals = await capturing.end()
+    return _report(arguments, path, run_id, {**totals, **_missed(capturing)}, simulated=simulated)
+
+
+async def _until_ended(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
+    """Wait for the end of the capture: for its time, for a signal, or for the end of the writer. Then
+    wait for the requests in flight, until the next signal."""
+    seconds = arguments.seconds
+    with counted_signals() as signals:
+        if seconds is None:
+            note("Ctrl-C ends the capture")
+        telling = asyncio.create_task(_tell(capturing, arguments))
+        try:
+            await _first_of(seconds, signals.get(), capturing.ended.wait())
+        finally:
+            telling.cancel()
+        if capturing.in_flight and not capturing.ended.is_set():
+            waiting = count_of(capturing.in_flight, "request is", "requests are")
+            note(f"{waiting} in flight; Ctrl-C again cuts them")
+        await _first_of(None, capturing.drain(), signals.get(), capturing.ended.wait())
+
+
+async def _tell(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
+    """Say how much was captured whenever that has changed."""
+    told = 0
+    while not arguments.json:
+        await asyncio.sleep(_PROGRESS_S)
+        requests = capturing.told.get("requests", 0)
+        if requests != told:
+            told = requests
+            tokens = capturing.told["prompt_tokens"]
+            note(f"{count_of(requests, 'request')}, {tokens:,} prompt tokens")
+
+
+async def _first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
+    """Return when one of `waits` has ended, or after the time. The others are cancelled."""
+    from workbench.hosts.task_cancellation import end_all
+
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await end_all(tasks)
+
+
+def _missed(capturing: TrafficCapture) -> dict[str, Any]:
+    return {"lost": capturing.lost, "passed": capturing.passed}
+
+
+def _report(
+    arguments: argparse.Namespace,
+    path: Path,
+    run_id: str | None,
+    totals: dict[str, Any],
+    *,
+    simulated: bool,
+) -> int:
+    if not totals.get("requests"):
+        path.unlink(missing_ok=True)
+        left = "".join(f"; {line}" for line in _left_lines(totals))
+        raise BenchError(
+            f"nothing was captured{left}",
+            next_step="send requests for chat or completions to the port while the capture runs",
+        )
+    document = {"written": str(path), "run": run_id, "simulated": simulated, **totals}
+    target = run_id or f"--url {arguments.url}"
+    return emit_or_say(arguments.json, document, _lines(path, target, totals, simulated=simulated))
+
+
+def _lines(path: Path, target: str, totals: dict[str, Any], *, simulated: bool) -> Iterator[str]:
+    minutes = totals["seconds"] / 60
+    mark = "  SIMULATED" if simulated else ""
+    yield f"{path}: {count_of(totals['requests'], 'request')} in {minutes:,.1f} minutes{mark}"
+    yield (
+        f"  {totals['prompt_tokens']:,} prompt tokens, {totals['answer_tokens']:,} answer tokens; "
+        f"{count_of(totals['conversations'], 'conversation')}, {count_of(totals['turns'], 'turn')} "
+        "after another"
+    )
+    share = 100 * totals["reused_tokens"] / totals["prompt_tokens"]
+    engine = ""
+    if totals.get("cached_of_tokens"):
+        said = 100 * totals["cached_tokens"] / totals["cached_of_tokens"]
+        engine = f", and the engine reported {said:.1f} %"
+    yield f"  a prefix cache without limit would reuse {share:.1f} % of the prompt tokens{engine}"
+    if totals["estimated"]:
+        yield (
+            f"  {count_of(totals['estimated'], 'request')} with a length from characters, because the "
+            "answer reports no tokens (stream_options: include_usage)"
+        )
+    if totals["cut"]:
+        yield f"  {count_of(totals['cut'], 'answer')} cut by the client or the server"
+    yield from (f"  {line}" for line in _left_lines(totals))
+    yield "  the file contains no text and no hash of a text"
+    options = f"{target} --trace {path}"
+    yield f"next: `workbench bench {options}` replays it"
+    if "--url" not in target:
+        yield f"      `workbench experiment {options} --b FLAG=VALUE` compares a change on it"
+
+
+def _left_lines(totals: dict[str, Any]) -> Iterator[str]:
+    """Yield what went through the port and is not in the file."""
+    left = [f"{number:,} {why}" for why, number in sorted(totals.get("left_out", {}).items())]
+    if left:
+        yield f"left out: {', '.join(left)}"
+    if totals["lost"]:
+        yield f"not read, because too much came at once: {count_of(totals['lost'], 'request')}"
+    unread = totals["passed"].get("unread", 0)
+    if unread:
+        yield f"passed on unread: {count_of(unread, 'connection')} (no HTTP/1.1, or too large)"

@@ -1,0 +1,43 @@
+"""The server whose traffic is captured: where this machine reaches it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from workbench.model.errors import InputError, ServerError
+from workbench.session.bench.server_load import forwarded
+from workbench.session.servers import server_address
+
+if TYPE_CHECKING:
+    from workbench.session.session import Session
+
+
+@asynccontextmanager
+async def reached(
+    session: Session, run_id: str | None, url: str | None
+) -> AsyncIterator[tuple[str, int]]:
+    """Make a server reachable on this machine while the block runs, and yield its address and port
+    there. The server is the one at `url`, or else the run `run_id`. Raises InputError for a URL with
+    https, whose bytes cannot be read."""
+    if url is None:
+        assert run_id is not None
+        status = session.servers.supervisor.status(run_id)
+        if status.port is None:
+            raise ServerError(f"the port of run {run_id} is not known", host=session.host.name)
+        opened = forwarded(session.host, status.port, status.node)
+    else:
+        address = server_address.parse(url)
+        if address.base.startswith("https:"):
+            raise InputError(
+                f"{url} is encrypted, so what passes cannot be read",
+                next_step="give the http address of the server behind it",
+            )
+        if not address.loopback or session.host.is_local:
+            yield address.hostname, address.port
+            return
+        opened = forwarded(session.host, address.port)
+    async with opened as base:
+        there = server_address.parse(base)
+        yield there.hostname, there.port

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.fake_session import FakeSession
 
-from workbench.model.timeline import Event, EventKind, History
+from workbench.model.engine_live import EngineView
+from workbench.model.timeline import ENGINE, Event, EventKind, History, Key, Pace
+from workbench.server.engine_rates import MOST_S
 from workbench.tui.cells import Row, merged, row_width
+from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.graph import Graph, draw
 from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.strip_layout import arrange, most_rows
@@ -289,7 +296,7 @@ def test_kept_cells_are_those_that_would_be_drawn_again(
         top = 250.0 if second < NOW + 40 else 500.0
         window = view.window(second, 60)
         began = len(drawn)
-        kept = draw(heads.graph("power", make, window, height), height)
+        kept = draw(heads.graph("power", make, window, height, [(0, "power_w")]), height)
         of_heads += drawn[began:]
         assert kept == draw(make(window), height)
     # whole only at first and with another scale, not when the window moves
@@ -306,9 +313,10 @@ def test_a_past_that_was_read_later_is_drawn() -> None:
 
     window = view.window(NOW, 30)
     history.add((0, "u"), NOW, 50.0)
-    assert text(draw(heads.graph("u", make, window, 1), 1)[0]).strip() != ""
+    keys = [(0, "u")]
+    assert text(draw(heads.graph("u", make, window, 1, keys), 1)[0]).strip() != ""
     history.load((0, "u"), NOW - 40, 100.0, 1)
-    assert "⢸" in text(draw(heads.graph("u", make, window, 1), 1)[0]).replace("⡇", "⢸")
+    assert "⢸" in text(draw(heads.graph("u", make, window, 1, keys), 1)[0]).replace("⡇", "⢸")
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.sampled_from(["text", "dim", ""])), max_size=12))
@@ -319,3 +327,75 @@ def test_merged_runs_have_the_same_characters_and_no_equal_neighbours(runs: list
     row = merged(runs)
     assert characters(row) == characters(runs)
     assert all(before != after for (_, before), (_, after) in pairwise(row))
+
+
+def test_a_limit_is_the_same_in_a_part_of_a_window() -> None:
+    """The mean of a cell in which the limit changed is a value that it never had. Which limit it
+    was depends on the cell before it."""
+    session, history, view = FakeSession(1), History(), TimeView()
+    view.per_cell, view.value_s = 2, 5
+    for second in range(NOW, NOW + 100):
+        history.add((0, "limit_w"), second, 600.0 if second < NOW + 53 else 400.0)
+    window, strip = view.window(NOW + 99, 12), GpuStrip(history)
+    (sample,) = session.telemetry().gpus
+    whole = strip._limit(sample, "limit_w", window)
+    assert set(whole) == {600.0, 400.0, None}
+    for count in range(12):
+        assert strip._limit(sample, "limit_w", window.after(count)) == whole[2 * count :]
+
+
+@pytest.mark.parametrize(
+    ("seed", "gpus", "interval_s", "value_s"),
+    [(0, 1, 1, 1), (6, 1, 1, 1), (2, 2, 2, 5), (8, 3, 5, 1)],
+)
+def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
+    seed: int, gpus: int, interval_s: int, value_s: int
+) -> None:
+    """Readings with gaps, limits that change, counters that come late, a clock that is set back."""
+    luck = random.Random(seed)
+    session = FakeSession(gpus)
+    history, pace = History(), Pace()
+    strip = GpuStrip(history)
+    telemetry = session.telemetry()
+    state = replace(
+        session.state,
+        telemetry=telemetry,
+        engine=EngineView("r1", "vllm :8000", {"generation_tok_s": 400.0}),
+    )
+    strip.state = state
+    strip.arranged = arrange(
+        [tuple(range(gpus))], 120, most_rows(40), unfolded=None, header=False, labels=True
+    )
+    strip.view.per_cell, strip.view.value_s = 2, value_s
+    strip.wanted_height(120, 40)
+    limit_w, now_s, late = 600.0, float(NOW), list[int]()
+    for number in range(45 * value_s):
+        now_s += interval_s + luck.choice([0.0, 0.0, 0.01, -0.01])
+        if luck.random() < 0.02:
+            now_s -= 4.0  # the clock is set back
+        if luck.random() < 0.3:
+            limit_w = luck.choice([100.0, 250.0, 590.0])
+        values: dict[Key, float | None] = {}
+        for gpu in range(gpus):
+            known = luck.random() < 0.95
+            values[gpu, "gpu_util_pct"] = luck.uniform(0, 100) if known else None
+            values[gpu, "power_w"] = luck.uniform(0, 620) if known else None
+            values[gpu, "sm_mhz"] = luck.uniform(200, 3000)
+            values[gpu, "limit_w"] = limit_w
+            values[gpu, "sm_lock_max_mhz"] = luck.choice([500.0, 2000.0])
+        if luck.random() < 0.9:
+            history.add_all(values, pace.seconds(now_s, interval_s))
+        late = [second for second in late if second > now_s - MOST_S] + [int(now_s) - 1]
+        if luck.random() < 0.5:  # otherwise the engine answers later, for all these seconds
+            for second in late:
+                history.add((ENGINE, "generation_tok_s"), second, luck.uniform(0, 900))
+            late = []
+        if number % value_s:
+            continue
+        strip._read_s = now_s
+        history.clock = lambda now_s=now_s: now_s
+        kept = strip.rows(120, 20)
+        heads, tops = strip.heads, strip.engine._heads
+        strip.heads, strip.engine._heads = KeptHeads(history), KeptHeads(history)
+        assert kept == strip.rows(120, 20)
+        strip.heads, strip.engine._heads = heads, tops

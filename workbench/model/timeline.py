@@ -78,16 +78,22 @@ class _Ring:
     at their first position.
     """
 
-    __slots__ = ("counts", "last", "origin", "slot_s", "slots", "sums")
+    __slots__ = ("counts", "last", "last_at", "origin", "slot_s", "slots", "sums")
 
     def __init__(self, slot_s: int, slots: int) -> None:
         self.slot_s, self.slots = slot_s, slots
         self.origin = 0  # number of the slot at position 0: its Unix time divided by slot_s
         self.last = -1  # number of the newest slot
+        self.last_at = -1  # its position, if it has been written
         self.sums, self.counts = array("f"), array("H")
 
-    def add(self, unix_s: float, value: float) -> None:
-        slot = int(unix_s) // self.slot_s
+    def add(self, second: int, value: float) -> None:
+        slot = second // self.slot_s
+        if slot == self.last and self.last_at >= 0:  # most values of the two coarser rings
+            if self.counts[self.last_at] < _MOST_COUNTED:
+                self.sums[self.last_at] += value
+                self.counts[self.last_at] += 1
+            return
         if slot > self.last:
             self._advance(slot)
         elif slot <= self.last - self.slots:
@@ -98,6 +104,8 @@ class _Ring:
             more = min(wanted, self.slots) - len(self.sums)
             self.sums.frombytes(bytes(4 * more))
             self.counts.frombytes(bytes(2 * more))
+        if slot == self.last:
+            self.last_at = at
         if self.counts[at] < _MOST_COUNTED:
             self.sums[at] += value
             self.counts[at] += 1
@@ -105,6 +113,7 @@ class _Ring:
     def _advance(self, slot: int) -> None:
         """Make `slot` the newest time slot. Remove old values from it and from the slots between it
         and the previous newest one."""
+        self.last_at = -1
         if self.last < 0 or slot - self.last >= self.slots:
             self.origin = slot
             del self.sums[:], self.counts[:]
@@ -175,15 +184,22 @@ class Series:
         self._rings = tuple(_Ring(*ring) for ring in RINGS)
 
     def add(self, unix_s: float, value: float) -> None:
+        second = int(unix_s)
         for ring in self._rings:
-            ring.add(unix_s, value)
+            ring.add(second, value)
+
+    @property
+    def newest_s(self) -> int:
+        """Return the newest Unix second that was added or loaded as a second; below 0 if there is
+        none."""
+        return self._rings[0].last * self._rings[0].slot_s
 
     def load(self, unix_s: float, value: float, step_s: int) -> None:
         """Add a mean from a file: `value` is the mean of the `step_s` seconds that begin at
         `unix_s`. If `step_s` is below ten, it is added as a value of a second, otherwise to the
         means of ten seconds and of a minute."""
         for ring in self._rings[:1] if step_s < self._rings[1].slot_s else self._rings[1:]:
-            ring.add(unix_s, value)
+            ring.add(int(unix_s), value)
 
     def append(self, newer: Series) -> None:
         """Add the values of a later series of the same metric, second by second. That series spans
@@ -255,14 +271,17 @@ class History:
             series = self._series.get(key)
             if series is None:
                 series = self._series[key] = Series()
+            if unix_s < series.newest_s:  # the clock was set back
+                self.revision += 1
             series.add(unix_s, value)
 
     def add_all(self, values: Mapping[Key, float | None], seconds: range) -> None:
         """Add the values of one reading, given by metric, to each of the Unix seconds in `seconds`.
         A value of None is left out."""
         for key, value in values.items():
-            for second in seconds:
-                self.add(key, second, value)
+            if value is not None:
+                for second in seconds:
+                    self.add(key, second, value)
 
     def load(self, key: Key, unix_s: float, value: float, step_s: int) -> None:
         """Add a stored mean of a metric: `value` is the mean of the `step_s` seconds that begin at
@@ -307,6 +326,11 @@ class History:
     def at(self, key: Key, unix_s: float) -> float | None:
         series = self._series.get(key)
         return series.at(unix_s) if series else None
+
+    def newest_s(self, key: Key) -> int:
+        """Return the newest Unix second for which the metric has a value; below 0 without one."""
+        series = self._series.get(key)
+        return series.newest_s if series else -1
 
     def __contains__(self, key: Key) -> bool:
         return key in self._series

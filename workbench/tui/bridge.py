@@ -2,8 +2,9 @@
 
 Telemetry is drawn when it arrives. The log is drawn at most twice a second, and only while it is
 visible. All other changes are drawn at once, but those of one iteration of the event loop in one
-drawing. Ages and elapsed times are drawn once a second. Nothing is drawn while earlier frames still
-wait to be sent to the terminal.
+drawing. Ages and elapsed times are drawn once a second, with a reading of the GPUs if one comes, so
+that a second has one frame. Nothing is drawn while earlier frames still wait to be sent to the
+terminal.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ if TYPE_CHECKING:
 
 LOG_PERIOD_S = 0.5
 CLOCK_PERIOD_S = 1.0
+CLOCK_LATE_S = 0.2  # by which a reading may be late before the clock is drawn without one
 MOST_FRAMES_WAITING = 2
 RETRY_S = 0.25
 LOG = frozenset({"log_revision"})
 TELEMETRY = frozenset({"telemetry", "telemetry_monotonic_s", "engine"})
+READING = frozenset({"telemetry"})
 ENGINE = frozenset({"engine"})  # drawn with the next reading of the GPUs, or with the clock
 
 
@@ -52,7 +55,7 @@ class Bridge:
         self._soon: asyncio.TimerHandle | asyncio.Handle | None = None
         self._log_timer: asyncio.TimerHandle | None = None
         self._clock: asyncio.TimerHandle | None = None
-        self._last_flush_s = self._last_log_s = 0.0
+        self._last_tick_s = self._last_log_s = 0.0
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -60,7 +63,7 @@ class Bridge:
         # Repaints need the context of the app, whichever task of the session reports the change.
         self._context = contextvars.copy_context()
         self._unsubscribe = self.session.subscribe(self._on_change)
-        self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+        self._wind(CLOCK_PERIOD_S)
 
     def stop(self) -> None:
         if self._unsubscribe is not None:
@@ -92,8 +95,13 @@ class Bridge:
             self._soon = self._loop.call_later(RETRY_S, self._flush, context=self._context)
             return
         changed, self._changed = frozenset(self._changed), set()
-        self._last_flush_s = self._loop.time()
-        self._draw(self.viewer.show, self.session.state, changed)
+        ticks = changed >= READING and self._loop.time() - self._last_tick_s >= 0.9 * CLOCK_PERIOD_S
+        if ticks:
+            self._ticked(CLOCK_PERIOD_S + CLOCK_LATE_S)
+        with self.viewer.app.one_frame():
+            self._draw(self.viewer.show, self.session.state, changed)
+            if ticks:
+                self._draw(self.viewer.tick, self.session.state, True)
 
     def _draw(self, draw: Callable[..., None], *what: Any) -> None:
         """Call `draw(*what)`, unless the screen is being removed or the application is ending. If
@@ -118,9 +126,22 @@ class Bridge:
             self._draw(self.viewer.show, self.session.state, LOG)
 
     def _tick(self) -> None:
-        self._clock = self._loop.call_later(CLOCK_PERIOD_S, self._tick)
+        """Draw ages and elapsed times, because no reading has come with which they are drawn."""
         if self._behind():
+            self._wind(CLOCK_PERIOD_S)
             return
+        self._ticked(CLOCK_PERIOD_S)
+        with self.viewer.app.one_frame():
+            self._draw(self.viewer.tick, self.session.state)
+
+    def _ticked(self, next_s: float) -> None:
+        """Note that ages and elapsed times are drawn now. They are drawn again in `next_s` seconds,
+        unless a reading is drawn before."""
+        self._last_tick_s = self._loop.time()
         self.session.gpu.guard.screen_drawn()  # a dead terminal must not keep GPU settings in force
-        drawn = self._loop.time() - self._last_flush_s <= 0.9 * CLOCK_PERIOD_S
-        self._context.run(self._draw, self.viewer.tick, self.session.state, drawn)
+        self._wind(next_s)
+
+    def _wind(self, next_s: float) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+        self._clock = self._loop.call_later(next_s, self._tick, context=self._context)

@@ -231,6 +231,15 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
     return (start, end) if end > start else (0, width)
 
 
+def _finished(row: Row, width: int) -> Row:
+    """Return the row in exactly `width` cells, without control sequences, in the characters of the
+    terminal."""
+    row = fit(safe(row), width)
+    if G is ASCII:
+        row = tuple((plain(text), role) for text, role in row)
+    return row
+
+
 def strip_of(row: Row, ground: str) -> Strip:
     """Return the row as a Textual strip on the theme's background `ground`. Adjacent texts of the
     same role become one segment, because the terminal gets a colour change for each segment."""
@@ -246,7 +255,9 @@ class Painted(Widget):
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
+        self._made: list[Row] = []  # the rows that `rows` returned, and as they were drawn
         self._painted: list[Row] = []
+        self._painted_size = (0, 0)
         self._strips: dict[int, Strip] = {}
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -276,15 +287,20 @@ class Painted(Widget):
         width, height = self.content_size
         if width <= 0 or height <= 0:
             return
-        rows = [fit(safe(row), width) for row in self.made(self.rows, width, height)[:height]]
-        if G is ASCII:
-            rows = [tuple((plain(text), role) for text, role in row) for row in rows]
-        rows += [((" " * width, "text"),)] * (height - len(rows))
-        old, self._painted = self._painted, rows
-        if len(old) != height or (old and row_width(old[0]) != width):
+        made = self.made(self.rows, width, height)[:height]
+        made += [()] * (height - len(made))
+        old, drawn_before = self._painted, self._made
+        self._made, size = made, (width, height)
+        if len(old) != height or self._painted_size != size:
+            self._painted = [_finished(row, width) for row in made]
+            self._painted_size = size
             self._strips.clear()
             Widget.refresh(self)
             return
+        rows = self._painted = [
+            painted if row == before else _finished(row, width)
+            for row, before, painted in zip(made, drawn_before, old, strict=True)
+        ]
         regions = []
         for y, (before, after) in enumerate(zip(old, rows, strict=True)):
             spans = changed_spans(before, after)

@@ -192,12 +192,10 @@ class MainScreen(Screen[None]):
             self.panes.refresh_titles()
 
     def tick(self, state: SessionState, drawn: bool = False) -> None:
-        """Draw elapsed times and ages, once a second. If `drawn` is true, the GPU readings have
-        just been drawn, and are not drawn again."""
+        """Draw elapsed times and ages, once a second. If `drawn` is true, the status bar and the
+        GPU readings have just been drawn, and are not drawn again."""
         if not drawn:
             self.show(state, TELEMETRY)
-        elif self.panes.pages.top is not None:
-            self.status_bar.show(state)  # its countdown agrees with the page's
         self.progress.show(state)
         self._show_on_page(state)
         self.services.tick()

@@ -6,7 +6,8 @@ from __future__ import annotations
 import select
 import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 from textual import events
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
@@ -46,6 +47,7 @@ class PlainEnd(App[int]):
     def __init__(self) -> None:
         super().__init__()
         self._shown = ShownFrame()
+        self._gathered: list[Piece] | None = None  # cells of one drawing that are sent together
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver of this platform, on Linux and macOS one that does not wake up while
@@ -88,6 +90,28 @@ class PlainEnd(App[int]):
             return _Cells(changed)  # type: ignore[return-value]
         shown.forget()
         return renderable
+
+    @contextmanager
+    def one_frame(self) -> Iterator[None]:
+        """Send the cells of all widgets that are drawn in this block together. Each write to the
+        terminal wakes a thread and moves the cursor back."""
+        if self._gathered is not None:
+            yield
+            return
+        self._gathered = []
+        try:
+            yield
+        finally:
+            pieces, self._gathered = self._gathered, None
+            if pieces:
+                self._display(self.screen, _Cells(pieces))  # type: ignore[arg-type]
+
+    def send(self, pieces: list[Piece]) -> None:
+        """Send cells to the terminal: at the end of the block of `one_frame`, else now."""
+        if self._gathered is not None:
+            self._gathered += pieces
+        else:
+            self._display(self.screen, _Cells(pieces))  # type: ignore[arg-type]
 
     def _handle_exception(self, error: Exception) -> None:
         self.defect = self.defect or error
@@ -174,7 +198,7 @@ def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], 
     Textual would send each changed row from the widget's left edge, which takes five times the
     bytes for 24 values, and twice the CPU time.
     """
-    screen, app = widget.screen, widget.app
+    screen, app = widget.screen, cast(PlainEnd, widget.app)
     covered = (
         app.screen is not screen
         or screen._layout_required
@@ -198,5 +222,5 @@ def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], 
             strip = strip.apply_filter(line_filter, background)
         pieces.append((left + region.x, top + region.y, strip))
     widget._styles_cache.set_dirty(*regions)  # the compositor's cache of these rows is out of date
-    app._display(screen, _Cells(pieces))  # type: ignore[arg-type]
+    app.send(pieces)
     return True

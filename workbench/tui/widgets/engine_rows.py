@@ -109,6 +109,7 @@ class EngineRows:
             lambda part: self._graph(_FIRST[0], view, part, short=True),
             window,
             self._each,
+            [(ENGINE, field) for field in _FIRST[0].fields],
         )
         name, _, port = view.title.rpartition(" ")
         lead = ((name, "title"), (port, "dim")) if columns.lead >= 6 else ()

@@ -510,17 +510,15 @@ class GpuStrip(Painted):
             return self._group_graph(metric, samples, info, part, height)
 
         name = (metric.label, tuple(s.index for s in samples), self.stale is None)
-        return self.heads.graph(name, make, window, height)
+        keys = [(s.index, metric.field) for s in samples]
+        return self.heads.graph(name, make, window, height, keys)
 
     def _graph(
         self, metric: Metric, sample: GpuSample, info: GpuInfo | None, window: Window
     ) -> Graph:
         cells = self._cells(sample.index, metric.field, window)
         top = metric.top(info)
-        limits = (
-            stepped(self._cells(sample.index, line, window), getattr(sample, line, None))
-            for line in metric.lines
-        )
+        limits = (self._limit(sample, line, window) for line in metric.lines)
         return Graph(
             metric.label,
             metric.text(sample, info),
@@ -576,9 +574,7 @@ class GpuStrip(Painted):
         lines = []
         for field in metric.lines:
             each = [
-                stepped(self._cells(s.index, field, window), getattr(s, field, None))
-                for s in samples
-                if (s.index, field) in self.history
+                self._limit(s, field, window) for s in samples if (s.index, field) in self.history
             ]
             lowest = [
                 min((v for v in cell if v is not None), default=None)
@@ -589,6 +585,12 @@ class GpuStrip(Painted):
 
     def _cells(self, index: int, field: str, window: Window) -> list[float | None]:
         return window.values(self.history, (index, field))
+
+    def _limit(self, sample: GpuSample, field: str, window: Window) -> list[float | None]:
+        """Return the values of a limit in the window. What the first one is depends on the value
+        before it."""
+        values = window.values(self.history, (sample.index, field), before=1)
+        return stepped(values, getattr(sample, field, None))[1:]
 
     def _spark_role(self, metric: Metric) -> str:
         return metric.label if self.stale is None or self.back else "dim"

@@ -1,13 +1,13 @@
 """Graphs of which only the newest cells are drawn again.
 
-A drawn cell of the past does not change. The cells before the last seconds are kept as they were
-drawn, until they leave the window. A graph of 200 values then costs as much as one of 20.
+A drawn cell of the past does not change. The cells before the newest values are kept as they were
+drawn, until they leave the window. A graph of 200 values then costs as much as one of 10.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,13 @@ from workbench.tui.cells import Row, merged
 from workbench.tui.widgets.graph import Graph, after_cells, draw, first_cells
 
 if TYPE_CHECKING:
-    from workbench.model.timeline import History
+    from workbench.model.timeline import History, Key
     from workbench.tui.widgets.time_axis import Window
 
-SETTLED_S = 12.0  # a reading comes, and is counted for the seconds before it, within this time
+# A metric without values may still get some for the seconds before its next one: a reading of the
+# GPUs counts for the time since the last one, and an engine may answer late.
+SETTLED_S = 12.0
+_KEPT_AT_ONCE = 3  # cells: to keep one costs more than to draw it a few times
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,16 @@ class KeptHeads:
         self._kept: dict[Hashable, _Head] = {}
 
     def graph(
-        self, name: Hashable, make: Callable[[Window], Graph], window: Window, height: int
+        self,
+        name: Hashable,
+        make: Callable[[Window], Graph],
+        window: Window,
+        height: int,
+        keys: Collection[Key],
     ) -> Graph:
         """Return the graph that `make` makes of a window. The cells of its past are those that were
-        drawn before. `name` names the graph and everything else that its past depends on."""
+        drawn before. `name` names the graph and everything else that its past depends on. `keys`
+        are the metrics that it shows."""
         if window.per_cell == 1 or window.cursor is not None:
             return make(window)
         shape = (window.count, window.cell_s, height, self._history.revision)
@@ -64,14 +73,19 @@ class KeptHeads:
         if graph.top != head.top:
             graph = make(window) if head.cells else graph
             head = _Head(shape, graph.top, window.first, 0, [()] * height)
-        settling = max(2, math.ceil(SETTLED_S / window.cell_s))
-        more = window.now - window.first - settling - head.cells
-        # cells are kept several at once: to keep one costs more than to draw it a few times
-        if more >= settling or (more > 0 and not head.cells):
+        more = self._settled(window, keys) - window.first - head.cells
+        if more >= _KEPT_AT_ONCE:
             head = head.with_more(more, draw(graph, height))
             graph = _without(graph, more * graph.per_cell)
         self._kept[name] = head
         return replace(graph, head=head.rows) if head.cells else graph
+
+    def _settled(self, window: Window, keys: Collection[Key]) -> int:
+        """Return the number of the first cell that may change: the one before that with the newest
+        value, because the value of a limit depends on the next cell."""
+        by_age = window.now - math.ceil(SETTLED_S / window.cell_s)
+        newest_s = min(map(self._history.newest_s, keys))
+        return min(max(by_age, newest_s // window.cell_s - 1), window.now - 1)
 
     def _head(self, name: Hashable, shape: Hashable, window: Window, height: int) -> _Head:
         """Return the kept cells that are in the window; a head without cells if there are none."""

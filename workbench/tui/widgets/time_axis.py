@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import Event, EventKind, History, Key
@@ -72,15 +71,17 @@ class Window:
     cursor: int | None = None
     per_cell: int = 1
 
-    def values(self, history: History, key: Key) -> list[float | None]:
-        """Return the values of a metric that the graphs show in this window, oldest first."""
+    def values(self, history: History, key: Key, before: int = 0) -> list[float | None]:
+        """Return the values of a metric that the graphs show in this window, oldest first, and
+        `before` values before them."""
         value_s = self.cell_s // self.per_cell
         last_s = (self.end + 1) * self.cell_s - 0.5 * value_s
-        return history.cells(key, last_s, value_s, self.count * self.per_cell)
+        return history.cells(key, last_s, value_s, before + self.count * self.per_cell)
 
     def after(self, cells: int) -> Window:
         """Return the window without its first `cells` cells."""
-        return replace(self, count=self.count - cells)
+        count = self.count - cells
+        return Window(self.cell_s, self.end, count, self.now, self.cursor, self.per_cell)
 
     @property
     def first(self) -> int:

@@ -3,6 +3,7 @@
 base               the Host protocol, defaults for kinds of hosts, errors
 local, ssh         the kinds of hosts; ssh is the only module that imports asyncssh
 local_process      processes of this machine: their start, their end, and the pipes to them
+local_disks        whether a directory is on a disk of this machine
 ssh_names          names that ssh knows without a connection
 container          a container of another host as a host
 container_kinds    the commands that enter a container of each kind, report its state, and list all of them

@@ -31,6 +31,7 @@ from workbench.hosts.base import (
     too_much,
 )
 from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
+from workbench.hosts.local_disks import is_on_local_disk
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
@@ -40,9 +41,10 @@ _T = TypeVar("_T")
 # The guard ends its command within 2 s; a process that remains after that hangs in the kernel and
 # is abandoned.
 CLOSE_S = 2.5
-# what a URL has between "//" and the port
 # the kernel answers at once, without a disk and without the memory of the process
 _PROCESS_STATE = re.compile(r"/proc/\d+/stat")
+_STATE_BYTES = 4096
+# what a URL has between "//" and the port
 _ADDRESS = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]")
 
 
@@ -140,6 +142,7 @@ class LocalHost(BaseHost):
 
     def __init__(self, name: str = "local") -> None:
         self.name = name
+        self._on_local_disk: dict[str, bool] = {}  # by directory of a file that grows
 
     async def state_dir(self) -> str:
         base = os.environ.get("XDG_STATE_HOME", "")
@@ -229,17 +232,42 @@ class LocalHost(BaseHost):
             with Path(path).open("rb") as file:
                 if offset:
                     file.seek(offset)
+                    self._see_disk(path)
                 return file.read(-1 if limit is None else limit)
 
         if _PROCESS_STATE.fullmatch(path):
-            return self._read_at_once(path, read)
+            return self._process_state(path, limit)
+        if offset and self._ends_at(path, offset):
+            return b""
         return await self._in_thread("read", path, read)
 
-    def _read_at_once(self, path: str, read: Callable[[], bytes]) -> bytes:
+    def _process_state(self, path: str, limit: int | None) -> bytes:
+        """Read a file that the kernel makes, without a thread."""
         try:
-            return read()
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return os.read(file, limit or _STATE_BYTES)
+            finally:
+                os.close(file)
         except OSError as error:
             raise self._file_error("read", path, error) from None
+
+    def _see_disk(self, path: str) -> None:
+        """Note whether the directory of a file that grows is on a disk of this machine."""
+        folder = path.rpartition("/")[0]
+        if folder not in self._on_local_disk:
+            self._on_local_disk[folder] = is_on_local_disk(folder)
+
+    def _ends_at(self, path: str, offset: int) -> bool:
+        """Return whether a file on a disk of this machine has no bytes after `offset`. A log is
+        asked every second and seldom has. The kernel knows its size, and needs no thread. A network
+        file system could let the screen wait."""
+        if not self._on_local_disk.get(path.rpartition("/")[0]):
+            return False
+        try:
+            return Path(path).stat().st_size <= offset
+        except OSError:
+            return False
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         def write() -> None:

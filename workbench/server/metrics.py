@@ -10,10 +10,9 @@ added, or averaged for a share such as KV cache use.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.server_run import EngineMetrics
@@ -38,6 +37,7 @@ _QUANTITIES = {  # field of EngineMetrics: quantity of engines.base.METRICS
     "spec_accepted_tokens": "accepted",
 }
 _LIVE = {"live_prompt_tokens": "prompt_tokens", "live_generation_tokens": "generation_tokens"}
+_AFTER_NAME = ("{", " ", "\t")
 _MOST_SERIES = 2000  # of one name: more would take long each second
 
 
@@ -99,7 +99,7 @@ def parse(page: str, engine: Engine) -> EngineMetrics:
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
     for field, names in _names(engine).items():
-        found = next(filter(None, (_series(page, name) for name in names)), None)
+        found = _first_series(page, names)
         share = sum(found) / len(found) if found and field == "kv_use_pct" else None
         if share is not None and not 0.0 <= share <= 1.0:
             absent[field] = (
@@ -143,31 +143,38 @@ def _names(engine: Engine) -> dict[str, tuple[str, ...]]:
     }
 
 
+def _first_series(page: str, names: Sequence[str]) -> list[float]:
+    """Return the values of all series with the first of `names` that the page has."""
+    for name in names:
+        found = _series(page, name)
+        if found:
+            return found
+    return []
+
+
 def _series(page: str, name: str) -> list[float]:
     """Return the values of all series called `name`; [] if there are none, or more than
-    _MOST_SERIES."""
-    found = list(islice(_samples(page, name), _MOST_SERIES + 1))
-    return found if len(found) <= _MOST_SERIES else []
-
-
-def _samples(page: str, name: str) -> Iterator[float]:
-    """Yield the values of all series called `name`. A name such as 'requests{reason="stop"}'
-    selects the series with that label.
+    _MOST_SERIES. A name such as 'requests{reason="stop"}' selects the series with that label.
 
     vLLM's page has 100 KB of histograms and is read every second, so the page is searched for the
     name instead of being parsed.
     """
+    found: list[float] = []
     name, _, label = name.partition("{")
     label, begin = label.rstrip("}"), f"\n{name}"
     at = page.find(begin)
     while at >= 0:
         end = page.find("\n", at + 1)
         rest = page[at + len(begin) : end if end >= 0 else None]
-        if rest[:1] in ("{", " ", "\t") and label in rest:
-            words = rest.rpartition("}")[2].split()
-            if (value := _number(words[0] if words else "")) is not None:
-                yield value
+        if rest[:1] in _AFTER_NAME and label in rest:
+            words = rest.rpartition("}")[2].split(None, 1)
+            value = _number(words[0] if words else "")
+            if value is not None:
+                found.append(value)
+                if len(found) > _MOST_SERIES:
+                    return []
         at = page.find(begin, at + len(begin))
+    return found
 
 
 def _number(text: str | float) -> float | None:

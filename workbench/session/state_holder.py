@@ -65,7 +65,9 @@ class StateHolder:
 
     def update_host(self, **changes: Any) -> None:
         """Replace fields of `state.host`."""
-        self.update(host=replace(self._state.host, **changes))
+        host = self._state.host
+        if any(getattr(host, name) != value for name, value in changes.items()):
+            self.update(host=replace(host, **changes))
 
     def notify(self, level: Level, text: str, next_step: str | None = None) -> None:
         """Show a message to the user, with its secrets masked. `next_step` says what the user can

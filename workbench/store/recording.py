@@ -108,8 +108,12 @@ class CellWriter:
                 self._open[cell] = {}
             sums = self._open[cell]
             for key, value in values.items():
-                if value is not None and math.isfinite(value):
-                    known = sums.setdefault(key, [0.0, 0.0])
+                if value is None or not math.isfinite(value):
+                    continue
+                known = sums.get(key)
+                if known is None:
+                    sums[key] = [value, 1]
+                else:
                     known[0] += value
                     known[1] += 1
 

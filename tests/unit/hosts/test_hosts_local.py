@@ -278,6 +278,41 @@ def test_whether_a_process_lives_is_read_without_a_thread(monkeypatch: pytest.Mo
     assert read.startswith(b"%d (" % os.getpid())
 
 
+def test_a_log_that_has_not_grown_is_asked_without_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The screen asks it each second for each server."""
+    log, host = tmp_path / "log", LocalHost()
+    monkeypatch.setattr("workbench.hosts.local.is_on_local_disk", lambda folder: True)
+    in_threads: list[object] = []
+    to_thread = asyncio.to_thread
+
+    async def counted(work: object, *more: object) -> object:
+        in_threads.append(work)
+        return await to_thread(work, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+
+    async def read(offset: int) -> bytes:
+        return await host.read_file(str(log), offset=offset, limit=100)
+
+    async def reads() -> None:
+        log.write_bytes(b"one\n")
+        assert await read(0) == b"one\n"
+        assert await read(4) == b""  # the first time, a thread sees where the file is
+        assert len(in_threads) == 2
+        assert await read(4) == b""
+        assert len(in_threads) == 2
+        log.write_bytes(b"one\ntwo\n")
+        assert await read(4) == b"two\n"
+        assert len(in_threads) == 3
+        log.unlink()
+        with pytest.raises(FileError, match="cannot read"):
+            await read(8)
+
+    asyncio.run(reads())
+
+
 @pytest.mark.parametrize("path", ["/no/such/file", "/proc", f"/proc/{2**31}/stat"])
 def test_an_unreadable_file_is_a_file_error(path: str) -> None:
     with pytest.raises(FileError, match="cannot read"):

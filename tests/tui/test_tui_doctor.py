@@ -25,3 +25,20 @@ def test_the_page_says_what_to_do(size: tuple[int, int]) -> None:
         await screen.until("driver 560.35.03 is older")
 
     shown(work, size=size, profile="rtx-5060ti-old-stack")
+
+
+@pytest.mark.slow
+def test_the_page_offers_the_copies_between_gpus_and_shows_their_matrix() -> None:
+    async def work(screen: RealScreen) -> None:
+        await screen.press("H")
+        await screen.until("Doctor: sim:rtx-5060ti-x2", "m copies between GPUs")
+        await screen.press("m")
+        await screen.until("Try the paths between the GPUs", "A small program copies 64 MiB")
+        await screen.press("y")
+        await screen.until("peer-to-peer copies are off between GPUs 0-1", seconds=40)
+        await screen.press("end")
+        await screen.until("Paths between GPUs, tried", "GPU 1     9.0", "torch SIMULATED")
+        await screen.press("t")
+        await screen.until("124 published traps: Workbench sees")
+
+    shown(work, size=(120, 40), profile="rtx-5060ti-x2")

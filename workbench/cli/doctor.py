@@ -7,35 +7,76 @@ from __future__ import annotations
 import argparse
 
 from workbench.cli.open_session import connected, name_unreached
-from workbench.cli.output import emit_or_say
-from workbench.cli.registry import command, option
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.registry import command, one_of, option
+from workbench.cli.shared_options import IF_MEASURED
+from workbench.model.errors import InputError
+from workbench.model.findings import Level, worst
 
 
 @command(
     "doctor",
     "show what is on the host, what is missing or does not fit, and what to do about it",
-    option(
-        "--list",
-        "list the published traps of serving, and what of Workbench sees each; no host is read",
+    one_of(
+        option(
+            "--list",
+            "list the published traps of serving, and what of Workbench sees each; no host is read",
+        ),
+        option(
+            "--multi-gpu",
+            "copy data between each pair of GPUs with the engine's own torch and NCCL, and compare "
+            "bytes and bandwidth; every case ends within 20 s",
+        ),
     ),
+    option(
+        "--engine NAME", "the engine whose torch --multi-gpu uses; default: the first one found"
+    ),
+    IF_MEASURED,
     examples=(
         "workbench --host gpu-box doctor",
         "workbench doctor --json",
         "workbench doctor --list",
+        "workbench --host gpu-box doctor --multi-gpu",
     ),
 )
 async def doctor(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list_traps(arguments)
-    from workbench.report.finding_blocks import doctor_blocks
+    if arguments.multi_gpu:
+        return await _try_paths(arguments)
+    if arguments.engine is not None or arguments.if_measured is not None:
+        raise InputError(
+            "--engine, --wait and --anyway belong to --multi-gpu",
+            next_step="workbench doctor --multi-gpu",
+        )
+    from workbench.report.finding_blocks import doctor_blocks, path_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts.doctor import examine
+    from workbench.session.hosts.gpu_paths import paths_text
 
     async with connected(arguments) as session:
         name_unreached(session)
         report = await examine(session)
     blocks = doctor_blocks(report.findings, report.lines)
+    if report.paths is not None:
+        blocks += path_blocks(*paths_text(report.paths))
     return emit_or_say(arguments.json, report.as_json(), block_lines(blocks))
+
+
+async def _try_paths(arguments: argparse.Namespace) -> int:
+    from workbench.report.finding_blocks import doctor_blocks, path_blocks
+    from workbench.report.formats.terminal import block_lines
+    from workbench.session.hosts.gpu_paths import paths_text, try_paths
+
+    async with connected(arguments) as session:
+        note("copying between the GPUs: every case ends within 20 s, all within 5 min")
+        report = await try_paths(session, arguments.engine)
+    paths = report.paths
+    right = "Every byte arrived, at a bandwidth near the nominal one."
+    blocks = doctor_blocks(report.findings, (), right if paths.tried else "Nothing was copied.")
+    blocks += path_blocks(*paths_text(paths))
+    emit_or_say(arguments.json, report.as_json(), block_lines(blocks))
+    return 1 if worst(report.findings) is Level.ERROR else 0
 
 
 def _list_traps(arguments: argparse.Namespace) -> int:

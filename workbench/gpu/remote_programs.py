@@ -1,5 +1,5 @@
-"""The Python programs that Workbench runs on a GPU host: telemetry agent, guard, journal and
-measurement lock."""
+"""The Python programs that Workbench runs on a GPU host: telemetry agent, guard, journal,
+measurement lock, and the reading of the topology."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ _REGISTER = (
 )
 
 
+def _files_of(program: PythonProgram) -> list[Path]:
+    package = Path(__file__).parents[1]
+    return [package / f"{module.replace('.', '/')}.py" for module in program.modules]
+
+
 def _files_of_agent() -> list[Path]:
-    return [
-        Path(__file__).parents[1] / f"{module.replace('.', '/')}.py" for module in AGENT.modules
-    ]
+    return _files_of(AGENT)
 
 
 def _sent_pynvml() -> dict[str, str]:
@@ -30,6 +33,14 @@ def _sent_pynvml() -> dict[str, str]:
 
 def _place_of_pynvml() -> tuple[str, ...]:
     return (str(pynvml_part.kept(_files_of_agent()) or pynvml_part.whole().parent),)
+
+
+def _pynvml_of_topology() -> dict[str, str]:
+    return {"pynvml": pynvml_part.source(_files_of(TOPOLOGY))}
+
+
+def _whole_pynvml() -> tuple[str, ...]:
+    return (str(pynvml_part.whole().parent),)
 
 
 def keep_part_of_pynvml() -> None:
@@ -61,6 +72,12 @@ AGENT = PythonProgram(
     first='sys.modules["ctypes.util"] = types.SimpleNamespace(find_library=None)',
     library=_sent_pynvml,
     places=_place_of_pynvml,
+)
+TOPOLOGY = PythonProgram(
+    "topology of the GPUs",
+    ("gpu.telemetry.nvml_library", "gpu.topology"),
+    library=_pynvml_of_topology,
+    places=_whole_pynvml,
 )
 JOURNAL = PythonProgram(
     "journal of GPU settings",

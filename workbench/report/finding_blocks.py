@@ -31,6 +31,24 @@ def doctor_blocks(
     return found
 
 
+def path_blocks(
+    matrix: Sequence[tuple[str, ...]],
+    lines: Sequence[tuple[str, str]],
+    tested: str | None = None,
+) -> list[ShownBlock]:
+    """Return the matrix of copies between GPUs, whose rows are the GPUs that send, and `lines` about
+    the GPUs and pairs. `tested` says when a kept trial was made."""
+    if not lines:
+        return []
+    when = f", tried {tested}" if tested else ""
+    found: list[ShownBlock] = [Heading(f"Paths between GPUs{when}")]
+    if matrix:
+        head = ("GB/s", *(f"to {row[0].removeprefix('GPU ')}" for row in matrix))
+        numeric = frozenset(range(1, len(head)))
+        found.append(Table(head, tuple(matrix), numeric, importance=(0,) * len(head)))
+    return [*found, Facts(tuple(lines))]
+
+
 def trap_blocks(summary: str, rows: Sequence[tuple[str, str, str, str, str]]) -> list[ShownBlock]:
     """Return the table of published traps. A row has the number, the title, what sees the trap or
     why nothing does, versions and status."""

@@ -13,6 +13,7 @@ nvidia_smi.py      the driver as the program nvidia-smi
 engine_server.py   the program of an engine: parses its flags, prints its version or runs one server
 engine_process.py  the server, with memory_fit, startup, openai_api, reply_text, scheduler
 language_model.py  what it answers with log probabilities; scored_reply.py replies with them
+stand_in/          a torch that copies nothing, for the trial of copies between GPUs
 ranks.py           links between the ranks of a server on several hosts; ray_stand_in.py replaces Ray's program
 engines/           one class per simulated engine
 

@@ -21,6 +21,9 @@ from workbench.sim.profiles import HostProfile
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 0, 1, 2, 3, 4
 NOT_FOUND, INSUFFICIENT_SIZE, GPU_IS_LOST, DEPRECATED, UNKNOWN = 6, 7, 15, 26, 999
 CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEM, CLOCK_VIDEO = range(4)
+HOST_BRIDGE, SEVERAL_NODES = 30, 50
+P2P_OK, P2P_NOT_OF_GPU, P2P_NOT_SUPPORTED = 0, 2, 5
+P2P_NVLINK = 2
 DOUBLE, UNSIGNED_INT, UNSIGNED_LONG_LONG = 0, 1, 3
 MIB = 1 << 20
 INSTANCE_BITS = 16  # of a handle: those of the GPU; above them, those of a MIG instance
@@ -254,6 +257,17 @@ class SimulatedNvml:
         text = self._state.profile.bus_id(index)
         info.busId, info.busIdLegacy = text.encode(), text[4:].encode()
         info.domain, info.bus, info.device = int(text[:8], 16), int(text[9:11], 16), 0
+
+    def _nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, out: Any) -> None:
+        profile = self._state.profile
+        nodes = {profile.numa_node(self._index(handle)) for handle in (one, other)}
+        _put(out, HOST_BRIDGE if len(nodes) == 1 else SEVERAL_NODES)
+
+    def _nvmlDeviceGetP2PStatus(self, one: Any, other: Any, kind: Any, out: Any) -> None:
+        self._index(one), self._index(other)
+        direct = self._state.profile.interconnect.custom_us is not None
+        status = self._state.faults().get("p2p", P2P_OK if direct else P2P_NOT_OF_GPU)
+        _put(out, P2P_NOT_SUPPORTED if _value(kind) == P2P_NVLINK else int(status))
 
     # -- clocks ------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.doctor.examination import Examination
+    from workbench.doctor.multi_gpu import GpuPaths
     from workbench.gpu.settings.rights import Rights
     from workbench.model.server_run import ServerStatus
     from workbench.session.session import Session
@@ -24,16 +25,19 @@ if TYPE_CHECKING:
 
 RIGHTS_S = 10.0
 RUNS_S = 10.0
+PATHS_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
     """The report on a host: `seen` has what was read from the host, and `findings` the problems,
-    with the most severe first."""
+    with the most severe first. `paths` is the last trial of copies between its GPUs, None if there
+    was none with the present GPUs and driver."""
 
     seen: Examination
     findings: Sequence[Finding]
     can_change_gpus: bool
+    paths: GpuPaths | None = None
 
     @property
     def lines(self) -> Sequence[tuple[str, str]]:
@@ -52,6 +56,7 @@ class HostReport:
             "engines": [asdict(engine) for engine in seen.engines],
             "packages": [asdict(stack) for stack in seen.packages],
             "can_change_gpus": self.can_change_gpus,
+            "gpu_paths": None if self.paths is None else asdict(self.paths),
             "findings": [finding.as_json() for finding in self.findings],
             "simulated": seen.facts.simulated is not None,
         }
@@ -60,24 +65,36 @@ class HostReport:
 async def examine(session: Session) -> HostReport:
     """Return the report about the session's host and about the user's own files. Raises
     HostUnreachable if there is no connection."""
-    from workbench.doctor import examination
+    from workbench.doctor import examination, multi_gpu_checks
     from workbench.doctor.checks import findings
+    from workbench.doctor.multi_gpu import last_trial, still_true
     from workbench.store.config import ConfigStore
 
     parts, config = examination.TimedParts(), ConfigStore()
     host = session.host
     programs = _programs(HostSettings(session.core, config))
-    seen, rights, runs, own = await asyncio.gather(
+    seen, rights, runs, own, tried = await asyncio.gather(
         examination.examine(host, programs, parts),
         parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_S, None),
         parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_S, ()),
         _own_files(session, config),
+        parts.read("the last trial of GPU paths", last_trial(host), PATHS_S, None),
     )
-    found = [*parts.problems, *own, *findings(seen), *_rights(rights), *_leftovers(runs)]
+    paths = tried if tried is not None and still_true(tried, seen.driver, seen.gpus) else None
+    about_paths = () if paths is None else multi_gpu_checks.findings(paths)
+    found = [
+        *parts.problems,
+        *own,
+        *findings(seen),
+        *about_paths,
+        *_rights(rights),
+        *_leftovers(runs),
+    ]
     if altered := len(session.state.alterations):
         text = f"{altered} GPU settings changed by Workbench are still in force"
         found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
-    return HostReport(seen, by_severity(found), rights is not None and rights.refusal is None)
+    can_change = rights is not None and rights.refusal is None
+    return HostReport(seen, by_severity(found), can_change, paths)
 
 
 def _programs(settings: HostSettings) -> Mapping[str, str]:

@@ -554,7 +554,21 @@ class Servers:
         own = editor.plan.run_as in _ON_THE_HOST
         engine = editor.around.found if packages and own else None
         seen = await examine_for_start(self._core.host, engine, telemetry.driver, telemetry.infos)
-        return start_findings(seen)
+        return (*start_findings(seen), *(await self._paths(editor, telemetry) if packages else ()))
+
+    async def _paths(self, editor: PlanEditor, telemetry: Telemetry) -> Sequence[Finding]:
+        """Return what is known about the paths between the GPUs that the plan uses together."""
+        if editor.plan.run_as not in _ON_THE_HOST:
+            return ()
+        from workbench.session.conditions import gpus_of
+        from workbench.session.hosts import gpu_paths
+
+        used = gpus_of(editor.effective, telemetry.infos)
+        if len(used) < 2:
+            return ()
+        return await gpu_paths.start_findings(
+            self._core.host, telemetry.driver, telemetry.infos, used
+        )
 
     async def check_on_host(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
         """Raise ServerError if the program, the model or the port of the plan is missing or in use.

@@ -19,13 +19,18 @@ from workbench.tui.modals.ask import Confirm, leaving_rows
 from workbench.tui.modals.base import Choice, PickModal
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
-from workbench.tui.pages.doctor import doctor_rows
+from workbench.tui.pages.doctor import host_rows, trap_rows
 
 if TYPE_CHECKING:
     from workbench.session.hosts.doctor import HostReport
     from workbench.session.hosts.names import KnownHost
     from workbench.tui.controllers import Controllers
 
+TRIAL = (
+    "A small program copies 64 MiB between each pair of GPUs, with the torch and NCCL of an engine of "
+    "this host, and compares every byte. A copy that hangs is ended after 20 s. The program takes "
+    "0.6 GiB on each GPU and slows a server that runs there. It changes no setting."
+)
 DEMO_PROFILE = "four-pcie"
 
 NAME_CELLS, LABEL_CELLS, WAY_CELLS = 28, 30, 60
@@ -211,8 +216,12 @@ class HostController(Controller):
         found: list[HostReport] = []
         page = Page(
             f"Doctor: {name}",
-            lambda width: doctor_rows(found, width),
-            lambda: {"R": ("examine again", look)},
+            lambda width: host_rows(found, width),
+            lambda: {
+                "R": ("examine again", look),
+                "m": ("copies between GPUs", ask_copies),
+                "t": ("known traps", self.show_traps),
+            },
         )
 
         def show(report: HostReport) -> None:
@@ -225,8 +234,36 @@ class HostController(Controller):
             page.draw()
             self.attempt(examine(self.session), show, failed=page.leave, only="doctor")
 
+        async def ask_copies() -> None:
+            def decided(yes: bool | None) -> None:
+                if yes:
+                    found.clear()
+                    page.title = f"Doctor: {name}, copying between the GPUs (at most 5 min)"
+                    page.draw()
+                    self.attempt(copy(), lambda _: look(), failed=look, only="gpu paths")
+
+            await self.app.push_screen(
+                Confirm(
+                    "Try the paths between the GPUs",
+                    lambda width: paragraph(TRIAL, width),
+                    yes="copy and compare",
+                    no="do not",
+                ),
+                decided,
+            )
+
+        async def copy() -> None:
+            from workbench.session.hosts.gpu_paths import try_paths
+
+            for finding in (await try_paths(self.session)).untried:
+                self.say(finding.text, finding.level, finding.fix)
+
         self.services.pages.open(page)
         look()
+
+    def show_traps(self) -> None:
+        """Open a page with the published traps of serving, and what of Workbench sees each."""
+        self.services.pages.open(Page("Known traps of serving", trap_rows))
 
     def try_again(self) -> None:
         self.attempt(self.session.try_again())

@@ -4,10 +4,13 @@ with what to do, then what was read from the host, such as versions."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from workbench.model.findings import Finding
 from workbench.tui.cells import Row, paragraph
+
+if TYPE_CHECKING:
+    from workbench.session.hosts.doctor import HostReport
 
 
 class Report(Protocol):
@@ -30,3 +33,25 @@ def doctor_rows(reports: Sequence[Report], width: int) -> list[Row]:
         return paragraph("examining the host …", width, "dim")
     report = reports[-1]
     return block_rows(doctor_blocks(report.findings, report.lines), width)
+
+
+def host_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
+    """Return the rows of the examination of the host, and below them the matrix of the last copies
+    between its GPUs."""
+    from workbench.report.finding_blocks import path_blocks
+    from workbench.session.hosts.gpu_paths import paths_text
+    from workbench.tui.block_rows import block_rows
+
+    rows = doctor_rows(reports, width)
+    paths = reports[-1].paths if reports else None
+    return rows if paths is None else [*rows, *block_rows(path_blocks(*paths_text(paths)), width)]
+
+
+def trap_rows(width: int) -> list[Row]:
+    """Return the rows of the published traps, as `workbench doctor --list` prints them."""
+    from workbench.doctor.known_traps import known_traps, summary
+    from workbench.report.finding_blocks import trap_blocks
+    from workbench.tui.block_rows import block_rows
+
+    traps = [(t.id, t.title, t.decision, t.versions or "", t.status) for t in known_traps()]
+    return block_rows(trap_blocks(summary(), traps), width)

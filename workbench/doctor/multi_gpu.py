@@ -1,0 +1,365 @@
+"""What is known about the paths between the GPUs of a host: what the kernel and the driver say of
+them (gpu/topology.py), and how copies went that an engine's own torch made (gpu_trial.py).
+
+The last trial of a host is kept in a file of its state directory, so that a start can say what it
+found.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.engines import gpu_table
+from workbench.gpu.remote_programs import TOPOLOGY
+from workbench.hosts.base import CommandTimeout, FileError, Host, HostUnreachable
+from workbench.hosts.shell_scripts import sh
+from workbench.hosts.swept_command import run_swept
+from workbench.model.errors import HostError
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_numbers import of_field
+from workbench.model.untrusted_records import record
+from workbench.model.untrusted_text import clean_json
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import DriverInfo, GpuInfo
+    from workbench.server.engine_probe import InstalledEngine
+
+FILE = "gpu-paths.json"
+FILE_MAX_BYTES = 1 << 20
+OUTPUT_MAX_BYTES = 1 << 19
+LOOK_S = 20.0
+IMPORT_S = 60.0  # of torch, from a cold disk
+CASE_S = 20.0
+ALL_CASES_S = 240.0
+WORDS = 1 << 24  # 64 MiB a copy
+LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # PCIe, one direction
+NVLINK_GB_S = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}  # one link, one direction
+_STAND_IN = Path(__file__).parents[1] / "sim" / "stand_in"
+
+
+@dataclass(frozen=True, slots=True)
+class PathEnd:
+    """A GPU as the end of a path. `acs` has, for each PCIe bridge above it, what the bridge sends up
+    to the root complex as text; "" is nothing, and a bridge whose state only root can read is
+    missing. `busy_count` is the number of processes on it."""
+
+    index: int
+    uuid: str = ""
+    name: str = ""
+    bus_id: str = ""
+    slot: str | None = None
+    mig: bool = False
+    busy_count: int | None = None
+    pcie_gen_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    nvlinks: int = 0
+    nvlink_version: int | None = None
+    numa_node: int | None = None
+    iommu: str | None = None
+    acs: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def link_gb_s(self) -> float | None:
+        """The nominal bandwidth of its PCIe link in one direction, None if unknown. GPUs with unified
+        memory report a link that is none."""
+        known = gpu_table.find(self.name)
+        if known is not None and known.unified_memory:
+            return None
+        lane = LANE_GB_S.get(self.pcie_gen_max or 0)
+        return lane * self.pcie_width if lane and self.pcie_width else None
+
+    @property
+    def link_text(self) -> str:
+        if self.link_gb_s is None:
+            return "PCIe link unknown"
+        return f"PCIe {self.pcie_gen_max} x{self.pcie_width}"
+
+    @property
+    def place(self) -> str:
+        """Where the card is: its slot and its address."""
+        return f"slot {self.slot}, {self.bus_id}" if self.slot else self.bus_id
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One direction of a pair. `sender_wrong_bytes` were wrong already before the copy."""
+
+    source: int
+    target: int
+    wrong_bytes: int = 0
+    first_wrong: int | None = None
+    sender_wrong_bytes: int = 0
+    gb_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two GPUs. `ancestor`, `read`, `write` and `nvlink` are the driver's answers as text. `direct`
+    says whether torch copies between them without the host's memory."""
+
+    a: int
+    b: int
+    ancestor: str | None = None
+    read: str | None = None
+    write: str | None = None
+    nvlink: str | None = None
+    direct: bool | None = None
+    copies: tuple[Copy, ...] = ()
+    hang: bool = False
+    unkillable: int | None = None
+    error: str | None = None
+    skipped: str | None = None
+
+    @property
+    def tried(self) -> bool:
+        return bool(self.copies) or self.hang or self.error is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """An all-reduce of 1 MiB over `ranks` GPUs. `p2p` is False if NCCL was told not to use
+    peer-to-peer copies."""
+
+    ranks: int
+    p2p: bool = True
+    wrong_bytes: int | None = None
+    first_wrong: int | None = None
+    mean_us: float | None = None
+    hang: bool = False
+    unkillable: int | None = None
+    error: str | None = None
+    skipped: str | None = None
+
+    @property
+    def right(self) -> bool:
+        return self.wrong_bytes == 0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPaths:
+    """The paths between the GPUs of a host. `problem` says why the driver could not be asked, and
+    `untried` why no data was copied. `tested_unix_s` is the time of the trial."""
+
+    gpus: tuple[PathEnd, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
+    driver: str | None = None
+    cmdline: tuple[str, ...] = ()
+    engine: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    nccl: str | None = None
+    problem: str | None = None
+    untried: str | None = None
+    tested_unix_s: float | None = None
+    limit_s: float = CASE_S
+
+    def gpu(self, index: int) -> PathEnd:
+        return next((one for one in self.gpus if one.index == index), PathEnd(index))
+
+    def nominal_gb_s(self, pair: Pair) -> float | None:
+        """Return the nominal bandwidth between two GPUs in one direction, None if unknown."""
+        ends = self.gpu(pair.a), self.gpu(pair.b)
+        if pair.nvlink == "ok" and all(end.nvlinks and end.nvlink_version for end in ends):
+            each = NVLINK_GB_S.get(ends[0].nvlink_version or 0)
+            return each * min(end.nvlinks for end in ends) if each else None
+        rates = [end.link_gb_s for end in ends]
+        return None if None in rates else min(rate for rate in rates if rate is not None)
+
+    @property
+    def tried(self) -> bool:
+        return any(pair.tried for pair in self.pairs)
+
+
+async def look(host: Host) -> dict[str, Any]:
+    """Return what the host says of the paths between its GPUs, as the program gpu/topology.py
+    prints it, or {"error": reason}. Raises HostUnreachable if there is no connection."""
+    try:
+        done = await TOPOLOGY.run(host, {}, timeout_s=LOOK_S)
+    except HostUnreachable:
+        raise
+    except HostError as error:
+        return {"error": error.message}
+    return next(iter(_documents(done.out)), {"error": done.problem})
+
+
+async def try_copies(
+    host: Host, engine: InstalledEngine, case_s: float = CASE_S
+) -> Sequence[Mapping[str, Any]]:
+    """Let the engine's own Python copy data between the GPUs, and return what the program
+    gpu_trial.py prints. Every process that it starts ends with it. Raises HostUnreachable if there
+    is no connection."""
+    program = Path(__file__).with_name("gpu_trial.py").read_text("utf-8")
+    orders = {"case_s": case_s, "total_s": ALL_CASES_S, "words": WORDS, "backend": "nccl"}
+    # both count the GPUs in the order of the driver
+    variables = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    python = engine.python or "python3"
+    if host.simulated:
+        python, variables["PYTHONPATH"] = "python3", str(_STAND_IN)
+    script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
+    words = sh(script, python, "-c", program, json.dumps(orders))
+    limit_s = IMPORT_S + ALL_CASES_S + 3 * case_s
+    try:
+        done = await run_swept(host, words, timeout_s=limit_s, env=variables)
+    except HostUnreachable:
+        raise
+    except CommandTimeout:
+        return [{"error": f"{python} did not end within {limit_s:g} s, and was killed"}]
+    except HostError as error:
+        return [{"error": f"{python} cannot be run: {error.message}"}]
+    return _documents(done.out) or [{"error": f"{python} printed nothing: it is no Python"}]
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    """Return the JSON objects that a program printed, one a line. Other lines are skipped."""
+    found = []
+    for line in text.splitlines():
+        try:
+            document = clean_json(line)
+        except ValueError:
+            continue
+        if isinstance(document, dict):
+            found.append(document)
+    return found
+
+
+def parse(
+    seen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], engine: str | None
+) -> GpuPaths:
+    """Return the paths from what both programs printed. `tried` is empty if nothing was copied. An
+    entry that cannot be understood is left out."""
+    gpus = _records(PathEnd, seen.get("gpus"), _path_end)
+    pairs = {(pair.a, pair.b): pair for pair in _records(Pair, seen.get("pairs"))}
+    words = seen.get("cmdline")
+    paths = GpuPaths(
+        gpus=tuple(gpus),
+        pairs=tuple(pairs.values()),
+        driver=_text(seen.get("driver")),
+        cmdline=tuple(filter(None, map(_text, words))) if isinstance(words, list) else (),
+        problem=_text(seen.get("error")),
+        engine=engine,
+    )
+    if not tried:
+        return paths
+    first = tried[0]
+    at = _indices(first.get("devices"), paths.gpus)
+    for said in tried:
+        if said.get("case") == "pair":
+            found = _tried_pair(said, at, first.get("peer"), pairs)
+            if found is not None:
+                pairs[found.a, found.b] = found
+    reductions = [one for one in tried if one.get("case") == "all-reduce"]
+    untried = _text(first.get("error"))
+    if first.get("hang"):
+        untried = f"torch did not find its GPUs within {CASE_S:g} s"
+    return replace(
+        paths,
+        pairs=tuple(pairs.values()),
+        reductions=tuple(_records(Reduction, reductions)),
+        torch=_text(first.get("torch")),
+        cuda=_text(first.get("cuda")),
+        nccl=_text(first.get("nccl")),
+        untried=untried,
+    )
+
+
+def _tried_pair(
+    said: Mapping[str, Any],
+    at: Mapping[int, int],
+    peer: Any,
+    pairs: Mapping[tuple[int, int], Pair],
+) -> Pair | None:
+    """Return a pair with the outcome of its copies. `at` has the driver's index of each of torch's
+    devices. None if the outcome belongs to no pair."""
+    copies = _records(Copy, said.get("copies"))
+    try:
+        trial = record(Pair, said)
+        a, b = sorted((at[trial.a], at[trial.b]))
+        moved = [replace(one, source=at[one.source], target=at[one.target]) for one in copies]
+    except (ValueError, KeyError):
+        return None
+    try:
+        direct = bool(peer[trial.a][trial.b] and peer[trial.b][trial.a])
+    except (TypeError, IndexError, KeyError):
+        direct = None
+    return replace(
+        pairs.get((a, b), Pair(a, b)),
+        direct=direct,
+        copies=tuple(moved),
+        hang=trial.hang,
+        unkillable=trial.unkillable,
+        error=trial.error,
+        skipped=trial.skipped,
+    )
+
+
+def _indices(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
+    """Return the driver's index of each device of torch: by its UUID, else by its place."""
+    by_uuid = {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in gpus if gpu.uuid}
+    found = {}
+    for number, device in enumerate(devices if isinstance(devices, list) else ()):
+        uuid = device.get("uuid") if isinstance(device, dict) else None
+        known = by_uuid.get(uuid.removeprefix("GPU-")) if isinstance(uuid, str) else None
+        found[number] = number if known is None else known
+    return found
+
+
+def _records(kind: type[Any], said: Any, read: Any = None) -> list[Any]:
+    found = []
+    for one in said if isinstance(said, list) else ():
+        try:
+            found.append(read(one) if read else record(kind, one))
+        except ValueError:
+            continue
+    return found
+
+
+def _path_end(said: Any) -> PathEnd:
+    end = record(PathEnd, said)
+    acs = said.get("acs")
+    busy = of_field("busy_count", said.get("busy"))
+    words = {
+        bridge: ", ".join(filter(None, map(_text, redirects)))
+        for bridge, redirects in (acs.items() if isinstance(acs, dict) else ())
+        if isinstance(redirects, list)
+    }
+    return replace(end, acs=words, busy_count=None if busy is None else int(busy))
+
+
+def _text(value: Any) -> str | None:
+    return value[:500] if isinstance(value, str) and value else None
+
+
+async def keep(
+    host: Host, seen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], engine: str
+) -> None:
+    """Keep the outcome of a trial on the host. Raises HostError if it cannot be written."""
+    document = {"tested_unix_s": time.time(), "engine": engine, "seen": seen, "tried": tried}
+    await host.write_file(f"{await host.state_dir()}/{FILE}", json.dumps(document).encode())
+
+
+def still_true(paths: GpuPaths, driver: DriverInfo, gpus: Sequence[GpuInfo]) -> bool:
+    """Return whether a trial was made with this driver and these GPUs."""
+    uuids = {gpu.uuid for gpu in gpus}
+    return paths.driver == driver.driver_version and {end.uuid for end in paths.gpus} == uuids
+
+
+async def last_trial(host: Host) -> GpuPaths | None:
+    """Return the outcome of the last trial that was kept on the host, None if there is none. Raises
+    HostUnreachable if there is no connection."""
+    try:
+        kept = await host.read_file(f"{await host.state_dir()}/{FILE}", limit=FILE_MAX_BYTES)
+        document = clean_json(kept)
+        tested = of_field("tested_unix_s", document["tested_unix_s"])
+        paths = parse(document["seen"], list(document["tried"]), _text(document["engine"]))
+    except FileError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    return replace(paths, tested_unix_s=tested)

@@ -1,0 +1,310 @@
+"""Checks of the paths between the GPUs of a host: what hangs, delivers wrong bytes or is slow, and
+what of the host's configuration explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
+from workbench.model.findings import Finding, Level, PlanChange, by_severity
+
+NCCL_DOCS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
+NCCL_ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+HANGS = (
+    "https://github.com/NVIDIA/nccl/issues/1999; https://github.com/vllm-project/vllm/issues/33041; "
+    "https://github.com/voipmonitor/rtx6kpro/issues/15"
+)
+WRONG = "https://github.com/noonghunna/club-3090/issues/922"
+# Shares of the nominal bandwidth below which a path is called slow. A copy through the memory of
+# the host crosses two links, one after the other in parts.
+DIRECT_SHARE, STAGED_SHARE = 0.5, 0.2
+# a plan that does not need peer-to-peer copies
+WITHOUT_P2P: tuple[PlanChange, ...] = (
+    PlanChange("NCCL_P2P_DISABLE", "1", env=True),
+    PlanChange("disable-custom-all-reduce", True),
+)
+
+
+def is_slow(paths: GpuPaths, pair: Pair, copy: Copy) -> bool:
+    nominal = paths.nominal_gb_s(pair)
+    if nominal is None or copy.gb_s is None:
+        return False
+    return copy.gb_s < nominal * (STAGED_SHARE if pair.direct is False else DIRECT_SHARE)
+
+
+def untried(paths: GpuPaths) -> Iterator[Finding]:
+    if paths.problem is not None:
+        text = f"the driver does not say how the GPUs are connected: {paths.problem}"
+        yield Finding(Level.ERROR, "paths.unread", text, fix="workbench doctor")
+    elif len(paths.gpus) < 2:
+        text = f"{len(paths.gpus)} GPU: there is no path between GPUs to try"
+        yield Finding(Level.INFO, "paths.one-gpu", text)
+    elif paths.untried is not None:
+        text = f"nothing was copied between the GPUs: {paths.untried}"
+        fix = "workbench doctor names what is wrong with the engine's packages"
+        yield Finding(Level.WARN, "paths.untried", text, fix=fix)
+    skipped = [pair for pair in paths.pairs if pair.skipped is not None]
+    if skipped:
+        named = ", ".join(f"{pair.a}-{pair.b}" for pair in skipped)
+        text = f"not tried between GPUs {named}: {skipped[0].skipped}"
+        fix = "mend what is named first, then try again"
+        yield Finding(Level.WARN, "paths.skipped", text, fix=fix)
+
+
+def hangs(paths: GpuPaths) -> Iterator[Finding]:
+    for pair in paths.pairs:
+        if pair.hang:
+            text = (
+                f"a copy between GPU {pair.a} and GPU {pair.b} did not end within "
+                f"{paths.limit_s:g} s: it hangs"
+            )
+            yield Finding(
+                Level.ERROR,
+                "paths.hang",
+                text,
+                fix=_cause(paths, [pair]),
+                source=HANGS,
+                evidence=_evidence(paths, pair),
+                changes=WITHOUT_P2P,
+            )
+
+
+def wrong_bytes(paths: GpuPaths) -> Iterator[Finding]:
+    """Report copies that arrived changed. A server on such GPUs answers with garbage, such as
+    "!!!!"."""
+    for pair in paths.pairs:
+        for copy in pair.copies:
+            if not copy.wrong_bytes:
+                continue
+            text = (
+                f"{copy.wrong_bytes} bytes of a copy from GPU {copy.source} to GPU {copy.target} "
+                f"arrived wrong, the first at {copy.first_wrong}: answers become garbage"
+            )
+            fix, changes = _cause(paths, [pair]), WITHOUT_P2P
+            if copy.sender_wrong_bytes:
+                text = (
+                    f"GPU {copy.source} gave back other bytes than it was sent: its memory or its "
+                    "link to the host is faulty"
+                )
+                fix = "sudo dmesg | grep -iE 'xid|aer'; test the card in another slot"
+                changes = ()
+            yield Finding(
+                Level.ERROR,
+                "paths.wrong-bytes",
+                text,
+                fix=fix,
+                source=WRONG,
+                evidence=_evidence(paths, pair),
+                changes=changes,
+            )
+
+
+def slow(paths: GpuPaths) -> Iterator[Finding]:
+    for pair in paths.pairs:
+        found = [copy for copy in pair.copies if is_slow(paths, pair, copy)]
+        nominal = paths.nominal_gb_s(pair)
+        if not found or nominal is None:
+            continue
+        worst = min(found, key=lambda copy: copy.gb_s or 0.0)
+        end = min((paths.gpu(pair.a), paths.gpu(pair.b)), key=lambda gpu: gpu.link_gb_s or 0.0)
+        text = (
+            f"from GPU {worst.source} to GPU {worst.target} {worst.gb_s:.1f} GB/s arrive, "
+            f"nominal are {nominal:.1f}: the slower link is {end.link_text} (GPU {end.index}, "
+            f"{end.place})"
+        )
+        yield Finding(
+            Level.WARN,
+            "paths.slow",
+            text,
+            fix=f"check riser, seating and the slot's lanes and generation in the BIOS; "
+            f"{_cause(paths, [pair])}",
+            source=NCCL_DOCS,
+            evidence=_evidence(paths, pair),
+        )
+
+
+def errors(paths: GpuPaths) -> Iterator[Finding]:
+    for pair in paths.pairs:
+        if pair.error is None:
+            continue
+        busy = any(paths.gpu(index).busy_count for index in (pair.a, pair.b))
+        text = f"a copy between GPU {pair.a} and GPU {pair.b} failed: {pair.error}"
+        fix = "sudo dmesg | grep -iE 'xid|nvrm' shows the driver's own messages"
+        if busy and "memory" in pair.error.lower():
+            fix = "stop the servers on these GPUs, and try again: a copy needs 0.6 GiB on each"
+        yield Finding(Level.ERROR, "paths.error", text, fix=fix, evidence=_evidence(paths, pair))
+
+
+def unkillable(paths: GpuPaths) -> Iterator[Finding]:
+    tried = *(pair.unkillable for pair in paths.pairs), *(r.unkillable for r in paths.reductions)
+    left = [pid for pid in tried if pid is not None]
+    if left:
+        text = (
+            f"process {left[0]} hangs in the driver and cannot be killed: it keeps its GPU memory"
+        )
+        fix = f"grep State /proc/{left[0]}/status; if it stays in D, only a restart of the host ends it"
+        yield Finding(Level.ERROR, "paths.unkillable", text, fix=fix)
+
+
+def collective(paths: GpuPaths) -> Iterator[Finding]:
+    """Report an all-reduce of NCCL that hangs, fails or gives a wrong sum, and whether it works
+    without peer-to-peer copies."""
+    with_p2p = next((one for one in paths.reductions if one.p2p), None)
+    without = next((one for one in paths.reductions if not one.p2p), None)
+    if with_p2p is None or with_p2p.right or with_p2p.skipped is not None:
+        return
+    said = f"an all-reduce of NCCL {paths.nccl or ''} over {with_p2p.ranks} GPUs".replace("  ", " ")
+    code, text = _outcome(paths, with_p2p, said)
+    changes = WITHOUT_P2P
+    if without is not None and without.right:
+        text += "; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right"
+        fix = _cause(paths, paths.pairs)
+    elif without is not None and without.skipped is None:
+        text += "; so it does without peer-to-peer copies"
+        fix = "start with NCCL_DEBUG=INFO: its last lines name the transport that fails"
+        changes = ()
+    else:
+        fix = _cause(paths, paths.pairs)
+    yield Finding(Level.ERROR, code, text, fix=fix, source=NCCL_DOCS, changes=changes)
+
+
+def _outcome(paths: GpuPaths, one: Reduction, said: str) -> tuple[str, str]:
+    if one.hang:
+        return "paths.nccl-hang", f"{said} did not end within {paths.limit_s:g} s: it hangs"
+    if one.error is not None:
+        return "paths.nccl-error", f"{said} failed: {one.error}"
+    return "paths.nccl-wrong", f"{said} gave {one.wrong_bytes or 0} wrong bytes"
+
+
+def off(paths: GpuPaths) -> Iterator[Finding]:
+    """Report pairs for which the driver offers no peer-to-peer copies."""
+    refused: dict[str, list[str]] = {}
+    for pair in paths.pairs:
+        why = next((said for said in (pair.read, pair.write) if said and said != "ok"), None)
+        if why is None and pair.direct is False and pair.read == "ok":
+            why = "offered by the driver and not by CUDA"
+        if why is not None:
+            refused.setdefault(why, []).append(f"{pair.a}-{pair.b}")
+    for why, named in refused.items():
+        text = (
+            f"peer-to-peer copies are off between GPUs {', '.join(named)} ({why}): data passes "
+            "through the memory of the host"
+        )
+        fix = (
+            "nothing is broken: prefer replicas or pipeline parallelism where the model fits, and "
+            "measure tensor parallelism before you trust it"
+        )
+        if "registry key" in why:
+            fix = "remove the option from NVreg_RegistryDwords in /etc/modprobe.d, and restart"
+        elif "chipset" in why or "topology" in why:
+            fix = "put both cards below one root complex (slots of one CPU), and try again"
+        yield Finding(
+            Level.HINT, "paths.off", text, fix=fix, source="nvmlDeviceGetP2PStatus", evidence=why
+        )
+
+
+def iommu(paths: GpuPaths) -> Iterator[Finding]:
+    mapped = _remapped(paths)
+    direct = [pair for pair in paths.pairs if pair.direct or pair.read == "ok"]
+    if not mapped or not direct:
+        return
+    named = ", ".join(str(gpu.index) for gpu in mapped)
+    text = (
+        f"the IOMMU translates the addresses of GPU {named}: peer-to-peer copies may be slow, hang "
+        "or arrive wrong"
+    )
+    words = " ".join(paths.cmdline) or "no word about the IOMMU"
+    evidence = f"iommu_group type {mapped[0].iommu}; kernel command line: {words}"
+    level = Level.WARN if _troubled(paths) else Level.HINT
+    yield Finding(level, "paths.iommu", text, fix=_IOMMU, source=NCCL_DOCS, evidence=evidence)
+
+
+def acs(paths: GpuPaths) -> Iterator[Finding]:
+    found = _redirecting(paths)
+    if not found:
+        return
+    bridge, words = found[0]
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    text = f"ACS of the PCIe bridge {bridge}{more} sends copies between GPUs up to the root complex"
+    level = Level.WARN if _troubled(paths) else Level.HINT
+    yield Finding(level, "paths.acs", text, fix=_ACS, source=NCCL_DOCS, evidence=words)
+
+
+def numa(paths: GpuPaths) -> Iterator[Finding]:
+    across = [f"{pair.a}-{pair.b}" for pair in paths.pairs if pair.ancestor == "several NUMA nodes"]
+    if across:
+        text = f"GPUs {', '.join(across)} are on different NUMA nodes: their copies cross the CPUs"
+        fix = (
+            "split tensor parallelism inside a node and pipeline parallelism across; NCCL copies "
+            "directly across nodes only with NCCL_P2P_LEVEL=SYS"
+        )
+        yield Finding(Level.HINT, "paths.numa", text, fix=fix, source=NCCL_ENV)
+
+
+_IOMMU = (
+    "start the kernel with iommu=pt (or switch VT-d / AMD-Vi off in the BIOS), and try again; in a "
+    "virtual machine the hypervisor decides"
+)
+_ACS = (
+    "switch ACS off in the BIOS, or clear it on the bridges with setpci (NCCL's documentation has "
+    "the script); a hypervisor may need it"
+)
+
+
+def _remapped(paths: GpuPaths) -> Sequence[PathEnd]:
+    return [gpu for gpu in paths.gpus if gpu.iommu and gpu.iommu.startswith("DMA")]
+
+
+def _redirecting(paths: GpuPaths) -> Sequence[tuple[str, str]]:
+    return [(bridge, words) for gpu in paths.gpus for bridge, words in gpu.acs.items() if words]
+
+
+def _troubled(paths: GpuPaths) -> bool:
+    pairs = any(
+        pair.hang or any(copy.wrong_bytes or is_slow(paths, pair, copy) for copy in pair.copies)
+        for pair in paths.pairs
+    )
+    return pairs or any(one.p2p and not one.right and not one.skipped for one in paths.reductions)
+
+
+def _cause(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
+    """Return what to do about a broken path, from what the host says of its IOMMU and ACS."""
+    if _remapped(paths):
+        return _IOMMU
+    if _redirecting(paths):
+        return _ACS
+    unread = any(not gpu.acs for gpu in paths.gpus)
+    root = " (as root, this test also reads ACS)" if unread else ""
+    if any(pair.ancestor == "several NUMA nodes" for pair in pairs):
+        return f"put the cards below one CPU, and try again{root}"
+    return f"update BIOS and driver, check ACS and “Above 4G decoding” in the BIOS{root}"
+
+
+def _evidence(paths: GpuPaths, pair: Pair) -> str:
+    parts = (
+        pair.ancestor,
+        f"P2P {pair.read}" if pair.read else None,
+        f"IOMMU {paths.gpu(pair.a).iommu}" if paths.gpu(pair.a).iommu else None,
+        f"driver {paths.driver}" if paths.driver else None,
+    )
+    return ", ".join(part for part in parts if part)
+
+
+CHECKS: tuple[Callable[[GpuPaths], Iterator[Finding]], ...] = (
+    hangs,
+    wrong_bytes,
+    collective,
+    slow,
+    errors,
+    unkillable,
+    untried,
+    iommu,
+    acs,
+    off,
+    numa,
+)
+
+
+def findings(paths: GpuPaths) -> Sequence[Finding]:
+    """Return findings about the paths between the GPUs of a host, the most severe first."""
+    return by_severity(finding for check in CHECKS for finding in check(paths))

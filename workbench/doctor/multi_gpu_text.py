@@ -1,0 +1,116 @@
+"""The paths between the GPUs of a host as texts: a matrix of what arrived, and lines about each GPU
+and pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
+from workbench.doctor.multi_gpu_checks import is_slow
+
+
+def matrix(paths: GpuPaths) -> Sequence[tuple[str, ...]]:
+    """Return the rows of the matrix, one for each GPU that sends: its name, then what arrived at
+    each GPU, as GB/s or as what went wrong. Without a trial there are no rows."""
+    if not paths.tried:
+        return ()
+    order = [gpu.index for gpu in paths.gpus]
+    return [(f"GPU {one}", *(_cell(paths, one, other) for other in order)) for one in order]
+
+
+def _cell(paths: GpuPaths, one: int, other: int) -> str:
+    if one == other:
+        return "·"
+    wanted = {one, other}
+    pair = next((pair for pair in paths.pairs if {pair.a, pair.b} == wanted), None)
+    if pair is None or pair.skipped is not None:
+        return "not tried"
+    if pair.hang:
+        return "HANGS"
+    copy = next((copy for copy in pair.copies if copy.source == one), None)
+    if copy is None:
+        return "failed"
+    return _outcome(paths, pair, copy)
+
+
+def _outcome(paths: GpuPaths, pair: Pair, copy: Copy) -> str:
+    rate = f"{copy.gb_s:.1f}" if copy.gb_s is not None else "?"
+    if copy.wrong_bytes:
+        return f"{rate} WRONG"
+    return f"{rate} slow" if is_slow(paths, pair, copy) else rate
+
+
+def lines(paths: GpuPaths) -> Iterator[tuple[str, str]]:
+    """Yield pairs (label, text) about the trial, each GPU and each pair."""
+    if paths.torch:
+        yield "tried with", _stack(paths)
+    elif paths.driver:
+        yield "driver", paths.driver
+    for gpu in paths.gpus:
+        yield f"GPU {gpu.index}", _end(gpu)
+    for pair in paths.pairs:
+        yield f"{pair.a}-{pair.b}", _pair(paths, pair)
+    for reduction in paths.reductions:
+        yield "all-reduce", _reduction(reduction)
+
+
+def _stack(paths: GpuPaths) -> str:
+    parts = (
+        paths.engine,
+        f"torch {paths.torch}",
+        f"CUDA {paths.cuda}" if paths.cuda else None,
+        f"NCCL {paths.nccl}" if paths.nccl else None,
+        f"driver {paths.driver}" if paths.driver else None,
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _end(gpu: PathEnd) -> str:
+    rate = f" ({gpu.link_gb_s:.1f} GB/s)" if gpu.link_gb_s else ""
+    redirects = sorted({words for words in gpu.acs.values() if words})
+    acs = ", ".join(redirects) or "no redirect"
+    parts = (
+        gpu.place or None,
+        f"{gpu.link_text}{rate}",
+        f"{gpu.nvlinks} NVLinks" if gpu.nvlinks else None,
+        f"NUMA node {gpu.numa_node}" if gpu.numa_node is not None else None,
+        f"IOMMU {gpu.iommu}" if gpu.iommu else None,
+        f"ACS {acs}" if gpu.acs else "ACS unread: it needs root and a real PCIe bus",
+        "divided with MIG" if gpu.mig else None,
+        f"used by {gpu.busy_count} processes" if gpu.busy_count else None,
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _pair(paths: GpuPaths, pair: Pair) -> str:
+    nominal = paths.nominal_gb_s(pair)
+    parts = (
+        pair.ancestor,
+        f"P2P {pair.read}" if pair.read else "P2P unknown",
+        "NVLink" if pair.nvlink == "ok" else None,
+        _way(pair),
+        f"nominal {nominal:.1f} GB/s" if nominal else None,
+        pair.error,
+    )
+    return ", ".join(part for part in parts if part)
+
+
+def _way(pair: Pair) -> str | None:
+    if pair.direct is None or not pair.copies:
+        return None
+    return "copied directly" if pair.direct else "copied through the host's memory"
+
+
+def _reduction(one: Reduction) -> str:
+    how = "" if one.p2p else " without peer-to-peer copies"
+    if one.skipped:
+        outcome = f"not tried: {one.skipped}"
+    elif one.hang:
+        outcome = "HANGS"
+    elif one.error:
+        outcome = one.error
+    elif one.wrong_bytes:
+        outcome = f"{one.wrong_bytes} bytes WRONG"
+    else:
+        outcome = f"{one.mean_us or 0:.0f} µs, every byte right"
+    return f"1 MiB over {one.ranks} GPUs{how}: {outcome}"

@@ -1,0 +1,183 @@
+"""The program that reads how the GPUs of a host are connected: PCIe, NVLink, NUMA, IOMMU, ACS, and
+what the driver says of peer-to-peer copies. It only reads.
+
+It prints one line of JSON:
+
+{"driver": text, "gpus": [...], "pairs": [...], "cmdline": [words of the kernel about the IOMMU]}
+or {"error": reason}.
+
+A GPU is {"index", "uuid", "name", "bus_id", "mig", "busy": number of processes, "pcie_gen_max",
+"pcie_width", "pcie_width_max", "nvlinks": active links, "nvlink_version", "numa_node", "iommu":
+type of its IOMMU group, "slot": name of its slot, "acs": {bridge: words, null if unreadable}}. A pair is
+{"a", "b", "ancestor", "read", "write", "nvlink"}: texts for NVML's answers. What cannot be read is
+left out.
+
+WORKBENCH_SIM_SYSFS is a simulated host's /sys.
+"""
+
+# ruff: noqa: PTH112, PTH123, PTH208, T201, UP031
+# (pathlib is slow to import, and this runs on every host)
+
+from __future__ import annotations
+
+import json
+import os
+
+from pynvml import NVMLError
+
+from workbench.gpu.telemetry.nvml_library import DRIVER_MESSAGES, Nvml, read_text, reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+ANCESTORS = {
+    0: "one board",
+    10: "one PCIe switch",
+    20: "several PCIe switches",
+    30: "one host bridge",
+    40: "one NUMA node",
+    50: "several NUMA nodes",
+}
+P2P = {
+    0: "ok",
+    1: "not supported by the chipset",
+    2: "not supported by the GPU",
+    3: "not supported by this topology",
+    4: "disabled by a registry key of the driver",
+    5: "not supported",
+    6: "unknown",
+}
+# nvmlGpuP2PCapsIndex_t; in pynvml 13 some of its names are tuples, which the driver cannot take
+P2P_CAPABILITIES = (("read", 0), ("write", 1), ("nvlink", 2))
+MOST_GPUS = 64
+MOST_LINKS = 18
+ACS_CAPABILITY = 0x000D
+# bits of the ACS control register that send peer-to-peer traffic up to the root complex
+REDIRECTS = {2: "request redirect", 3: "completion redirect"}
+SYSFS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys")
+
+
+def main() -> None:
+    print(json.dumps(look()), flush=True)
+
+
+def look() -> dict[str, Any]:
+    """Return what this program prints, as a dict."""
+    nvml = Nvml()
+    try:
+        nvml.open()
+        count = nvml.call("nvmlDeviceGetCount")
+        handles = [nvml.call("nvmlDeviceGetHandleByIndex", i) for i in range(min(count, MOST_GPUS))]
+        gpus = [gpu(nvml, index, handle) for index, handle in enumerate(handles)]
+    except NVMLError as error:
+        said = DRIVER_MESSAGES.get(error.value)
+        return {"error": said[1] if said else reason(error.value)}
+    found: dict[str, Any] = {"gpus": gpus, "pairs": pairs(nvml, handles)}
+    driver = nvml.maybe("nvmlSystemGetDriverVersion")
+    if driver is not None:
+        found["driver"] = driver
+    if not nvml.simulated:
+        words = (read_text("/proc/cmdline") or "").split()
+        found["cmdline"] = [word for word in words if "iommu" in word]
+    return found
+
+
+def gpu(nvml: Nvml, index: int, handle: Any) -> dict[str, Any]:
+    mode = nvml.maybe("nvmlDeviceGetMigMode", handle)
+    running = nvml.maybe("nvmlDeviceGetComputeRunningProcesses", handle)
+    links = [
+        number
+        for number in range(MOST_LINKS)
+        if nvml.maybe("nvmlDeviceGetNvLinkState", handle, number) == 1
+    ]
+    found = {
+        "index": index,
+        "uuid": nvml.maybe("nvmlDeviceGetUUID", handle),
+        "name": nvml.maybe("nvmlDeviceGetName", handle),
+        "mig": bool(mode and mode[0]),
+        "busy": None if running is None else len(running),
+        "pcie_gen_max": nvml.maybe("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "pcie_width": nvml.maybe("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "pcie_width_max": nvml.maybe("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        "nvlinks": len(links),
+    }
+    if links:
+        found["nvlink_version"] = nvml.maybe("nvmlDeviceGetNvLinkVersion", handle, links[0])
+    info = nvml.maybe("nvmlDeviceGetPciInfo", handle)
+    if info is not None:
+        said = (
+            info.busId.decode("ascii", "replace") if isinstance(info.busId, bytes) else info.busId
+        )
+        found.update(place(said))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def place(bus_id: str) -> dict[str, Any]:
+    """Return what the kernel says of the device: NUMA node, IOMMU, slot and ACS of its bridges."""
+    domain, _, rest = bus_id.lower().partition(":")
+    address = domain[-4:] + ":" + rest
+    folder = SYSFS + "/bus/pci/devices/" + address
+    found: dict[str, Any] = {"bus_id": address}
+    node = (read_text(folder + "/numa_node") or "").strip()
+    if node.isdecimal():  # -1: the firmware names none
+        found["numa_node"] = int(node)
+    kind = (read_text(folder + "/iommu_group/type") or "").strip()
+    if kind:
+        found["iommu"] = kind
+    # devices on the way from the root complex, the GPU last; behind a slot is its first function
+    way = [part for part in os.path.realpath(folder).split("/") if part.count(":") == 2]
+    slots = slot_names()
+    for device in reversed(way):
+        if device.rpartition(".")[0] in slots:
+            found["slot"] = slots[device.rpartition(".")[0]]
+            break
+    if os.path.isdir(folder):
+        found["acs"] = {bridge: acs(bridge) for bridge in way[:-1]}
+    return found
+
+
+def slot_names() -> dict[str, str]:
+    """Return the names of the host's PCIe slots by the address behind each."""
+    folder = SYSFS + "/bus/pci/slots"
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return {}
+    return {(read_text("%s/%s/address" % (folder, name)) or "").strip(): name for name in names}
+
+
+def acs(bridge: str) -> list[str] | None:
+    """Return which redirects the bridge's Access Control Services have switched on. None if they
+    cannot be read: only root may read more than the first bytes of the configuration space."""
+    try:
+        with open(SYSFS + "/bus/pci/devices/" + bridge + "/config", "rb") as file:
+            space = file.read(4096)
+    except OSError:
+        return None
+    if len(space) <= 0x100:
+        return None
+    at, seen = 0x100, 0
+    while at and seen < 64 and at + 8 <= len(space):
+        header = int.from_bytes(space[at : at + 4], "little")
+        if header & 0xFFFF == ACS_CAPABILITY:
+            control = int.from_bytes(space[at + 6 : at + 8], "little")
+            return [word for bit, word in REDIRECTS.items() if control >> bit & 1]
+        at, seen = header >> 20, seen + 1
+    return []
+
+
+def pairs(nvml: Nvml, handles: list[Any]) -> list[dict[str, Any]]:
+    found = []
+    for a, one in enumerate(handles):
+        for b in range(a + 1, len(handles)):
+            pair: dict[str, Any] = {"a": a, "b": b}
+            level = nvml.maybe("nvmlDeviceGetTopologyCommonAncestor", one, handles[b])
+            if level in ANCESTORS:
+                pair["ancestor"] = ANCESTORS[level]
+            for name, capability in P2P_CAPABILITIES:
+                status = nvml.maybe("nvmlDeviceGetP2PStatus", one, handles[b], capability)
+                if status in P2P:
+                    pair[name] = P2P[status]
+            found.append(pair)
+    return found

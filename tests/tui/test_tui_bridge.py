@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -42,6 +43,9 @@ def test_a_reading_is_one_frame_with_the_elapsed_times(drive: Any) -> None:
         await d.pilot.pause()
         assert len(sent) == 2
         assert ticked == [True]
+        # the next one after that brings the clock with it, although it may be a little late
+        loop, clock = asyncio.get_running_loop(), d.app.main.bridge._clock
+        assert clock.when() - loop.time() > bridge.CLOCK_PERIOD_S
 
     drive(scenario, stage="ready")
 

@@ -95,9 +95,12 @@ class Bridge:
             self._soon = self._loop.call_later(RETRY_S, self._flush, context=self._context)
             return
         changed, self._changed = frozenset(self._changed), set()
-        ticks = changed >= READING and self._loop.time() - self._last_tick_s >= 0.9 * CLOCK_PERIOD_S
+        ticks = False
+        if changed >= READING:
+            ticks = self._loop.time() - self._last_tick_s >= 0.9 * CLOCK_PERIOD_S
+            self._wind(CLOCK_PERIOD_S + CLOCK_LATE_S)  # the next reading brings the clock with it
         if ticks:
-            self._ticked(CLOCK_PERIOD_S + CLOCK_LATE_S)
+            self._ticked()
         with self.viewer.app.one_frame():
             self._draw(self.viewer.show, self.session.state, changed)
             if ticks:
@@ -127,21 +130,20 @@ class Bridge:
 
     def _tick(self) -> None:
         """Draw ages and elapsed times, because no reading has come with which they are drawn."""
+        self._wind(CLOCK_PERIOD_S)
         if self._behind():
-            self._wind(CLOCK_PERIOD_S)
             return
-        self._ticked(CLOCK_PERIOD_S)
+        self._ticked()
         with self.viewer.app.one_frame():
             self._draw(self.viewer.tick, self.session.state)
 
-    def _ticked(self, next_s: float) -> None:
-        """Note that ages and elapsed times are drawn now. They are drawn again in `next_s` seconds,
-        unless a reading is drawn before."""
+    def _ticked(self) -> None:
+        """Note that ages and elapsed times are drawn now."""
         self._last_tick_s = self._loop.time()
         self.session.gpu.guard.screen_drawn()  # a dead terminal must not keep GPU settings in force
-        self._wind(next_s)
 
     def _wind(self, next_s: float) -> None:
+        """Draw ages and elapsed times in `next_s` seconds, unless a reading is drawn before."""
         if self._clock is not None:
             self._clock.cancel()
         self._clock = self._loop.call_later(next_s, self._tick, context=self._context)

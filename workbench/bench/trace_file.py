@@ -120,6 +120,8 @@ def read(path: str | Path, first: int | None = None) -> Trace:
 
 def _trace(path: Path, form: str, rows: Sequence[_Row], prompts: _Prompts, empty: int) -> Trace:
     begin_s = rows[0].at_s
+    for row in rows:
+        prompts.note(row)
     requests = tuple(
         f"[{round(row.at_s - begin_s, 6)},{row.output_tokens},{prompts.blocks_of(row)}]"
         for row in rows
@@ -411,40 +413,64 @@ class _BlockNumbers:
 
 class _Prompts:
     """Writes the blocks of all prompts, and counts the tokens that a prefix cache without limit
-    would reuse: those of the blocks, from the first one on, that earlier prompts began with too."""
+    would reuse: those of the blocks, from the first one on, that earlier prompts began with too.
+
+    Blocks that follow each other in every prompt are written as one, under the number of the first:
+    then the text of a prompt has no seams within what no two prompts share in part."""
 
     def __init__(self, block_tokens: int, numbers: _BlockNumbers) -> None:
         self._block_tokens, self._numbers = block_tokens, numbers
         self._after: dict[int, int] = {}  # node of a prefix, by the node before and its last block
         self._longest = [0]  # tokens of the last block of each node, in the longest prompt
+        self._branches = bytearray(1)  # 2 for a node that prompts go on from in different ways
         self.reused_tokens = 0
 
-    def blocks_of(self, row: _Row) -> str:
-        """Return the prompt of a row as JSON: block numbers and lengths in turn."""
+    def note(self, row: _Row) -> None:
+        """Take the prompt of a row, which came after those before."""
         left = row.input_tokens
-        parts: list[str] = []
         node = 0
         cached = True
         for number in row.hashes:
             tokens = min(left, self._block_tokens)
             left -= tokens
             node, cached = self._step(node, number, tokens, cached)
-            parts.append(f"{number},{tokens}")
+
+    def blocks_of(self, row: _Row) -> str:
+        """Return the prompt of a row as JSON: block numbers and lengths in turn. All rows have been
+        noted."""
+        left = row.input_tokens
+        parts: list[tuple[int, int]] = []
+        node = 0
+        for number in row.hashes:
+            tokens = min(left, self._block_tokens)
+            left -= tokens
+            if parts and self._branches[node] < 2:
+                first, so_far = parts[-1]
+                parts[-1] = first, so_far + tokens
+            else:
+                parts.append((number, tokens))
+            node = self._after[_key(node, number)]
         if left:
-            parts.append(f"{self._numbers.new()},{left}")
-        return f"[{','.join(parts)}]"
+            parts.append((self._numbers.new(), left))
+        return f"[{','.join(f'{number},{tokens}' for number, tokens in parts)}]"
 
     def _step(self, node: int, number: int, tokens: int, cached: bool) -> tuple[int, bool]:
         """Go on from a prefix (`node`) by one block. Return the longer prefix, and whether all of it
         was in earlier prompts."""
-        key = (node << 40) + number
-        known = self._after.get(key)
+        known = self._after.get(_key(node, number))
         if known is None:
-            self._after[key] = known = len(self._longest)
+            known = len(self._longest)
+            self._after[_key(node, number)] = known
             self._longest.append(tokens)
+            self._branches.append(0)
+            self._branches[node] = min(2, self._branches[node] + 1)
             return known, False
         had = self._longest[known]
         self._longest[known] = max(had, tokens)
         if cached:
             self.reused_tokens += min(had, tokens)
         return known, cached and tokens <= had
+
+
+def _key(node: int, number: int) -> int:
+    return (node << 40) + number

@@ -112,14 +112,15 @@ def test_only_blocks_from_the_first_one_on_are_reused(tmp_path: Path) -> None:
     assert found.reuse == pytest.approx(reused / (1124 + 1300 + 1224 + 900), abs=1e-6)
     assert found.input_tokens == 1137 and found.output_tokens == 145
     blocks = trace_load(found.requests).blocks
-    assert blocks(0) == [(0, 512), (1, 512), (2, 100)] and blocks(2) == [*blocks(0)[:2], (2, 200)]
+    # one block from where the second leaves them; the shorter text is the beginning of the longer
+    assert blocks(0) == [(0, 512), (1, 612)] and blocks(2) == [(0, 512), (1, 712)]
 
 
 @pytest.mark.parametrize(
     ("rows", "blocks"),
     [
-        ([(100, [1, 2, 3, 4, 5, 6, 7])], [16, 16, 16, 16, 16, 16, 4]),
-        ([(100, [1, 2, 3, 4, 5, 6])], [16, 16, 16, 16, 16, 16, 4]),  # of full blocks only
+        ([(100, [1, 2, 3, 4, 5, 6, 7]), (32, [1, 9])], [16, 84]),
+        ([(100, [1, 2, 3, 4, 5, 6]), (32, [1, 9])], [16, 80, 4]),  # of full blocks only
         ([(600, [1])], [512, 88]),
         ([(30, [10**30]), (600, [10**30, 2])], [30]),
     ],

@@ -17,7 +17,8 @@ from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 from textual.strip import Strip
 
 from workbench.tui import shown_frame
-from workbench.tui.textual_private import frames_waiting, part_of, run_bindings
+from workbench.tui.shown_frame import part_of
+from workbench.tui.textual_private import frames_waiting, run_bindings
 
 
 def test_the_writer_queue_is_where_the_guard_looks() -> None:

@@ -114,7 +114,11 @@ class _Ring:
         """Make `slot` the newest time slot. Remove old values from it and from the slots between it
         and the previous newest one."""
         self.last_at = -1
-        if self.last < 0 or slot - self.last >= self.slots:
+        if slot == self.last + 1 and self.last >= 0:
+            at = (slot - self.origin) % self.slots
+            if at < len(self.sums):
+                self.sums[at] = self.counts[at] = 0
+        elif self.last < 0 or slot - self.last >= self.slots:
             self.origin = slot
             del self.sums[:], self.counts[:]
         else:
@@ -213,7 +217,10 @@ class Series:
         """
         end = (int(end_unix_s // cell_s) + 1) * cell_s
         start = end - cell_s * count
-        ring = next(r for r in reversed(self._rings) if cell_s % r.slot_s == 0)
+        fine, middle, coarse = self._rings
+        ring = middle if cell_s % middle.slot_s == 0 else fine
+        if cell_s % coarse.slot_s == 0:
+            ring = coarse
         if ring.covers(start):
             return ring.means(start, cell_s, count)
         return [self._mean(cell, cell_s) for cell in range(start, end, cell_s)]

@@ -16,9 +16,9 @@ import contextlib
 import json
 import posixpath
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench import __version__
 from workbench.hosts import detached_process
@@ -54,6 +54,9 @@ from workbench.server.launchers import launcher
 from workbench.server.log_lines import LogMatch, LogRing
 from workbench.server.run_directory import RANK_ENDS, RUN_ID, RunRecord, decode_record, new_run_id
 from workbench.server.watched_run import UNHEALTHY_AFTER, WatchedRun
+
+_First = TypeVar("_First")
+_Second = TypeVar("_Second")
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -597,7 +600,11 @@ class Supervisor:
 
     async def _watch_live_runs(self) -> None:
         while live := [run for run in self._runs.values() if not run.settled]:
-            log_grew = await asyncio.gather(*(self._update_or_mark_unknown(run) for run in live))
+            if len(live) == 1:  # a task costs more than what it does here
+                log_grew = [await self._update_or_mark_unknown(live[0])]
+            else:
+                every = (self._update_or_mark_unknown(run) for run in live)
+                log_grew = await asyncio.gather(*every)
             starting = any(run.pace in (ServerState.STARTING, ServerState.STOPPING) for run in live)
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
             quiet_s = _STARTING_S if starting else _READY_S
@@ -624,7 +631,7 @@ class Supervisor:
         return grew
 
     async def _update(self, run: WatchedRun) -> bool:
-        alive, grew = await asyncio.gather(
+        alive, grew = await self._both(
             self._alive(run), log_reading.read_new(self.host, run, self._emit)
         )
         every_s = _FULL_READ_S.get(run.pace, _FULL_READ_ELSE_S)
@@ -648,10 +655,24 @@ class Supervisor:
             return False  # unknown: a full reading is needed
         process = detached_process.DetachedProcess(pid, pid, start_time)
         return all(
-            await asyncio.gather(
+            await self._both(
                 detached_process.alive(self.host, process), launched_runs.is_current(self.host, run)
             )
         )
+
+    async def _both(
+        self, first: Coroutine[Any, Any, _First], second: Coroutine[Any, Any, _Second]
+    ) -> tuple[_First, _Second]:
+        """Return the results of two questions to the host, asked at the same time if it is far."""
+        if not self.host.is_local:
+            both: tuple[_First, _Second] = await asyncio.gather(first, second)
+            return both
+        try:
+            answer = await first
+        except BaseException:
+            second.close()
+            raise
+        return answer, await second
 
     async def _has_changed(self, run: WatchedRun) -> bool:
         """Return False if the run's files and processes are on this machine, and are the same as at

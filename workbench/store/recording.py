@@ -26,6 +26,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -346,6 +347,7 @@ def _time(value: Any) -> float | None:
     return None if found is None else float(found)
 
 
+@lru_cache(maxsize=512)
 def rounded(name: str, value: float) -> float | int:
     """Return the value of the metric `name`, rounded to as many digits as a graph can show. Memory
     is rounded to MiB."""

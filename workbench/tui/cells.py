@@ -20,6 +20,7 @@ from textual.widget import Widget
 
 from workbench.model.untrusted_text import clean
 from workbench.tui.glyphs import ASCII, G, plain
+from workbench.tui.shown_frame import ONE_CELL, part_of
 from workbench.tui.textual_private import send_cells
 from workbench.tui.theme import style
 
@@ -307,7 +308,7 @@ class Painted(Widget):
             if spans:
                 self._strips.pop(y, None)
                 regions += [Region(start, y, end - start, 1) for start, end in spans]
-        if regions and not (self._is_mounted and send_cells(self, regions, self._strip)):
+        if regions and not (self._is_mounted and send_cells(self, regions, self._cells_in)):
             self.refresh(*regions)
 
     def draw_anew(self) -> None:
@@ -321,6 +322,19 @@ class Painted(Widget):
         if len(self._painted) != self.content_size.height:
             self.repaint()
         return self._strip(y)
+
+    def _cells_in(self, region: Region) -> list[Segment]:
+        """Return the cells of a region that is one row high."""
+        start, end, at = region.x, region.right, 0
+        found: list[Segment] = []
+        for text, role in self._painted[region.y]:
+            if not text.isascii() and not ONE_CELL.fullmatch(text) and cell_len(text) != len(text):
+                return list(part_of(self._strip(region.y), start, end))
+            piece = text[max(0, start - at) : max(0, end - at)]
+            if piece:
+                found.append(Segment(piece, style(role, self.GROUND)))
+            at += len(text)
+        return found
 
     def _strip(self, y: int) -> Strip:
         width = self.content_size.width

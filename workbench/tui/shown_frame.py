@@ -7,14 +7,27 @@ has a tenth of that.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-Piece = tuple[int, int, Strip]  # column, row, cells
+
+class Cells:
+    """Cells of a row as segments. A Strip would make seven caches beside them."""
+
+    __slots__ = ("cell_length", "segments")
+
+    def __init__(self, segments: list[Segment], cell_length: int) -> None:
+        self.segments, self.cell_length = segments, cell_length
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.segments)
+
+
+Piece = tuple[int, int, Strip | Cells]  # column, row, cells
 Cell = tuple[str, Style]  # text, look; the second cell of a wide character has the text ""
 
 # A move of the cursor and a new style take about as many bytes as this number of equal cells.
@@ -27,14 +40,14 @@ _MOST_PIECES = 60
 ONE_CELL = re.compile(r"[ -~\xa0-\xac\xae-\xff\u2500-\u259f\u2800-\u28ff]*")
 
 
-def part_of(strip: Strip, start: int, end: int) -> Strip:
+def part_of(strip: Strip | Cells, start: int, end: int) -> Strip:
     """Return a strip with the cells from `start` to `end` of `strip`. Unlike Textual's `Strip.crop`
     it does not cache the result, which saves 4 MB for the lines of a log."""
     pieces: list[Segment] = []
     at = 0
     for text, style, _ in strip:
         if not (text.isascii() or ONE_CELL.fullmatch(text)) and cell_len(text) != len(text):
-            return strip.crop(start, end)
+            return Strip(strip).crop(start, end)
         piece = text[max(0, start - at) : max(0, end - at)]
         if piece:
             pieces.append(Segment(piece, style))
@@ -50,7 +63,7 @@ class ShownFrame:
     def __init__(self) -> None:
         self._rows: list[Strip] | None = None
         # For each row, the pieces that were sent after it, by (column, cells); the newest are last.
-        self._pieces: dict[int, dict[tuple[int, int], Strip]] = {}
+        self._pieces: dict[int, dict[tuple[int, int], Strip | Cells]] = {}
 
     def forget(self) -> None:
         """Forget what the terminal shows, because it may have changed by itself."""
@@ -117,14 +130,14 @@ class ShownFrame:
             rows[y] = _replaced(rows[y], column, strip)
 
 
-def _replaced(row: Strip, column: int, strip: Strip) -> Strip:
+def _replaced(row: Strip, column: int, strip: Strip | Cells) -> Strip:
     """Return the row with `strip` in place of the cells from `column` on."""
     left = part_of(row, 0, column)
     right = part_of(row, column + strip.cell_length, row.cell_length)
     return Strip([*left, *strip, *right], left.cell_length + strip.cell_length + right.cell_length)
 
 
-def _spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
+def _spans(old: Strip, new: Strip | Cells) -> list[tuple[int, int]]:
     """Return the spans of cells, as (start, end), in which two rows of the same length differ.
     Spans with a small gap between them are joined."""
     if old is new:
@@ -148,7 +161,7 @@ def _spans(old: Strip, new: Strip) -> list[tuple[int, int]]:
     return spans
 
 
-def _cells(strip: Strip) -> list[Cell]:
+def _cells(strip: Strip | Cells) -> list[Cell]:
     """Return the cells of a row."""
     cells: list[Cell] = []
     for text, style, control in strip:

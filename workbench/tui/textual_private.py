@@ -15,10 +15,11 @@ from textual.app import App
 from textual.strip import Strip
 
 from workbench.tui.ansi_text import rendered
-from workbench.tui.shown_frame import Piece, ShownFrame, part_of
+from workbench.tui.shown_frame import Cells, Piece, ShownFrame
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.segment import Segment
     from textual.driver import Driver
     from textual.geometry import Region
     from textual.screen import Screen
@@ -190,8 +191,11 @@ def looks_of(widget: Widget) -> object:
     return widget.outer_size, widget.content_offset, widget.background_colors, widget.app.theme
 
 
-def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], Strip]) -> bool:
-    """Send the cells of `widget` in `regions` to the terminal now. If the widget is covered, hidden
+def send_cells(
+    widget: Widget, regions: list[Region], cells_in: Callable[[Region], list[Segment]]
+) -> bool:
+    """Send the cells of `widget` in `regions` to the terminal now. `cells_in` returns those of a
+    region, which is one row high. If the widget is covered, hidden
     or about to change its position, send nothing and return False, because Textual must draw the
     widget.
 
@@ -215,12 +219,12 @@ def send_cells(widget: Widget, regions: list[Region], strip_at: Callable[[int], 
     left, top = widget.content_region.offset
     filters = widget.get_line_filters()
     background = widget.background_colors[1]
-    pieces = []
+    pieces: list[Piece] = []
     for region in regions:
-        strip = part_of(strip_at(region.y), region.x, region.right)
+        cells = cells_in(region)
         for line_filter in filters:
-            strip = strip.apply_filter(line_filter, background)
-        pieces.append((left + region.x, top + region.y, strip))
+            cells = line_filter.apply(cells, background)
+        pieces.append((left + region.x, top + region.y, Cells(cells, region.width)))
     widget._styles_cache.set_dirty(*regions)  # the compositor's cache of these rows is out of date
     app.send(pieces)
     return True

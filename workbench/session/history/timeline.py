@@ -6,6 +6,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from workbench.model.timeline import CLIENT_TOK_S, ENGINE, Event, EventKind, History, Pace
@@ -80,9 +82,9 @@ class Timeline:
         now = time.time()
         seconds = self._pace.seconds(now, self._telemetry.interval_s or 1.0)
         fields = (*READINGS, *MORE_GPU_FIELDS)
-        values: dict[Key, float | None] = {
-            (gpu.index, name): getattr(gpu, name) for gpu in telemetry.gpus for name in fields
-        }
+        values: dict[Key, float | None] = {}
+        for gpu in telemetry.gpus:
+            values.update(zip(_keys(gpu.index, fields), _values(fields)(gpu), strict=True))
         values.update(_locks(self._core.state))
         self._add(values, seconds)
         for event in self._events.in_reading(telemetry, now):
@@ -125,6 +127,16 @@ class Timeline:
         if self.history.add_event(event):
             for hear in self.on_event:
                 hear(event)
+
+
+@cache
+def _keys(gpu: int, fields: tuple[str, ...]) -> tuple[Key, ...]:
+    return tuple((gpu, name) for name in fields)
+
+
+@cache
+def _values(fields: tuple[str, ...]) -> attrgetter[tuple[float | None, ...]]:
+    return attrgetter(*fields)
 
 
 def _locks(state: SessionState) -> Iterator[tuple[Key, float | None]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
 HEADED = (VRAM, TEMPERATURE)  # the values that come first in the header
 METER_CELLS = 8
+_arranged = lru_cache(maxsize=8)(arrange)  # asked with each reading
 FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes on without values
 
 
@@ -148,8 +150,8 @@ class GpuStrip(Painted):
             self._engine_rows = self._engine_height(row_columns(width), height)
             return self._elsewhere + len(self._nothing(telemetry, width)) + self._engine_rows
         before = self.arranged
-        self.arranged = arrange(
-            self._groups(),
+        self.arranged = _arranged(
+            tuple(self._groups()),
             width,
             most_rows(height),
             unfolded=True if self.unfolded is None and _unlike(telemetry) else self.unfolded,
@@ -540,14 +542,18 @@ class GpuStrip(Painted):
         window: Window,
         height: int,
     ) -> Graph:
-        every = list(
-            zip(*(self._cells(s.index, metric.field, window) for s in samples), strict=True)
-        )
-        known = [[v for v in cell if v is not None] for cell in every]
-        if height > 1:
-            values = [max(cell, default=None) for cell in known]
-        else:
-            values = [sum(cell) / len(cell) if cell else None for cell in known]
+        values: list[float | None] = []
+        low: list[float | None] = []
+        for cell in zip(
+            *(self._cells(s.index, metric.field, window) for s in samples), strict=True
+        ):
+            known = [v for v in cell if v is not None]
+            if not known:
+                values.append(None)
+                low.append(None)
+                continue
+            values.append(max(known) if height > 1 else sum(known) / len(known))
+            low.append(min(known))
         label, value, note = group_text(metric, [metric.value(s) for s in samples], height)
         lines: tuple[list[float | None], ...] = ()
         if self.arranged is not None and self.arranged.stacked:
@@ -560,7 +566,7 @@ class GpuStrip(Painted):
             metric.top(info),
             metric.floor,
             lines=lines,
-            low=[min(cell, default=None) for cell in known],
+            low=low,
             note=note,
             role=self._spark_role(metric),
             value_role=self._value_role(metric, *(s.index for s in samples)),

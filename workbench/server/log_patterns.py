@@ -328,7 +328,8 @@ _TRACEBACK = re.compile(
     r"exception"
 )
 _PLAIN_ERROR = re.compile(
-    r"^(?:[\w./-]+(?: [a-z]+)?: )?(?:fatal )?error: "
+    r"^(?:[\w./-]+(?: [a-z]+)?: )?(?:fatal )?error: |^s\w+: fatal: "  # srun, sbatch, slurmd
+    r"|^(?:docker: )?Error response from daemon: "
     r"|^(?:\S+: )?(?:(?:line )?\d+: )?\S+: (?:command )?not found$"
     r"|^Fatal Python error|^Segmentation fault|^Killed$|^terminate called|^Bus error"
     r"|^Illegal instruction|: No such file or directory$"

@@ -361,6 +361,42 @@ def test_the_lines_that_the_write_ups_name(line: str, code: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "codes"),
+    [  # of public threads: each was explained wrongly, or by something that only followed from it
+        ("error loading model: unknown (magic, version) combination: 46554747", ["gguf-version"]),
+        ("ValueError: could not broadcast input array from shape (944,) into", ["graph-buffer"]),
+        ("TypeError: check() missing 1 required positional argument: 'text'", ["error-engine"]),
+        (
+            "RuntimeError: CUDA error: an illegal instruction was encountered",
+            ["cuda-illegal-instruction"],
+        ),
+        ("ImportError: libtorch.so.1: undefined symbol: nvrtcGetLog", ["cuda-library-missing"]),
+        ("n:1 [7] init.cc:1 NCCL WARN Cuda failure 'initialization error'", ["nccl-cuda-error"]),
+        ("CUDA error: invalid argument", ["ggml-cuda-error"]),
+        ("RuntimeError: CUDA error: invalid argument", ["cuda-argument"]),
+        ("srun: fatal: SLURM_MEM_PER_CPU and SLURM_MEM_PER_NODE exclude", ["error-slurm"]),
+        (
+            "docker: Error response from daemon: Unknown runtime specified nvidia.",
+            ["container-no-gpu"],
+        ),
+        ("NCCL INFO Connected all rings", []),
+    ],
+)
+def test_lines_that_were_explained_wrongly(line: str, codes: list[str]) -> None:
+    assert [one.code.removeprefix("log.") for one in match([line])][:1] == codes
+
+
+def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
+    text = [
+        "w:1:2 [7] socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<5>",
+        "w:1:2 [3] init.cc:1077 NCCL WARN Cuda failure 'initialization error'",
+    ]
+    found = by_severity(match(text))
+    assert [one.code for one in found] == ["log.nccl-cuda-error", "log.nccl-connection"]
+    assert first_error(text) == plain(text[1])
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "(EngineCore pid=1) ERROR 11-21 00:30:10 [core.py:402]     raise ValueError('CUDA out of "

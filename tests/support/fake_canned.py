@@ -17,8 +17,11 @@ from workbench.model.bench import (
     MetricChange,
 )
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.series_state import SeriesState
 from workbench.model.setting_records import GuardView
-from workbench.model.sweep import Sweep, SweepPoint
+from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec
+from workbench.model.tune import TUNE, LeftOut, TuneCandidate, TuneLimits, TuneSpec
+from workbench.model.tune_standings import label_of
 
 NOW = 1_795_000_000.0  # a fixed wall clock for what is drawn from Unix times
 
@@ -229,4 +232,85 @@ def canned_sweep(done: int = 7, *, state: str | None = None) -> Sweep:
         knee,
         True,
         None if over else (7 - done) * 31.0,
+    )
+
+
+# a tune of output tok/s: the race in two blocks, and its final
+SPECULATION = (
+    'speculative-config={"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":4}'
+)
+_RACE = (  # the changes of a server, its tok/s in the first block, and why it is out
+    ((), 2431.0, None),
+    (("max-num-seqs=64",), 3105.0, None),
+    (("max-num-batched-tokens=8192",), 2518.0, None),
+    ((SPECULATION,), 2102.0, None),
+    (("kv-cache-dtype=fp8",), 2490.0, "infeasible: ttft<=500@p95: 91.2 % of the requests kept it"),
+    (("attention-backend=FLASHINFER",), None, "not started: the server is failed (exit code 1)"),
+)
+_LOG = (
+    "1: kv-cache-dtype=fp8: out, infeasible: ttft<=500@p95: 91.2 % of the requests kept it",
+    "1: attention-backend=FLASHINFER: out, not started: the server is failed (exit code 1)",
+    "1: max-num-seqs=64: place 1 with +27.7 % against the start preset in one start; goes on",
+    "1: max-num-batched-tokens=8192: place 2 with +3.6 % against the start preset in one start; "
+    "out, too far behind for chance",
+    "1: speculative-config={ngram,3,4}: place 3 with -13.5 % against the start preset in one start; "
+    "out, too far behind for chance",
+)
+_FINAL = "max-num-seqs=64: leads the race, with +27.4 %, and meets the start preset in the final"
+
+
+def tune_spec() -> TuneSpec:
+    reasons = (
+        "40 of the requests wait",
+        "fewer steps for prompts",
+        "guessed tokens",
+        "half the KV",
+    )
+    candidates = tuple(
+        TuneCandidate(entry, reason)
+        for (entry, _, _), reason in zip(_RACE[1:], (*reasons, "kernels differ"), strict=True)
+    )
+    left_out = (
+        LeftOut("tensor-parallel-size=4", "it does not fit: the model has 6 heads"),
+        LeftOut("memory clocks", "a lock can lower other clocks of the GPU unseen"),
+        LeftOut("async-scheduling=true", "no room in 24 starts; --starts allows more"),
+        LeftOut("performance-mode=throughput", "no room in 24 starts; --starts allows more"),
+    )
+    limits = TuneLimits("ttft<=500@p95", 400.0, 83.0)
+    return TuneSpec("tok_s", 24, candidates, left_out, limits)
+
+
+def canned_tune(*, over: bool = False, number: int = 5) -> Sweep:
+    """Return a tune whose race is in its second block, or one that has ended with a gain."""
+    points = []
+    for place, (entry, tok_s, error) in enumerate(_RACE):
+        state = PointState.FAILED if tok_s is None else PointState.DONE
+        point = SweepPoint(label_of(1, entry), None, state, (70 + place,), tok_s, error=error)
+        points.append(replace(point, result_ids=()) if tok_s is None else point)
+    points.append(SweepPoint("2: start", None, PointState.DONE, (76,), 2440.0))
+    best = SweepPoint("2: max-num-seqs=64", None, PointState.MEASURING)
+    if over:
+        best = replace(best, state=PointState.DONE, result_ids=(77,), tok_s=3101.0)
+    points.append(best)
+    found = (
+        "+15.4 % (at least +13.7 %) output tok/s with max-num-seqs=64; quality not measured; "
+        "14 starts, 21 min"
+    )
+    wrote = "wrote the preset tuned-5 (/presets/tuned-5.toml): `workbench presets apply tuned-5`"
+    return Sweep(
+        id=number,
+        unix_s=NOW,
+        host="four-pcie",
+        kind=TUNE,
+        name="tune of output tok/s",
+        unit="",
+        points=tuple(points),
+        state=SeriesState.DONE if over else SeriesState.RUNNING,
+        knee_text=found if over else "",
+        simulated=True,
+        left_s=None if over else 512.0,
+        notes=(*_LOG, _FINAL, wrote) if over else _LOG,
+        experiment_id=7 if over else None,
+        confirmed=True if over else None,
+        spec=SweepSpec((), runs=2, pairs=5, tune=tune_spec()),
     )

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from support.fake_canned import NOW, canned_experiment, canned_sweep, guard
+from support.fake_canned import (
+    NOW,
+    canned_experiment,
+    canned_sweep,
+    canned_tune,
+    guard,
+    tune_spec,
+)
 
 from workbench.model.experiment import Arm, Experiment
 from workbench.model.setting_records import (
@@ -18,7 +25,9 @@ from workbench.model.setting_records import (
     SettingsReport,
 )
 from workbench.model.settings import GpuSettings
-from workbench.model.sweep import Sweep
+from workbench.model.sweep import Sweep, SweepSpec
+from workbench.model.tune import TuneCost
+from workbench.session.series.sweep_parts import PlannedSweep
 
 SUDOERS = "you ALL=(root) NOPASSWD: /usr/bin/nvidia-smi -i GPU-0000 -pl 500"
 
@@ -185,6 +194,24 @@ class FakeMeasuring:
     async def flag_sweep(self, flags: Mapping[str, Sequence[str]], **options: Any) -> Sweep:
         self._called("flag_sweep", {k: list(v) for k, v in flags.items()}, options)
         return self._swept()
+
+    async def plan_tune(self, goal: str, limits: str, **options: Any) -> PlannedSweep:
+        self._called("plan_tune", goal, limits, options)
+        spec = SweepSpec((), pairs=5, tune=tune_spec())
+        made = canned_tune()
+        return PlannedSweep(made.kind, made.name, "", (), spec, lambda progress: None)
+
+    def tune_cost(self, planned: PlannedSweep) -> TuneCost:
+        return TuneCost(18, 5, self.tune_load({}), 1260.0, 0.62)
+
+    def tune_load(self, shape: Mapping[str, Any]) -> str:
+        return "128 requests, 16 requests at a time, of 1024 prompt and 128 output tokens"
+
+    async def run_tune(self, planned: PlannedSweep) -> Sweep:
+        self._called("run_tune", planned.name)
+        made = canned_tune()
+        self.push(sweep=made)
+        return made
 
     def _swept(self) -> Sweep:
         made = canned_sweep(4)

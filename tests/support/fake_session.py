@@ -17,6 +17,7 @@ from support.fake_canned import (
     canned_experiment,
     canned_result,
     canned_sweep,
+    canned_tune,
     guard,
 )
 from support.fake_measuring import FakeMeasuring
@@ -278,7 +279,7 @@ PARTS = {
     "advisor": "of_result=advice_on",
     "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep "
     "resume=resume_sweep"
-    " cancel=cancel_sweep check_flags=check_swept_flags",
+    " cancel=cancel_sweep check_flags=check_swept_flags plan_tune tune_cost tune_load run_tune",
     "memory": "read_activity last_form keep_form",
     "hosts": "known=known_hosts add=add_host",
 }
@@ -882,4 +883,8 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
         session.push(sweep=canned_sweep(4))
     if stage == "swept":
         session.push(sweep=canned_sweep())
+    if stage == "tuning":
+        session.push(sweep=canned_tune())
+    if stage == "tuned":
+        session.push(sweep=canned_tune(over=True), experiment=canned_experiment())
     return session

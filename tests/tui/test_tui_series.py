@@ -39,6 +39,10 @@ PAGES = [
     ("how-sure", "compare", "X"),
     ("experiment-form", "compare", "X down down down enter"),
     ("sweep-form", "ready", "S"),
+    ("tune", "tuning", "N"),
+    ("tuned", "tuned", "N"),
+    ("tune-form", "ready", "N"),
+    ("tune-plan", "ready", "N enter"),
     ("bench-form", "ready", "b"),
     ("gpu-settings", "altered", "g"),
     ("result", "compare", "4 enter"),
@@ -600,3 +604,41 @@ def test_an_arm_may_name_gpu_settings() -> None:
         gpu=GpuSettings(persistence=False, power_limit_w=400.0, gpu_clocks=ClockRange(210, 1755))
     )
     assert isinstance(Wanted(Arm(), Arm(), {}), tuple)
+
+
+# tunes
+def test_a_tune_shows_its_plan_before_it_asks_and_then_the_race(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("N", "tab", *"temp<=83", "enter")
+        await d.until(lambda: "5 candidates" in d.text)
+        (planned,) = [call for call in d.session.calls if call[0] == "plan_tune"]
+        assert planned[:3] == ("plan_tune", "tok_s", "temp<=83") and planned[3]["starts"] == 30
+        assert not any(call[0] == "run_tune" for call in d.session.calls)
+        await d.press("end", "y")
+        await d.until(lambda: "Tune 5" in d.text and "max-num-seqs=64" in d.text)
+        assert d.session.calls[-1][0] == "run_tune"
+        await d.press("K")
+        await d.until(lambda: d.session.calls[-1][0] == "cancel_sweep")
+
+    drive(scenario, stage="ready")
+
+
+def test_a_tune_that_cannot_be_planned_is_said_in_the_form(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.fail["plan_tune"] = InputError("there is no candidate for this plan")
+        await d.press("N", "enter")
+        await d.until(lambda: "there is no candidate" in d.text)
+        await d.press("tab", *"kld", "enter")
+        await d.until(lambda: "limits: SLO:" in d.text or "limits: a limit" in d.text)
+
+    drive(scenario, stage="ready")
+
+
+def test_sweep_and_tune_keys_both_show_the_tune_that_ran_last(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        for key in "SN":
+            await d.press(key)
+            await d.until(lambda: "at least +13.7 %" in d.text)
+            await d.press("escape")
+
+    drive(scenario, stage="tuned")

@@ -4,12 +4,12 @@ in pairs of fresh starts."""
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.experiment_text import UNKNOWN_DURATION, duration, report_progress
+from workbench.cli.experiment_text import report_progress
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit_or_say, note
@@ -27,12 +27,14 @@ from workbench.cli.shared_options import (
     YES,
 )
 from workbench.cli.stop_signals import cancelled_by_signals
-from workbench.cli.sweeps import SWEEP_ID, print_sweep, report_points, stored_sweep
+from workbench.cli.sweeps import SWEEP_ID, report_points, stored_sweep
 from workbench.model.errors import InputError
-from workbench.model.tune import TUNE, goal_called
+from workbench.model.tune import TUNE
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
     from workbench.model.sweep import Sweep
+    from workbench.model.tune import TuneCost
     from workbench.session.series.sweep_parts import PlannedSweep
     from workbench.session.session import Session
     from workbench.session.state import SessionState
@@ -88,9 +90,10 @@ async def tune(arguments: argparse.Namespace) -> int:
             **quality_of(arguments),
             **load_of(arguments),
         )
-        lines = list(_plan_lines(session, planned))
+        cost = session.sweeps.tune_cost(planned)
+        lines = list(_plan_lines(session, planned, cost))
         if arguments.plan:
-            emit_or_say(arguments.json, _plan_json(session, planned), lines)
+            emit_or_say(arguments.json, _plan_json(session, planned, cost), lines)
             return 0
         for line in lines:
             note(line)
@@ -119,74 +122,25 @@ async def _confirm(
     )
 
 
-def _plan_lines(session: Session, planned: PlannedSweep) -> Iterator[str]:
+def _plan_lines(session: Session, planned: PlannedSweep, cost: TuneCost) -> Iterator[str]:
     """Yield lines that describe a tune before its start: candidates, what is left out, the cost."""
-    spec = planned.spec.tune
-    assert spec is not None
-    simulated = "  SIMULATED" if session.state.simulated else ""
-    yield f"goal: {goal_called(spec.goal).title}; on {session.host.name}{simulated}"
-    yield f"{len(spec.candidates)} candidates:"
-    for one in spec.candidates:
-        yield f"  {shlex.join(one.sets)}: {one.reason}"
-    if spec.left_out:
-        yield "left out:"
-    for each in spec.left_out:
-        yield f"  {each.words}: {each.reason}"
-    yield (
-        f"at most {_starts_of(planned)} starts: a race in two blocks, then the best against the "
-        f"start preset in {planned.spec.pairs} pairs of fresh starts"
-    )
-    took_s = _duration_s(session, planned)
-    if took_s is None:
-        yield UNKNOWN_DURATION
-        return
-    energy = _energy_kwh(session, took_s)
-    most = "" if energy is None else f", at most {energy:.2g} kWh by the GPUs' power limits"
-    yield f"takes about {duration(took_s)}{most}"
-
-
-def _starts_of(planned: PlannedSweep) -> int:
-    from workbench.bench.tune_race import RaceSize, kept_of
+    from workbench.report.formats.terminal import block_lines
+    from workbench.report.tune_blocks import plan_blocks
 
     assert planned.spec.tune is not None
-    count = len(planned.spec.tune.candidates)
-    return RaceSize(count, kept_of(count), planned.spec.pairs).starts
+    yield f"tune of {planned.spec.preset_id or 'the plan'} on {session.host.name}"
+    blocks = plan_blocks(planned.spec.tune, cost, simulated=session.state.simulated)
+    yield from block_lines(blocks)
 
 
-def _duration_s(session: Session, planned: PlannedSweep) -> float | None:
-    from workbench.model.experiment import Arm
-
+def _plan_json(session: Session, planned: PlannedSweep, cost: TuneCost) -> dict[str, object]:
     assert planned.spec.tune is not None
-    changed = Arm(sets=planned.spec.tune.candidates[0].sets)
-    two_pairs_s = session.experiments.estimate_s(
-        Arm(), changed, pairs=2, throw_away=False, bench=dict(planned.spec.bench)
-    )
-    return None if two_pairs_s is None else _starts_of(planned) * two_pairs_s / 4
-
-
-def _energy_kwh(session: Session, took_s: float) -> float | None:
-    """Return the most energy that the plan's GPUs can take in this time, by their power limits. None
-    if a limit is not known."""
-    from workbench.session.conditions import gpus_of
-
-    telemetry = session.state.telemetry
-    if telemetry is None:
-        return None
-    used = gpus_of(session.plans.editor.plan, telemetry.infos)
-    limits = [sample.limit_w for sample in telemetry.gpus if sample.index in used]
-    known = [limit for limit in limits if limit is not None]
-    return sum(known) * took_s / 3.6e6 if known and len(known) == len(limits) else None
-
-
-def _plan_json(session: Session, planned: PlannedSweep) -> dict[str, object]:
-    assert planned.spec.tune is not None
-    took_s = _duration_s(session, planned)
     return {
         **asdict(planned.spec.tune),
-        "pairs": planned.spec.pairs,
-        "starts_planned": _starts_of(planned),
-        "takes_s": took_s,
-        "energy_kwh_most": None if took_s is None else _energy_kwh(session, took_s),
+        "pairs": cost.pairs,
+        "starts_planned": cost.starts,
+        "takes_s": cost.took_s,
+        "energy_kwh_most": cost.energy_kwh,
         "simulated": session.state.simulated,
     }
 
@@ -219,15 +173,39 @@ async def resume_tune(arguments: argparse.Namespace) -> int:
     examples=("workbench tune show 2",),
 )
 def show_tune(arguments: argparse.Namespace) -> int:
-    print_sweep(stored_sweep(arguments, TUNE, "a tune"), arguments.json)
+    print_tune(stored_sweep(arguments, TUNE, "a tune"), arguments.json)
     return 0
 
 
 def print_tune(sweep: Sweep, as_json: bool) -> int:
     """Print the tune. Return the exit code: 0 if it is complete, whether it found something better
     or not."""
-    print_sweep(sweep, as_json)
+    emit_or_say(as_json, asdict(sweep), _tune_lines(sweep))
     return 0 if sweep.state == "done" and sweep.knee_text else 1
+
+
+def _tune_lines(sweep: Sweep) -> Iterator[str]:
+    from workbench.report.formats.terminal import block_lines
+    from workbench.report.series_blocks import sweep_blocks
+
+    simulated = "  SIMULATED" if sweep.simulated else ""
+    title = sweep.name.removeprefix("tune of ")
+    yield f"tune {sweep.id}: {title} on {sweep.host}  {sweep.state}{simulated}"
+    yield from block_lines(sweep_blocks(sweep, (), _final_of(sweep)))
+    if sweep.resumable and sweep.state != "done":
+        yield f"to resume it: {sweep.resume_command}"
+
+
+def _final_of(sweep: Sweep) -> Experiment | None:
+    """Return the experiment of the final; None before it, or if it was deleted."""
+    from workbench.store import paths
+    from workbench.store.experiments import ExperimentsDb
+
+    if sweep.experiment_id is None:
+        return None
+    with suppress(InputError):
+        return ExperimentsDb(paths.results_db()).get(sweep.experiment_id)
+    return None
 
 
 def report_decisions(

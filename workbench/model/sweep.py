@@ -129,15 +129,25 @@ class Sweep:
     def resumable(self) -> bool:
         """Whether the sweep can be resumed: its design is stored, it is not running, and at least
         one value is not yet measured."""
-        left = self.state in (SeriesState.STOPPED, SeriesState.FAILED) or any(
-            p.state != PointState.DONE for p in self.points
-        )
+        left = self.state in (SeriesState.STOPPED, SeriesState.FAILED)
+        if self.kind != TUNE:  # a candidate that failed in a tune is out
+            left = left or any(p.state != PointState.DONE for p in self.points)
         return self.spec is not None and self.state != SeriesState.RUNNING and left
 
     @property
     def finds(self) -> str:
         """What the sweep looks for among its values: "knee", or "capacity" of a search for users."""
         return "capacity" if self.kind == USERS else "knee"
+
+    @property
+    def what(self) -> str:
+        """What the sweep is, such as "sweep of max-num-seqs" or "tune of output tok/s"."""
+        return self.name if self.kind == TUNE else f"sweep of {self.name}"
+
+    @property
+    def steps(self) -> str:
+        """What the points of the sweep are called."""
+        return "starts" if self.kind == TUNE else "points"
 
     @property
     def command(self) -> str:

@@ -71,6 +71,19 @@ class TuneSpec:
     limits: TuneLimits = TuneLimits()
 
 
+@dataclass(frozen=True, slots=True)
+class TuneCost:
+    """What a tune takes. `load` has the load of each run in words. `took_s` is estimated from earlier
+    starts and benchmarks, and `energy_kwh` is the most that the GPUs' power limits allow in this
+    time; None if it is not known."""
+
+    starts: int
+    pairs: int
+    load: str
+    took_s: float | None = None
+    energy_kwh: float | None = None
+
+
 _QUANTILE_FIRST = re.compile(r"(?P<name>\w+)\s*@\s*(?P<share>p?[\d.]+%?)\s*<=\s*(?P<most>[\w.]+)")
 _OF_THE_GPUS = re.compile(r"(?P<name>power|temp)\s*<=\s*(?P<most>\d{1,6}(?:\.\d{1,3})?)\s*[WwC]?")
 

@@ -3,6 +3,7 @@ start preset, and why it left. All functions are pure and read a stored tune."""
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,23 @@ def entry_of(label: str) -> tuple[int, Entry]:
 def name_of(entry: Entry) -> str:
     """Return the changes of a server as one text: "start" for those of the start preset."""
     return shlex.join(entry) if entry else START
+
+
+def shown(entry: Entry) -> str:
+    """Return the changes of a server for a person to read: of a JSON value only the values, as in
+    "speculative-config={ngram,3,4}"."""
+    return " ".join(map(_short, entry)) if entry else START
+
+
+def _short(assignment: str) -> str:
+    name, equals, text = assignment.partition("=")
+    if not text.startswith("{"):
+        return assignment
+    try:
+        values = json.loads(text).values()
+    except ValueError:
+        return assignment
+    return f"{name}{equals}{{{','.join(map(str, values))}}}"
 
 
 def log_value(point: SweepPoint, goal: Goal) -> float | None:

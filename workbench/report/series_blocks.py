@@ -12,6 +12,7 @@ from workbench.model.experiment import Arm, Experiment
 from workbench.model.metrics import metric_title, short_title
 from workbench.model.settings import label_with_gpu, stored_value
 from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
+from workbench.model.tune import TUNE
 from workbench.report import plots
 from workbench.report.blocks import (
     SIMULATED,
@@ -26,6 +27,7 @@ from workbench.report.blocks import (
 )
 from workbench.report.format_values import NA, change, metric_number, number, setting_text
 from workbench.report.result_blocks import condition_blocks, overview, workload_facts
+from workbench.report.tune_blocks import tune_blocks
 
 _POINT_METRICS = {  # field of SweepPoint -> metric, in the order of the columns
     "slo_pct": "slo_pct",
@@ -309,13 +311,18 @@ def _runs(experiment: Experiment) -> Table:
     return Table(head, rows, frozenset({0, 1, 5, 6}))
 
 
-def sweep_blocks(sweep: Sweep, results: Sequence[BenchResult]) -> list[Block]:
-    """Return the blocks that describe a sweep. `results` are the results of its points, in order.
-    Secrets must be masked already.
+def sweep_blocks(
+    sweep: Sweep, results: Sequence[BenchResult], final: Experiment | None = None
+) -> list[Block]:
+    """Return the blocks that describe a sweep. `results` are the results of its points, in order, and
+    `final` is the experiment of a tune. Secrets must be masked already.
     """
     blocks: list[Block] = [SIMULATED] if sweep.simulated else []
-    blocks += [*found_by_sweep(sweep), *plots.sweep(sweep)]
-    blocks += [Heading("Points"), points_table(sweep), *sweep_notes(sweep)]
+    if sweep.kind == TUNE:
+        blocks += tune_blocks(sweep, final)
+    else:
+        blocks += [*found_by_sweep(sweep), *plots.sweep(sweep)]
+        blocks += [Heading("Points"), points_table(sweep), *sweep_notes(sweep)]
     return [*blocks, *_first_conditions(results, "point")] if results else blocks
 
 

@@ -267,6 +267,12 @@ SCREEN_KEYS: tuple[Key, ...] = (
         14,
     ),
     Key(
+        "N",
+        "Tune",
+        "search a configuration that serves better than the plan, and prove it: shows the plan first",
+        lambda c: c.tunes.open(),
+    ),
+    Key(
         "K",
         "Cancel",
         "cancel the benchmark, sweep, experiment or copy that is running",
@@ -483,7 +489,7 @@ FLEET_KEYS = tuple(replace(key, where="fleet") for key in _FLEET)
 
 
 # The ids of keys that run something on the host. A replay rejects them.
-_ACTING = (("screen", ("full_stop", *"sxZbgrTVXSHCO")), ("gpu", ("enter", "L")), ("log", "tdE"))
+_ACTING = (("screen", ("full_stop", *"sxZbgrTVXSNHCO")), ("gpu", ("enter", "L")), ("log", "tdE"))
 ACTING = frozenset(f"{where} {key}" for where, keys in _ACTING for key in keys)
 
 

@@ -219,7 +219,7 @@ def test_the_best_is_proven_and_the_log_says_why_the_others_left() -> None:
     log = "\n".join(found.notes)
     assert f"1: {EIGHT}: place 1 with" in log and f"{EIGHT}: leads the race" in log
     assert f"1: {ASYNC}: place 3 with -" in log
-    assert f"1: {FOUR}: place 2 with +1" in log and "further behind than chance" in log
+    assert f"1: {FOUR}: place 2 with +1" in log and "too far behind for chance" in log
     assert [one.entry for one in standings(found)][:2] == [(), (EIGHT,)]
 
 

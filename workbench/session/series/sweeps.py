@@ -33,7 +33,7 @@ from workbench.session.series.conduct import EndedEarly, Ending, conduct
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
 from workbench.session.series.sweep_progress import SweepProgress
-from workbench.session.series.tune_plan import TunePlanner
+from workbench.session.series.tune_plan import TunePlanner, load_text
 from workbench.session.series.user_capacity import (
     UserLevels,
     plan_user_capacity,
@@ -45,6 +45,7 @@ from workbench.store.sweeps import SweepStore, empty
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import SettingCommand
+    from workbench.model.tune import TuneCost
     from workbench.session.bench.measurement_lock import MeasurementLock
     from workbench.session.series.sweep_parts import PlannedSweep, SweepParts
 
@@ -210,6 +211,16 @@ class Sweeps:
             bench=bench,
         )
 
+    def tune_load(self, shape: Mapping[str, Any]) -> str:
+        """Return in words the load of each run of a tune of the plan. `shape` has fields of
+        BenchSpec."""
+        plan = self._parts.plans.editor.effective
+        return load_text(self._parts.load.spec_of(plan.preset_id, dict(shape)))
+
+    def tune_cost(self, planned: PlannedSweep) -> TuneCost:
+        """Return what a planned tune takes: starts, time and energy."""
+        return self._tunes.cost(planned)
+
     async def run_tune(self, planned: PlannedSweep) -> Sweep:
         """Carry out a planned tune, and return it when it has ended. A live selected run is stopped
         first and started again at the end."""
@@ -306,7 +317,7 @@ class Sweeps:
         progress = SweepProgress(core, self._parts.results, self.store, sweep, stop, minutes)
         progress.change()
         await progress.save()
-        what = f"sweep of {sweep.name}"
+        what = sweep.what
         with core.busy(what), servers.reserve(f"a {what}"):
             ending = await conduct(planned.design(progress))
         self._end(progress, ending, planned)

@@ -32,6 +32,7 @@ from workbench.model.tune_standings import (
     gains_now,
     label_of,
     log_value,
+    shown,
     start_breaks,
 )
 from workbench.session.series.confirmation import confirm
@@ -121,7 +122,7 @@ class Tune(FlagSweep):
         if not point.error:
             return None
         if entry:
-            return self.progress.note(f"{point.label}: out, {point.error}")
+            return self.progress.note(f"{block}: {shown(entry)}: out, {point.error}")
         broken = broken_limit(point)
         if block == 1 and not broken:
             self.progress.point(run, state=PointState.FAILED)
@@ -169,9 +170,7 @@ class Tune(FlagSweep):
             failed = entry_of(point.label)[1]
             real = point.state == PointState.FAILED and "not started" in (point.error or "")
             if real and failed and needs_more(failed, entry, engine):
-                return (
-                    f"{_NOT_TRIED}: {shlex.join(failed)} did not start, and this needs more memory"
-                )
+                return f"{_NOT_TRIED}: {shown(failed)} did not start, and this needs more memory"
         return None
 
     def _begin_second_block(self) -> None:
@@ -184,12 +183,12 @@ class Tune(FlagSweep):
         )
         for place, entry in enumerate(sorted(found, key=lambda one: -found[one]), 1):
             self.progress.note(
-                f"1: {shlex.join(entry)}: place {place} with {_percent(found[entry])} against the "
+                f"1: {shown(entry)}: place {place} with {_percent(found[entry])} against the "
                 f"start preset in one start; {_goes_on(entry, found, chosen, self._size.kept)}"
             )
         for entry in chosen:
             if entry not in found:
-                self.progress.note(f"2: {shlex.join(entry)}: joined, because each gained alone")
+                self.progress.note(f"2: {shown(entry)}: joined, because each gained alone")
         if not chosen:
             return
         entries = (START, *chosen)
@@ -273,7 +272,7 @@ class Tune(FlagSweep):
         for index, point in enumerate(self.progress.sweep.points):
             if point.state == PointState.PLANNED:
                 self.progress.point(index, state=PointState.SKIPPED, error=why)
-                skipped.append(point.label)
+                skipped.append(shown(entry_of(point.label)[1]))
         self.progress.note(f"{_NOT_TRIED}, {why}: {', '.join(skipped)}")
 
     # ---- the final
@@ -296,12 +295,12 @@ class Tune(FlagSweep):
         for entry in found:
             if entry != best and self._block_now == 2:
                 self.progress.note(
-                    f"2: {shlex.join(entry)}: out with {_percent(found[entry])} against the start "
-                    f"preset in both starts; {name} is ahead"
+                    f"2: {shown(entry)}: out with {_percent(found[entry])} against the start "
+                    f"preset in both starts; {shown(best)} is ahead"
                 )
         holds = "keeps the limits, which the start preset breaks" if breaks else "leads the race"
         self.progress.note(
-            f"{name}: {holds}, with {_percent(found[best])}, and meets the start preset in the final"
+            f"{shown(best)}: {holds}, with {_percent(found[best])}, and meets the start preset in the final"
         )
         await self.progress.save()
         self.progress.check_time(0.0)
@@ -463,7 +462,7 @@ def _goes_on(entry: Entry, found: Mapping[Entry, float], chosen: Sequence[Entry]
     if entry in chosen:
         return "behind, but by no more than chance explains: it is started once more"
     if len(chosen) < kept:
-        return "out, further behind than chance explains"
+        return "out, too far behind for chance"
     return f"out, not among the best {sum(one in found for one in chosen)}"
 
 

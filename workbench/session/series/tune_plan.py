@@ -15,6 +15,7 @@ from workbench.bench.tune_race import RaceSize
 from workbench.engines.memory_estimate import MemoryFit
 from workbench.engines.plan_context import Situation, visible_gpus
 from workbench.model import tune
+from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.findings import Level
@@ -22,8 +23,9 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import diff
 from workbench.model.secrets import mask_plan
 from workbench.model.sweep import Sweep, SweepSpec
-from workbench.model.tune import LeftOut, TuneCandidate, TuneSpec
+from workbench.model.tune import LeftOut, TuneCandidate, TuneCost, TuneSpec
 from workbench.model.tune_standings import entry_of, label_of
+from workbench.session.conditions import gpus_of
 from workbench.session.series.flag_sweep import Combination
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, with_assignments
 from workbench.session.series.sweep_parts import (
@@ -168,6 +170,35 @@ class TunePlanner(FlagSweepPlanner):
         points = [(label, None) for label in labels]
         return PlannedSweep(tune.TUNE, f"tune of {title}", "", points, spec, design)
 
+    def cost(self, planned: PlannedSweep) -> TuneCost:
+        """Return what a planned tune takes."""
+        spec = planned.spec
+        assert spec.tune is not None
+        count = len(spec.tune.candidates)
+        starts = RaceSize(count, tune_race.kept_of(count), spec.pairs).starts
+        changed = Arm(sets=spec.tune.candidates[0].sets)
+        two_pairs_s = self.parts.experiments.estimate_s(
+            Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
+        )
+        took_s = None if two_pairs_s is None else starts * two_pairs_s / 4
+        load = self.parts.load.spec_of(spec.preset_id, dict(spec.bench))
+        return TuneCost(
+            starts=starts,
+            pairs=spec.pairs,
+            load=load_text(load),
+            took_s=took_s,
+            energy_kwh=None if took_s is None else self._energy_kwh(took_s),
+        )
+
+    def _energy_kwh(self, took_s: float) -> float | None:
+        telemetry = self.parts.core.state.telemetry
+        if telemetry is None:
+            return None
+        used = gpus_of(self.parts.plans.editor.plan, telemetry.infos)
+        limits = [sample.limit_w for sample in telemetry.gpus if sample.index in used]
+        known = [limit for limit in limits if limit is not None]
+        return sum(known) * took_s / 3.6e6 if known and len(known) == len(limits) else None
+
     async def _save(
         self, found: Combination, number: str, evidence: Sequence[str]
     ) -> tuple[str, str]:
@@ -207,6 +238,17 @@ class TunePlanner(FlagSweepPlanner):
             elif diff(plan, found.editor.effective):
                 candidates.setdefault(one.sets, one)
         return list(candidates.values()), left_out
+
+
+def load_text(load: BenchSpec) -> str:
+    """Return the load of a run in words."""
+    if load.command:
+        return "your own command"
+    streams = count_of(load.concurrency, "request") + " at a time"
+    much = f"{load.seconds:g} s" if load.seconds else count_of(load.requests, "request")
+    if load.prompts or load.trace:
+        return f"{much}, {streams}, of your own prompts"
+    return f"{much}, {streams}, of {load.input_tokens} prompt and {load.max_tokens} output tokens"
 
 
 def combination_of(base: PlanEditor, sets: Sequence[str]) -> Combination | str:

@@ -11,7 +11,7 @@ bench                 running, repeating and cancelling benchmarks
 results               showing, marking, comparing and exporting results
 quality               showing whether the answers of two results are the same, and measuring it
 advice                showing the advice on a result, and testing one finding
-sweeps, experiments   starting, stopping and showing them; series is their common base class
+sweeps, experiments, tunes   starting, stopping and showing them; series is their common base class
 apply                 applying everything that a preset contains: launch, GPU settings, warm-up
 gpu                   changing and reverting GPU settings, checking them under load
 search                the search inputs above the panes
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from workbench.tui.controllers.servers import ServerController
     from workbench.tui.controllers.sweeps import SweepController
     from workbench.tui.controllers.timeline import TimelineController
+    from workbench.tui.controllers.tunes import TuneController
     from workbench.tui.controllers.view import ViewController
     from workbench.tui.panes.base import Pane
     from workbench.tui.services import Services
@@ -71,6 +72,7 @@ class Controllers:
     advice: AdviceController
     sweeps: SweepController
     experiments: ExperimentController
+    tunes: TuneController
     apply: ApplyController
     gpu: GpuController
     search: SearchController

@@ -20,7 +20,9 @@ class SweepController(SeriesController[Sweep]):
     def measured(self) -> Sweep | None:
         return self.state.sweep
 
-    def new_page(self) -> SweepPage:
+    def new_page(self) -> Live:
+        if self.controllers.tunes.measured is not None:
+            return self.controllers.tunes.new_page()
         return SweepPage(self.state, self.services.progress.measured.left, self.act)
 
     async def stop(self) -> None:

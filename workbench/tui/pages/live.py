@@ -1,4 +1,4 @@
-"""The pages of an experiment and of a sweep. They show a running measurement as it proceeds, or an
+"""The pages of an experiment, of a sweep and of a tune. They show a running measurement as it proceeds, or an
 earlier one."""
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.model.operating_map import live_point, map_of
 from workbench.model.sweep import USERS
+from workbench.model.tune import TUNE
 from workbench.tui.cells import Row
 from workbench.tui.formats import progress_text
 from workbench.tui.interval_trails import Trail
 from workbench.tui.pages.base import Keys, Page
 from workbench.tui.widgets.experiment import experiment_rows
-from workbench.tui.widgets.sweep import map_rows, sweep_rows
+from workbench.tui.widgets.sweep import map_rows, sweep_rows, tune_rows
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -235,3 +236,29 @@ class SweepPage(Live):
         if now is None:
             return None
         return float(f"{now.user_tok_s:.2g}"), float(f"{now.gpu_tok_s:.2g}")
+
+
+class TunePage(Live):
+    WORDS: ClassVar = {"stop": ("K", "Stop"), "resume": ("R", "Resume"), "new": ("n", "New")}
+
+    @property
+    def title_now(self) -> str:
+        s = self.measured
+        return "Tune" + (f" {s.id}" if s is not None and not self.blank else "")
+
+    @property
+    def measured(self) -> Sweep | None:
+        s = self.state.sweep
+        return s if s is not None and s.kind == TUNE else None
+
+    def possible(self, outcome: str) -> bool:
+        if outcome == "resume":
+            return self.measured is not None and self.measured.resumable
+        return outcome != "list" and super().possible(outcome)
+
+    def rows_of(self, width: int, height: int) -> list[Row]:
+        s = self.measured
+        if s is None:
+            return []
+        now = progress_text(self.state)
+        return tune_rows(s, self.state.experiment, width, left_s=self.left_s, now=now)

@@ -59,7 +59,7 @@ class Launch(Pane, PickList):
         Key("o", "group", "go to a group of flags, such as memory", lambda c: c.plan.pick_group()),
         Key("n", "next group", "go to the next group of flags", lambda c: c.plan.next_group(1)),
         Key(
-            "N", "group before", "go to the group of flags before", lambda c: c.plan.next_group(-1)
+            "B", "group before", "go to the group of flags before", lambda c: c.plan.next_group(-1)
         ),
         Key(
             "e",

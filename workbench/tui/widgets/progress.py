@@ -197,8 +197,8 @@ class ProgressRows(Painted):
                 "time left: after the first point"
             )
             what, how_far = (
-                f"sweep of {sweep.name}",
-                (f"{done} of {count} points") + point_text(sweep, now),
+                sweep.what,
+                f"{done} of {count} {sweep.steps}" + point_text(sweep, now),
             )
         else:
             return None

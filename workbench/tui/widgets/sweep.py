@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from workbench.model.operating_map import map_of
 from workbench.model.settings import SWEPT
 from workbench.model.sweep import USERS
+from workbench.model.tune import TUNE
 from workbench.tui.cells import Row, cut, fit, row_width, spread
 from workbench.tui.formats import figure, left_text
 from workbench.tui.glyphs import G
@@ -16,6 +17,7 @@ from workbench.tui.widgets.experiment import STATES
 from workbench.tui.widgets.plot import KNEE, NOW, POINT, Point, curve, positions
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
     from workbench.model.operating_map import OperatingMap
     from workbench.model.sweep import Sweep, SweepPoint
 
@@ -25,7 +27,9 @@ MOST_PLOT_ROWS = 22
 SETTLING = {
     **dict.fromkeys((s.key for s in SWEPT), "settling under load"),
     "flag": "the server starts",
+    TUNE: "the server starts",
 }
+FINAL = "the final: the best against the start preset"
 CONFIRMING = "comparing the best value with the baseline, in pairs"
 AFTER = dict.fromkeys((s.key for s in SWEPT), "reverting to the previous value")
 
@@ -59,6 +63,23 @@ def sweep_rows(
     return [*rows, (), *(draw or map_rows)(s, width, room)]
 
 
+def tune_rows(
+    s: Sweep,
+    final: Experiment | None,
+    width: int,
+    *,
+    left_s: float | None = None,
+    now: str = "",
+) -> list[Row]:
+    """Return the rows of a tune's page, in the blocks of `tune show`. `final` is the experiment that
+    runs or ran last, `left_s` and `now` are as for `sweep_rows`."""
+    from workbench.report.tune_blocks import tune_blocks
+    from workbench.tui.block_rows import block_rows
+
+    blank: list[Row] = [()] if s.knee_text else []
+    return [_state_row(s, width, left_s, now), *blank, *block_rows(tune_blocks(s, final), width)]
+
+
 def doing_text(s: Sweep, doing: str) -> str:
     """Return what the sweep is doing, as a text to append to its progress: the point that it
     measures, such as "; 400 W: measuring 31/64", or the work after the last point. Return "" if the
@@ -67,6 +88,8 @@ def doing_text(s: Sweep, doing: str) -> str:
     if now is not None:
         return f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}"
     if s.state == "running" and all(p.state != "planned" for p in s.points):
+        if s.kind == TUNE:
+            return f"; {FINAL}"
         return f"; {CONFIRMING if s.left_s else AFTER.get(s.kind, CONFIRMING)}"
     return ""
 
@@ -76,7 +99,7 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     done = sum(p.state == "done" for p in s.points)
     left: list[tuple[str, str]] = [
         (f"{sign} {word}", role),
-        (f"  {done} of {len(s.points)} points", "text"),
+        (f"  {done} of {len(s.points)} {s.steps}", "text"),
     ]
     now = next((p for p in s.points if p.state == "measuring"), None)
     left.append((doing_text(s, doing), "text"))

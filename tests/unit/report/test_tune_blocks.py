@@ -1,0 +1,70 @@
+"""What a tune shows, on the screen and in `tune show`: the race, the final, and the plan before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support.fake_canned import canned_experiment, canned_tune, tune_spec
+
+from workbench.model.series_state import SeriesState
+from workbench.model.sweep import PointState
+from workbench.model.tune import TuneCost
+from workbench.model.tune_standings import gains_now, shown, standings, start_breaks
+from workbench.report.blocks import Alert
+from workbench.report.formats.terminal import block_lines
+from workbench.report.tune_blocks import found_blocks, plan_blocks, race_table, tune_blocks
+
+
+def states(**fields: object) -> dict[str, str]:
+    return {row[0]: row[-1] for row in race_table(replace(canned_tune(**fields))).rows}  # type: ignore[arg-type]
+
+
+def test_the_race_says_where_each_configuration_stands() -> None:
+    running = states()
+    assert list(running)[:2] == ["start preset", "max-num-seqs=64"]
+    assert running["max-num-seqs=64"] == "measuring"
+    assert running["speculative-config={ngram,3,4}"] == "out, too far behind for chance"
+    assert running["kv-cache-dtype=fp8"].startswith("infeasible: ttft<=500@p95")
+    assert running["attention-backend=FLASHINFER"].startswith("not started")
+    assert states(over=True)["max-num-seqs=64"] == "proven in the final"
+
+
+def test_a_finished_tune_shows_its_pairs_and_is_not_resumed_for_a_candidate_that_failed() -> None:
+    over = canned_tune(over=True)
+    assert any(point.state == PointState.FAILED for point in over.points) and not over.resumable
+    lines = block_lines(tune_blocks(over, canned_experiment()))
+    text = "\n".join(lines)
+    assert lines[0].strip().startswith("+15.4 % (at least +13.7 %)")
+    assert "3 of 3 pairs (experiment 7)" in text and "wrote the preset tuned-5" in text
+    assert "Final" in "\n".join(block_lines(tune_blocks(over))), "the experiment was deleted"
+    stopped = replace(over, state=SeriesState.STOPPED, error="cancelled", knee_text="")
+    assert stopped.resumable
+    assert found_blocks(stopped) == [Alert("warning", "The tune is stopped", ("cancelled",))]
+
+
+def test_a_start_preset_that_breaks_a_limit_says_so_in_the_race() -> None:
+    tune = canned_tune()
+    broken = replace(tune.points[0], error="infeasible: power 450 W, above 400 W")
+    tune = replace(tune, points=(broken, *tune.points[1:]))
+    assert start_breaks(tune) == "power 450 W, above 400 W"
+    assert race_table(tune).rows[0][-1] == "breaks a limit: power 450 W, above 400 W"
+    assert gains_now(tune) == {("max-num-seqs=64",): standings(tune)[1].gain}
+
+
+def test_the_plan_groups_what_is_left_out_and_says_what_a_tune_takes() -> None:
+    cost = TuneCost(18, 5, "128 requests", 5400.0, 0.62)
+    text = "\n".join(block_lines(plan_blocks(tune_spec(), cost, simulated=True)))
+    assert "SIMULATED" in text and "about 90 min" in text and "at most 0.62 kWh" in text
+    assert "ttft<=500@p95, power<=400, temp<=83" in text
+    assert "async-scheduling=true, performance-mode=throughput: no room in 24 starts" in text
+    unknown = TuneCost(18, 5, "128 requests")
+    assert "known after the first run" in "\n".join(
+        block_lines(plan_blocks(tune_spec(), unknown, simulated=False))
+    )
+
+
+def test_a_json_value_is_shown_by_its_values() -> None:
+    assert shown(('speculative-config={"method":"ngram","n":3}', "a=1")) == (
+        "speculative-config={ngram,3} a=1"
+    )
+    assert shown(("a={broken",)) == "a={broken" and shown(()) == "start"

@@ -1,0 +1,206 @@
+"""Blocks about tunes: the plan before the start, the race, the final, and why each candidate left. The
+command, the page and the reports show the same blocks."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Sequence
+
+from workbench.model.counts import count_of
+from workbench.model.experiment import Experiment
+from workbench.model.metrics import short_title
+from workbench.model.series_state import SeriesState
+from workbench.model.sweep import PointState, Sweep
+from workbench.model.tune import GOALS, LeftOut, TuneCost, TuneLimits, TuneSpec, goal_called
+from workbench.model.tune_standings import (
+    START_ENTRY,
+    Entry,
+    Standing,
+    broken_limit,
+    entry_of,
+    shown,
+    standings,
+    start_breaks,
+)
+from workbench.report.blocks import SIMULATED, Alert, Block, Facts, Heading, Items, Table, TextBlock
+from workbench.report.format_values import NA, change, metric_number
+
+UNKNOWN = "known after the first run: there is no earlier start or benchmark like this one"
+
+
+def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Block]:
+    """Return the blocks that describe a tune before its start: its cost, its candidates with the
+    reason for each, and what is left out, with the reason against it."""
+    rows = [
+        ("goal", goal_called(spec.goal).title),
+        ("limits", limits_text(spec.limits) or "none"),
+        ("each run", cost.load),
+        (
+            "starts",
+            f"at most {cost.starts}: a race in two blocks, then the best against the start preset "
+            f"in {cost.pairs} pairs of fresh starts",
+        ),
+        ("takes", UNKNOWN if cost.took_s is None else f"about {_duration(cost.took_s)}"),
+    ]
+    if cost.energy_kwh is not None:
+        rows.append(("energy", f"at most {cost.energy_kwh:.2g} kWh by the GPUs' power limits"))
+    blocks: list[Block] = [SIMULATED] if simulated else []
+    return [
+        *blocks,
+        Facts(tuple(rows)),
+        Heading(count_of(len(spec.candidates), "candidate")),
+        Items(tuple(f"{shlex.join(one.sets)}: {one.reason}" for one in spec.candidates)),
+        *left_out_blocks(spec.left_out),
+    ]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+def limits_text(limits: TuneLimits) -> str:
+    """Return the limits as a person gives them."""
+    power = f"power<={limits.power_w:g}" if limits.power_w is not None else ""
+    hottest = f"temp<={limits.temperature_c:g}" if limits.temperature_c is not None else ""
+    return ", ".join(filter(None, (limits.slo, power, hottest)))
+
+
+def left_out_blocks(left_out: Iterable[LeftOut]) -> list[Block]:
+    """Return the blocks with what a tune does not try. Changes with one reason share a line."""
+    by_reason: dict[str, list[str]] = {}
+    for one in left_out:
+        by_reason.setdefault(one.reason, []).append(one.words)
+    if not by_reason:
+        return []
+    lines = tuple(f"{', '.join(words)}: {reason}" for reason, words in by_reason.items())
+    return [Heading("Left out"), Items(lines)]
+
+
+def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
+    """Return the blocks that describe a tune: what it has found, the race, the final, its decisions,
+    and what it did not try. `final` is the experiment of the final, if that is known."""
+    assert sweep.spec is not None and sweep.spec.tune is not None
+    blocks: list[Block] = [*found_blocks(sweep), Heading("Race"), race_table(sweep)]
+    blocks += final_blocks(sweep, final)
+    if sweep.notes:
+        blocks += [Heading("Decisions"), Items(sweep.notes)]
+    return [*blocks, *left_out_blocks(sweep.spec.tune.left_out)]
+
+
+def found_blocks(sweep: Sweep) -> list[Block]:
+    """Return the blocks that say what a tune has found, and what ended it if it is not done."""
+    blocks: list[Block] = []
+    if sweep.knee_text:
+        mark = "good" if sweep.confirmed else ""
+        blocks.append(TextBlock(sweep.knee_text, lead=True, mark=mark))
+    if sweep.state == "failed":
+        blocks.append(Alert("failed", "The tune has failed", (sweep.error or "",)))
+    elif sweep.state == "stopped":
+        blocks.append(Alert("warning", "The tune is stopped", (sweep.error or "",)))
+    return blocks
+
+
+def race_table(sweep: Sweep) -> Table:
+    """Return the table of the race: what each configuration measured in each block, its gain over
+    the start preset, and where it stands. The best come first."""
+    assert sweep.spec is not None and sweep.spec.tune is not None
+    goal = GOALS[sweep.spec.tune.goal]
+    found = standings(sweep)
+    blocks = max((len(one.values) for one in found), default=1)
+    leads = _leader(sweep, found)
+    rows, marks = [], []
+    for one in found:
+        is_start = one.entry == START_ENTRY
+        gain = None if is_start or one.gain is None else one.gain
+        rows.append(
+            (
+                "start preset" if is_start else shown(one.entry),
+                *(_number(goal.metric, value) for value in one.values),
+                "" if gain is None else change(100 * math.expm1(gain)),
+                _state(sweep, one, leads),
+            )
+        )
+        marks.append(_mark(one, leads))
+    title = short_title(goal.metric)
+    return Table(
+        head=("configuration", *(f"{title} {n}" for n in range(1, blocks + 1)), "gain", "state"),
+        rows=tuple(rows),
+        numeric=frozenset(range(1, blocks + 2)),
+        marks=tuple(marks),
+    )
+
+
+def final_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
+    """Return the blocks about the pairs of the final against the start preset; [] before it."""
+    if final is None or final.id != sweep.experiment_id:
+        if sweep.experiment_id is None:
+            return []
+        return [Heading("Final"), TextBlock(f"experiment {sweep.experiment_id}")]
+    best = shown(final.spec.b.sets)
+    blocks: list[Block] = [Heading(f"Final: {best} against the start preset")]
+    done = f"{final.pairs_done} of {count_of(final.spec.pairs, 'pair')} (experiment {final.id})"
+    blocks.append(TextBlock(f"{final.verdict}; {done}" if final.verdict else done))
+    pairs = final.chosen.pairs if final.chosen is not None else ()
+    metric = final.spec.metric
+    rows = tuple(
+        (
+            str(number),
+            _number(metric, a),
+            _number(metric, b),
+            change(100 * (b / a - 1)) if a and b is not None else NA,
+        )
+        for number, (a, b) in enumerate(pairs, start=1)
+    )
+    if rows:
+        title = short_title(metric)
+        head = ("pair", f"start {title}", f"best {title}", "change")
+        blocks.append(Table(head, rows, frozenset({0, 1, 2, 3})))
+    return blocks
+
+
+def _number(metric: str, value: float | None) -> str:
+    return "" if value is None else metric_number(metric, value)
+
+
+def _leader(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
+    """Return the configuration that leads the race now; None if the start preset does."""
+    ahead = [one for one in found if one.entry != START_ENTRY and one.gain is not None]
+    best = next((one for one in ahead if not one.now.error), None)
+    if best is None or best.gain is None:
+        return None
+    return best.entry if best.gain > 0 or start_breaks(sweep) else None
+
+
+def _state(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
+    point = one.now
+    if one.entry == START_ENTRY:
+        broken = next(filter(None, map(broken_limit, one.points)), "")
+        if broken:
+            return f"breaks a limit: {broken}"
+    if point.error:
+        return f"not tried: {point.error}" if point.state == PointState.SKIPPED else point.error
+    if point.state in (PointState.PLANNED, PointState.MEASURING):
+        return "waits" if point.state == PointState.PLANNED else "measuring"
+    if one.entry == leads:
+        if sweep.state == SeriesState.DONE:
+            return "proven in the final" if sweep.confirmed else "not proven in the final"
+        return "leads" if sweep.experiment_id is None else "in the final"
+    left = f"{entry_of(point.label)[0]}: {shown(one.entry)}: "
+    why = next((note for note in reversed(sweep.notes) if note.startswith(left)), "")
+    return why.rpartition("; ")[2] if "; " in why else ""
+
+
+def _mark(one: Standing, leads: Entry | None) -> str:
+    if one.entry == START_ENTRY:
+        return ""
+    if one.now.state == PointState.MEASURING:
+        return "warning"
+    if one.entry == leads:
+        return "good"
+    if one.now.state == PointState.FAILED or broken_limit(one.now):
+        return "bad"
+    return "dim" if one.gain is None or one.now.error else ""

@@ -1,0 +1,99 @@
+"""The keys of tunes: plan, start, show, stop and resume the search for a better configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workbench.model.findings import Level
+from workbench.model.sweep import Sweep
+from workbench.model.tune import TUNE
+from workbench.report.tune_blocks import plan_blocks
+from workbench.tui.block_rows import block_rows
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.controllers.series import SeriesController, Work
+from workbench.tui.glyphs import G
+from workbench.tui.modals.ask import Confirm
+from workbench.tui.modals.form import Values
+from workbench.tui.modals.tune_form import parse, tune_form
+from workbench.tui.pages.live import Live, TunePage
+
+if TYPE_CHECKING:
+    from workbench.session.series.sweep_parts import PlannedSweep
+
+
+class TuneController(SeriesController[Sweep]):
+    @property
+    def measured(self) -> Sweep | None:
+        sweep = self.state.sweep
+        return sweep if sweep is not None and sweep.kind == TUNE else None
+
+    def new_page(self) -> TunePage:
+        return TunePage(self.state, self.services.progress.measured.left, self.act)
+
+    async def stop(self) -> None:
+        await self.session.sweeps.cancel()
+
+    def resume(self, page: Live, outcome: str) -> tuple[str, Work[Sweep]] | None:
+        sweep = self.measured
+        if sweep is None:
+            return None
+        said = "resuming: everything is checked before anything is changed"
+        return said, lambda: self.session.sweeps.resume(sweep.id)
+
+    def summary(self, measured: Sweep) -> tuple[str, str]:
+        said = measured.error or measured.knee_text or measured.state
+        return f"{measured.name}: {said}", "press N to see the tune"
+
+    async def new(self) -> None:
+        """Open the form of a tune of the plan. Then show its candidates, and start it if the user
+        agrees."""
+        if not self.nothing_measured():
+            return
+        if self.state.plan is None:
+            self.say("a tune needs a plan, and none is loaded", Level.WARN, "press p for a preset")
+            return
+        found: list[PlannedSweep] = []
+
+        async def plan(values: Values) -> None:
+            wanted = parse(values)
+            found[:] = [
+                await self.session.sweeps.plan_tune(
+                    wanted.goal,
+                    wanted.limits,
+                    starts=wanted.starts,
+                    max_minutes=wanted.max_minutes,
+                    **self.session.bench.shape(),
+                )
+            ]
+
+        def decided(values: Values | None) -> None:
+            if values is not None and found:
+                self.session.memory.keep_form("tune", values)
+                self._ask(found[0])
+
+        load = self.session.sweeps.tune_load(self.session.bench.shape())
+        last = self.session.memory.last_form("tune")
+        await self.app.push_screen(tune_form(load, last, plan), decided)
+
+    def _ask(self, planned: PlannedSweep) -> None:
+        """Show what the tune tries, what it leaves out and what it takes. Start it if the user
+        agrees."""
+        spec, server = planned.spec.tune, self.state.server
+        assert spec is not None
+        cost = self.session.sweeps.tune_cost(planned)
+        blocks = plan_blocks(spec, cost, simulated=self.state.simulated)
+        stops = server if server is not None and server.state.alive else None
+
+        def text(width: int) -> list[Row]:
+            rows = block_rows(blocks, width)
+            if stops is not None:
+                said = f"run {stops.run_id} is stopped meanwhile, and started again afterwards"
+                rows += [(), *paragraph(f"{G.alert} {said}", width, "warnb", "  ")]
+            return rows
+
+        def agreed(yes: bool | None) -> None:
+            if yes:
+                self.begin(lambda: self.session.sweeps.run_tune(planned))
+
+        title = f"{planned.name[:1].upper()}{planned.name[1:]} on {self.state.host.name}"
+        self.app.push_screen(Confirm(title, text, yes="start the tune", wide=True), agreed)

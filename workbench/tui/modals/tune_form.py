@@ -1,0 +1,72 @@
+"""The form of a tune: its goal, its limits, and how much it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from workbench.model.errors import InputError
+from workbench.model.tune import GOALS, parse_limits
+from workbench.tui.cells import Row, paragraph
+from workbench.tui.modals.form import Field, Form, Values, filled, positive, whole_number
+
+STARTS = 30
+
+
+class Wanted(NamedTuple):
+    goal: str
+    limits: str
+    starts: int
+    max_minutes: float | None
+
+
+def parse(values: Values) -> Wanted:
+    """Return what the form asks for. Raise InputError for an invalid field."""
+    try:
+        parse_limits(values["limits"])
+    except InputError as error:
+        raise InputError(f"limits: {error.message}") from None
+    hours = positive(values, "hours", "hours", "h") if values["hours"] else None
+    return Wanted(
+        values["goal"],
+        values["limits"],
+        whole_number(values, "starts", "starts", 1),
+        None if hours is None else 60 * hours,
+    )
+
+
+def tune_form(
+    load: str,
+    last: Mapping[str, str],
+    submit: Callable[[Values], Awaitable[None]],
+) -> Form:
+    """Return the form of a new tune. `load` has the load of each run in words, and `last` the texts of
+    the fields when the form was last accepted. `submit` checks the tune, which may take a second."""
+    fields = (
+        Field("goal", "goal", "tok_s", "left and right change it", tuple(GOALS)),
+        Field("limits", "limits", "", wide=True),
+        Field("starts", "starts", str(STARTS), "at most so many servers are started"),
+        Field("hours", "hours", "", "empty: no limit of the time"),
+    )
+
+    def tail(values: Values, width: int) -> list[Row]:
+        parse(values)
+        said = (
+            f"Each run is {load}. Limits are such as ttft@p95<=500, power<=400, temp<=83: what breaks "
+            "one is out, whatever its speed. Next you see the candidates, and nothing starts before "
+            "you agree."
+        )
+        return paragraph(said, width, "dim", "  ")
+
+    return Form(
+        "Tune",
+        filled(fields, last),
+        check=parse,
+        tail=tail,
+        accept="plan",
+        label_cells=10,
+        entry_cells=24,
+        wide=True,
+        submit=submit,
+        doing="looking for candidates   esc cancel",
+    )

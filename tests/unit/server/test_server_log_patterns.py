@@ -364,7 +364,10 @@ def test_the_lines_that_the_write_ups_name(line: str, code: str) -> None:
     ("line", "codes"),
     [  # of public threads: each was explained wrongly, or by something that only followed from it
         ("error loading model: unknown (magic, version) combination: 46554747", ["gguf-version"]),
-        ("ValueError: could not broadcast input array from shape (944,) into", ["graph-buffer"]),
+        (
+            "ValueError: could not broadcast input array from shape (9,) into shape (5,)",
+            ["graph-buffer"],
+        ),
         ("TypeError: check() missing 1 required positional argument: 'text'", ["error-engine"]),
         (
             "RuntimeError: CUDA error: an illegal instruction was encountered",

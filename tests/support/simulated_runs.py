@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution
@@ -118,6 +118,9 @@ class SimulatedRuns:
         self, target_c: float | None, within_c: float, tell: Callable[[str], None]
     ) -> float | None:
         return None
+
+    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+        return None, {}
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         place = len(self.results)

@@ -103,6 +103,7 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     from workbench.report.blocks import Heading, Items
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import (
+        chosen_blocks,
         comparison_blocks,
         failed_runs,
         machine_blocks,
@@ -118,6 +119,7 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         yield from block_lines(comparison_blocks(experiment.comparison))
         yield from block_lines(machine_blocks(experiment))
         yield from block_lines([Heading("Pairs"), pairs_table(experiment.comparison.metrics[:1])])
+    yield from block_lines(chosen_blocks(experiment))
     notes = Items(tuple(experiment.note.splitlines()))
     yield from block_lines([*failed_runs(experiment), notes])
     yield ""

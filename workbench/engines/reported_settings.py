@@ -100,6 +100,14 @@ VLLM = (
             (r"Enforce eager set|Cudagraph is disabled under eager mode", "none: eager mode"),
         ),
     ),
+    Answer(
+        "weights loaded in",
+        log=((r"Loading weights took (?P<value>[\d.]+) seconds", "{value} s"),),
+    ),
+    Answer(
+        "compiled in",
+        log=((r"torch\.compile (?:took|takes) (?P<value>[\d.]+) s in total", "{value} s"),),
+    ),
     Answer("custom all-reduce", log=(_CUSTOM_ALL_REDUCE,)),
     Answer("NCCL version", log=((r"using nccl==(?P<value>[\d.]+)", "{value}"),)),
     Answer("NCCL transport", log=(_NCCL_PATH, _NCCL_NETWORK)),
@@ -173,6 +181,10 @@ SGLANG = (
             (r"Cuda graph is disabled because (?:of )?(?P<why>.*)", "none: {why}"),
             (r"'disable_cuda_graph': True|disable_cuda_graph=True", "none: disable-cuda-graph"),
         ),
+    ),
+    Answer(
+        "weights loaded in",
+        log=((r"Load weight end\. elapsed=(?P<value>[\d.]+) s", "{value} s"),),
     ),
     Answer("custom all-reduce", log=(_CUSTOM_ALL_REDUCE,)),
     Answer("NCCL version", log=((r"using nccl==(?P<value>[\d.]+)", "{value}"),)),

@@ -252,6 +252,9 @@ class ExperimentRun:
     # hottest GPU of the server before the run; None if not read
     start_temperature_c: float | None = None
     host: str | None = None  # of an experiment on twins
+    ready_after_s: float | None = None  # of the server, if the experiment started it
+    # what the engine says that it uses, by name: "attention backend", "KV cache, tokens", …
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def place_in_pairs(self) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from workbench.advisor.verdicts import sentence
 from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
-from workbench.model.experiment import Arm, Experiment
+from workbench.model.experiment import Arm, Experiment, RunState
 from workbench.model.metrics import metric_title, short_title
 from workbench.model.settings import label_with_gpu, stored_value
 from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
@@ -49,6 +49,7 @@ _VERDICTS = {  # verdict -> its short form, its mark
     "no difference shown": ("none shown", ""),
     "hint only": ("hint only", ""),
 }
+_MOST_VALUES = 3  # of one arm, in the table of what the engines use
 _QUALITY_MARKS = {"same": "good", "differs": "bad", "broken": "bad"}
 
 
@@ -152,7 +153,7 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
         blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
         plot = plots.raw_pairs(experiment.chosen) if experiment.chosen else None
         blocks += [Heading("Raw pairs"), *([plot] if plot else []), pairs_table(comparison.metrics)]
-    blocks += [Heading("Runs"), _runs(experiment)]
+    blocks += [*chosen_blocks(experiment), Heading("Runs"), _runs(experiment)]
     if results:
         blocks += [overview(results), *_first_conditions(results, "run")]
     return blocks
@@ -219,6 +220,46 @@ def machine_blocks(experiment: Experiment) -> list[Block]:
         Heading("The machines, with the same configuration"),
         Table(head, (row,), frozenset({2, 3, 4})),
     ]
+
+
+def chosen_blocks(experiment: Experiment) -> list[Block]:
+    """Return what the engines of A and B say that they use, and how long their starts took: an
+    engine chooses much by itself, and another version chooses otherwise. [] if no run has it."""
+    counted = [run for run in experiment.runs if run.state == RunState.DONE]
+    names = dict.fromkeys(name for run in counted for name in run.chosen)
+    rows, marks = [], []
+    for name in names:
+        said = [
+            dict.fromkeys(run.chosen.get(name, NA) for run in counted if run.arm == arm)
+            for arm in "AB"
+        ]
+        marks.append("" if set(said[0]) & set(said[1]) else "warning")
+        rows.append((name, *map(_few, said)))
+    starts = [
+        [run.ready_after_s for run in counted if run.arm == arm and run.ready_after_s is not None]
+        for arm in "AB"
+    ]
+    if any(starts):
+        rows.append(("ready after", *map(_start_times, starts)))
+        marks.append("")
+    if not rows:
+        return []
+    return [Heading("What the engines use"), Table(("", "A", "B"), tuple(rows), marks=tuple(marks))]
+
+
+def _few(values: Collection[str]) -> str:
+    """Return the values of all runs of an arm, or the first and the number of the others."""
+    first, *others = values
+    if len(others) < _MOST_VALUES:
+        return ", ".join(values)
+    return f"{first} and {len(others)} others"
+
+
+def _start_times(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return NA
+    low, high = min(seconds), max(seconds)
+    return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f} to {high:.0f} s"
 
 
 def _first_conditions(results: Sequence[BenchResult], what: str) -> list[Block]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec, RunState
 from workbench.model.in_force import InForceReport, InForceRow
+from workbench.report.blocks import Heading, Table
 from workbench.report.formats.terminal import block_lines
 from workbench.report.in_force_blocks import in_force_blocks
+from workbench.report.series_blocks import chosen_blocks
 from workbench.tui.block_rows import block_rows
 
 PLACE = "/v1/models of http://127.0.0.1:8000"
@@ -39,3 +44,30 @@ def test_the_screen_shows_every_value_and_place_at_every_width(width: int) -> No
         assert value in shown, value
     (differing,) = [row for row in rows if "4096" in "".join(text for text, _ in row)]
     assert {role for _, role in differing} == {"warn"}
+
+
+def test_an_experiment_says_what_the_engines_use_and_how_long_they_started() -> None:
+    def run(place: int, arm: str, backend: str, ready_after_s: float) -> ExperimentRun:
+        chosen = {"attention backend": backend, "KV cache, tokens": "1000"}
+        made = ExperimentRun(place, place // 2, arm, RunState.DONE, value=1.0, chosen=chosen)
+        return replace(made, ready_after_s=ready_after_s)
+
+    runs = (
+        run(0, "A", "MARLIN", 20.0),
+        run(1, "B", "CUTLASS", 31.0),
+        run(2, "B", "CUTLASS", 40.0),
+        run(3, "A", "MARLIN", 20.4),
+        replace(run(4, "A", "UNUSED", 1.0), state=RunState.DISCARDED),
+    )
+    experiment = Experiment(1, 0.0, "h", ExperimentSpec(Arm(), Arm(), {}), runs)
+    heading, table = chosen_blocks(experiment)
+    assert isinstance(heading, Heading) and isinstance(table, Table)
+    assert table.rows == (
+        ("attention backend", "MARLIN", "CUTLASS"),
+        ("KV cache, tokens", "1000", "1000"),
+        ("ready after", "20 s", "31 to 40 s"),
+    )
+    assert table.marks == ("warning", "", "")
+    assert not chosen_blocks(
+        replace(experiment, runs=(replace(runs[0], chosen={}, ready_after_s=None),))
+    )

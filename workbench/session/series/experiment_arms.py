@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,8 @@ class Arms:
         self.started: str | None = None  # the server that is on if the experiment started it
         self._keep_on = False  # a server ran before, so the last one stays on
         self._before: tuple[Session, str] | None = None  # its host and run, once it was stopped
+        # by run: the seconds that its start took, and what its engine says that it uses
+        self._reported: dict[str, tuple[float | None, Mapping[str, str]]] = {}
         self._settings_arm: str | None = None  # the arm whose GPU settings are on
         # words of a prompt, the same in all runs
         self._words = next((r.spec.prompt_words for r in earlier), None)
@@ -294,6 +297,21 @@ class Arms:
         result = await session.results.get(result_id)
         self._words = self._words or result.spec.prompt_words
         return result
+
+    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+        side = self._sides[arm]
+        if side.url is not None or not run_id:
+            return None, {}
+        if run_id not in self._reported:
+            supervisor, chosen = side.session.servers.supervisor, dict[str, str]()
+            with suppress(WorkbenchError):  # the result counts without it
+                report = await supervisor.in_force(run_id)
+                engine = [row for row in report.rows if row.kind == "engine"]
+                chosen = {row.name: row.in_force for row in engine if row.in_force is not None}
+            own = side.standing is None and run_id == self.started
+            ready_after_s = supervisor.status(run_id).ready_after_s if own else None
+            self._reported[run_id] = ready_after_s, chosen
+        return self._reported[run_id]
 
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
         notes = []

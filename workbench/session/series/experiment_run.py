@@ -99,6 +99,12 @@ class TestBed(Protocol):
         stored result."""
         ...
 
+    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+        """Return what the arm's server says about itself: the seconds that its start took, if the
+        experiment started it, and what its engine uses, by name. Nothing that cannot be read raises
+        an error."""
+        ...
+
     async def give_back(self, experiment: Experiment) -> Sequence[str]:
         """Revert the GPU settings, and stop the experiment's server unless a server ran before the
         experiment. Return notes for the user on what failed and on what keeps running."""
@@ -325,6 +331,8 @@ class ExperimentConduct(Design[ExperimentRun]):
             if run.pair != WARM_UP:
                 return await self._failed(run, why, BenchError(why))
         run = replace(run, value=metric_called(metric).of(result.summary))
+        ready_after_s, chosen = await self._bench.reported(run.side, run.run_id or "")
+        run = replace(run, ready_after_s=ready_after_s, chosen=chosen)
         if run.pair == WARM_UP:
             run = await self._put(replace(run, state=RunState.DISCARDED, error=why))
         else:

@@ -369,7 +369,8 @@ def runs_counted(e: Experiment) -> tuple[int, int]:
 def _runs(e: Experiment, width: int) -> list[Row]:
     """Return the table of the runs, with one column for each run. If the columns are wider than
     `width`, the table continues below."""
-    from workbench.report.series_blocks import failed_runs  # not for the first frame
+    # not for the first frame
+    from workbench.report.series_blocks import chosen_blocks, failed_runs
     from workbench.tui.block_rows import block_rows
 
     each, label = 9, 12
@@ -398,4 +399,4 @@ def _runs(e: Experiment, width: int) -> list[Row]:
             rows.append(
                 ((pad(name, label), "dim"), *((cell(text, each), role) for text, role in cells))
             )
-    return [*rows, *block_rows(failed_runs(e), width)]
+    return [*rows, *block_rows([*failed_runs(e), *chosen_blocks(e)], width)]

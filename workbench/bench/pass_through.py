@@ -80,7 +80,7 @@ class PassThrough:
             ) from None
         return int(self._listener.sockets[0].getsockname()[1])
 
-    def _accepted(self) -> asyncio.Protocol:
+    def _accepted(self) -> asyncio.BaseProtocol:
         joined = _Joined(self)
         self._joined.add(joined)
         return joined.client
@@ -130,7 +130,12 @@ class PassThrough:
         await asyncio.sleep(0)  # the transports tell their ends that they are lost
 
 
-class _End(asyncio.Protocol):
+# what was read last, of any connection: asyncio's own buffer is new for each read, which takes longer
+# than to read
+_READ = memoryview(bytearray(1 << 16))
+
+
+class _End(asyncio.BufferedProtocol):
     """One end of a joined connection: that of the client or that of the server."""
 
     def __init__(
@@ -146,8 +151,12 @@ class _End(asyncio.Protocol):
         self.transport = transport
         self._connected()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return _READ
+
+    def buffer_updated(self, nbytes: int) -> None:
         assert self.other is not None
+        data = bytes(_READ[:nbytes])
         far = self.other.transport
         if far is not None and not far.is_closing():
             far.write(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import json
 import os
 import sys
@@ -52,6 +53,7 @@ class TrafficCapture:
         number = await self._port.listen(port)
         self.url = f"http://{LOOPBACK}:{number}"
         self._began_s = time.monotonic()
+        gc.freeze()  # a collection of all that the command has loaded would delay answers
 
     async def _start_writer(self) -> None:
         package = os.pathsep.join(p for p in (str(_PACKAGE_ROOT), os.getenv("PYTHONPATH", "")) if p)

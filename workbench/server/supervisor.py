@@ -75,8 +75,9 @@ NEWEST_RUNS = 20  # are read even if they have ended
 EXPLAINED_RUNS = 10  # newest failed runs whose log is searched for the reason when runs are listed
 FILES = ("plan.json", "ready.json", "stop.json", RANK_ENDS, launcher.FILE)
 
-# between two log_grew: 0.25 s gives 4 batches a second
-_BUSY_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 1.0, 2.0
+# between two looks at a run: while its log grows, 4 batches a second of a server that starts, and 2
+# of one that is READY, as many as the screen draws
+_BUSY_S, _TALKING_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 0.5, 1.0, 2.0
 _FULL_READ_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
 _FULL_READ_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
 _CLOCK_S = 2.0  # a host's clock that differs more from what is expected was set
@@ -607,8 +608,8 @@ class Supervisor:
                 log_grew = await asyncio.gather(*every)
             starting = any(run.pace in (ServerState.STARTING, ServerState.STOPPING) for run in live)
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
-            quiet_s = _STARTING_S if starting else _READY_S
-            pause_s = _BUSY_S if any(log_grew) else quiet_s
+            quiet_s, busy_s = (_STARTING_S, _BUSY_S) if starting else (_READY_S, _TALKING_S)
+            pause_s = busy_s if any(log_grew) else quiet_s
             if lost:
                 pause_s = _LOST_S
             await asyncio.sleep(max(pause_s, self.pause_s))

@@ -479,7 +479,12 @@ def test_a_known_line_of_a_live_server_is_a_finding_within_two_seconds(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # as outside of the tests
-    for name, value in (("_BUSY_S", 0.25), ("_STARTING_S", 0.5), ("_READY_S", 1.0)):
+    for name, value in (
+        ("_BUSY_S", 0.25),
+        ("_TALKING_S", 0.5),
+        ("_STARTING_S", 0.5),
+        ("_READY_S", 1.0),
+    ):
         monkeypatch.setattr(module, name, value)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:

@@ -13,6 +13,7 @@ Workbench sends this module to hosts, so it uses only the standard library and P
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ RANGES: dict[str, tuple[float, float]] = {
 ANY: tuple[float, float] = (-EXACT, EXACT)  # for a number without a unit
 
 
+@lru_cache(maxsize=1024)
 def range_of(field: str) -> tuple[float, float]:
     """Return the (lowest, highest) possible number for a field, from the unit in its name. ANY if
     the name has no unit."""
@@ -163,7 +165,7 @@ def decimal(text: str | None, lowest: float, highest: float) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return number(value, lowest, highest)
+    return value if lowest <= value <= highest else None  # a NaN is not
 
 
 def hexadecimal(text: str, digits: int = 16) -> int | None:

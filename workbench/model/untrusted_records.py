@@ -17,7 +17,6 @@ from workbench.model.untrusted_text import NAME_CHARS, clean
 
 Record = TypeVar("Record")
 MOST_ITEMS = 4096  # of a list or an object
-_range_of = cache(range_of)  # of fields of dataclasses: a few hundred names
 Reader: TypeAlias = Callable[[str, Any], Any]  # field, value -> value; ValueError says why not
 
 
@@ -80,7 +79,7 @@ def _readers_of(kind: Any) -> dict[str, Reader | None]:
 
 
 def _number(field: str, value: Any) -> float:
-    if why := why_impossible(value, *_range_of(field)):
+    if why := why_impossible(value, *range_of(field)):
         raise ValueError(why)
     number: float = value
     return number

@@ -168,7 +168,7 @@ def _series(page: str, name: str) -> list[float]:
         rest = page[at + len(begin) : end if end >= 0 else None]
         if rest[:1] in _AFTER_NAME and label in rest:
             words = rest.rpartition("}")[2].split(None, 1)
-            value = _number(words[0] if words else "")
+            value = decimal(words[0], 0, EXACT) if words else None
             if value is not None:
                 found.append(value)
                 if len(found) > _MOST_SERIES:

@@ -23,7 +23,7 @@ from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.concurrency_sweep import levels_of
 from workbench.session.series.flag_sweep_plan import combinations_of
 from workbench.session.series.gpu_sweep_plan import values_of
-from workbench.session.series.sweep_parts import check_minutes
+from workbench.session.series.sweep_parts import check_minutes, conditions_of_plan
 from workbench.session.session import Session
 from workbench.session.uninterrupted import uninterrupted
 from workbench.store.sweeps import SweepStore
@@ -175,6 +175,8 @@ class Levels(Session):
         ready = ServerStatus("run", "vllm", ServerState.READY, "here", engine_version="1")
         self.servers.supervisor.status = lambda run_id: ready  # type: ignore[method-assign]
         self.servers.selected_or_ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
+        self.servers.ready_run = self._selected_or_ready_run  # type: ignore[method-assign]
+        self.servers.supervisor.runs = self._no_runs  # type: ignore[method-assign,assignment]
         self.bench.run_target = self._bench  # type: ignore[method-assign]
         self.results.get = self._result  # type: ignore[method-assign]
         self.recovers = recovers
@@ -182,8 +184,11 @@ class Levels(Session):
         self.asked: list[dict[str, Any]] = []
         self.stored: list[BenchResult] = []
 
-    async def _selected_or_ready_run(self) -> str:
+    async def _selected_or_ready_run(self, run_id: str | None = None) -> str:
         return "run"
+
+    async def _no_runs(self) -> list[ServerStatus]:
+        return []
 
     async def _bench(self, run_id: str | None, url: str | None, **fields: Any) -> int:
         self.asked.append(fields)
@@ -311,20 +316,26 @@ def test_a_resumed_sweep_measures_only_the_levels_that_are_missing() -> None:
     session = Levels({1: 10.0, 4: 10.0, 16: 10.0})
     stopped = levels(session, [1, 4, 16], max_minutes=2.0)
     assert stopped.state == "stopped" and stopped.resumable
-
-    async def server(run_id: str | None) -> str:
-        return "run"
-
-    async def runs() -> list[ServerStatus]:
-        return []
-
-    session.servers.ready_run = server  # type: ignore[method-assign]
-    session.servers.supervisor.runs = runs  # type: ignore[method-assign]
     session.answers = {4: 30.0, 16: 90.0}
     ended = asyncio.run(session.sweeps.resume(stopped.id))
     assert (states(ended), ended.state) == (["done"] * 3, "done")
     assert [fields["concurrency"] for fields in session.asked] == [1, 4, 16]
     with pytest.raises(InputError, match="is finished"):
+        asyncio.run(session.sweeps.resume(stopped.id))
+
+
+def test_a_sweep_whose_prompts_file_has_changed_is_not_resumed(tmp_path: Path) -> None:
+    prompts = tmp_path / "own.jsonl"
+    prompts.write_text('{"prompt": "Describe a lighthouse."}\n')
+    session = Levels({1: 10.0, 4: 10.0})
+    own: dict[str, Any] = {"prompts_file": str(prompts)}
+    stopped = levels(session, [1, 4], max_minutes=1.0, **own)
+    assert stopped.state == "stopped" and stopped.resumable
+    parts, editor = session.sweeps._parts, PlanEditor(LaunchPlan("vllm", "org/tiny"), "tiny")
+    of_plan = asyncio.run(conditions_of_plan(parts, editor, own))
+    assert of_plan["prompts file"] == stopped.spec.measured["prompts file"]  # type: ignore[union-attr]
+    prompts.write_text('{"prompt": "Describe a harbour."}\n')
+    with pytest.raises(InputError, match=r"with prompts file own.jsonl .* is own.jsonl .* now"):
         asyncio.run(session.sweeps.resume(stopped.id))
 
 

@@ -37,6 +37,12 @@ EIGHT, FOUR, ASYNC = "max-num-seqs=8", "max-num-seqs=4", "async-scheduling=true"
 SLO = "ttft<=60@p95"
 
 
+@pytest.fixture(autouse=True)
+def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the order of the final, and with it the noise of its runs, be the same in each run."""
+    monkeypatch.setattr(random, "SystemRandom", lambda: random.Random(1))
+
+
 class Server:
     """What one server measures. `noise_pct` is how far its runs differ."""
 

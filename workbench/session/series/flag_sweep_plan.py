@@ -72,7 +72,7 @@ class FlagSweepPlanner:
             stored_shape(bench),
             checked_runs(runs),
             pairs,
-            await conditions_of_plan(self.parts, editor),
+            await conditions_of_plan(self.parts, editor, bench),
             plan=asdict(mask_plan(plan)),
             preset_id=plan.preset_id,
             max_minutes=max_minutes,
@@ -103,9 +103,8 @@ class FlagSweepPlanner:
                 "other values",
                 next_step="start a new sweep",
             )
-        check_same_conditions(
-            self.parts, sweep, spec, await conditions_of_plan(self.parts, self.parts.plans.editor)
-        )
+        now = await conditions_of_plan(self.parts, self.parts.plans.editor, spec.bench)
+        check_same_conditions(self.parts, sweep, spec, now)
         await self._end_leftovers(sweep)
         return self._planned(spec, combinations, spec.bench, self._restartable(sweep.before))
 

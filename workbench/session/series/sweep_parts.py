@@ -102,14 +102,12 @@ async def conditions_of_target(
     parts: SweepParts, gpus: Sequence[int], target: Target, shape: Mapping[str, Any]
 ) -> dict[str, str]:
     """Return the conditions that must stay the same during a sweep of a running server, as text by
-    name: GPUs, driver, the trace that is replayed, and the run's engine or the URL's model. `shape` has
-    fields of BenchSpec."""
+    name: GPUs, driver, the files that the load sends, and the run's engine or the URL's model. `shape`
+    has fields of BenchSpec."""
     found: dict[str, str] = {}
     with suppress(SettingsError, HostError):  # no GPU can be read
         found = await _hardware(parts, gpus)
-    if shape.get("trace_file"):
-        traced = {name: shape.get(name) for name in ("trace_file", "first", "speed")}
-        found["trace"] = parts.load.spec_of(None, traced).trace_name
+    found |= _files_of_load(parts, shape)
     if target.run_id is not None:
         supervisor = parts.servers.supervisor
         status = supervisor.status(target.run_id)
@@ -120,14 +118,27 @@ async def conditions_of_target(
         return {**found, "model": load.spec.model}
 
 
-async def conditions_of_plan(parts: SweepParts, editor: PlanEditor) -> dict[str, str]:
+async def conditions_of_plan(
+    parts: SweepParts, editor: PlanEditor, shape: Mapping[str, Any]
+) -> dict[str, str]:
     """Return the conditions that must not change during a sweep of the plan, as text by name:
-    engine, GPUs and driver. GPUs and driver are missing if no GPU can be read."""
-    found = {"engine": f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"}
+    engine, the files that the load sends, GPUs and driver. GPUs and driver are missing if no GPU
+    can be read. `shape` has fields of BenchSpec."""
+    engine = f"{editor.engine.name} {editor.around.installed_version or UNKNOWN}"
+    found = {"engine": engine, **_files_of_load(parts, shape)}
     with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos
         found |= await _hardware(parts, gpus_of(editor.plan, infos))
     return found
+
+
+def _files_of_load(parts: SweepParts, shape: Mapping[str, Any]) -> dict[str, str]:
+    """Return the names of the trace and of the prompts that a load sends from a file. Such a name
+    has the digest of the file."""
+    of_files = ("trace_file", "first", "speed", "prompts_file")
+    spec = parts.load.spec_of(None, {name: shape[name] for name in of_files if shape.get(name)})
+    names = {"trace": spec.trace_name, "prompts file": spec.prompts_name}
+    return {what: name for what, name in names.items() if name}
 
 
 async def _hardware(parts: SweepParts, gpus: Sequence[int]) -> dict[str, str]:

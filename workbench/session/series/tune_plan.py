@@ -92,7 +92,7 @@ class TunePlanner(FlagSweepPlanner):
             bench=stored_shape(shape),
             runs=tune_race.RACE_RUNS,
             pairs=size.pairs,
-            measured=await conditions_of_plan(self.parts, editor),
+            measured=await conditions_of_plan(self.parts, editor, shape),
             plan=asdict(mask_plan(plan)),
             preset_id=plan.preset_id,
             max_minutes=max_minutes,
@@ -122,7 +122,8 @@ class TunePlanner(FlagSweepPlanner):
         self.parts.plans.take(bases["A"], f"tune {sweep.id}")
         await self._look_for_engine()
         editor = self.parts.plans.editor
-        check_same_conditions(self.parts, sweep, spec, await conditions_of_plan(self.parts, editor))
+        now = await conditions_of_plan(self.parts, editor, spec.bench)
+        check_same_conditions(self.parts, sweep, spec, now)
         await self._end_leftovers(sweep)
         labels = tuple(point.label for point in sweep.points)
         return self._planned_tune(spec, labels, self._restartable(sweep.before), anew=False)

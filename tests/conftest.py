@@ -100,6 +100,13 @@ def clean_environment(
     monkeypatch.setenv("TZ", "UTC")
 
 
+@pytest.fixture
+def quick(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated engines start quickly, and no benchmark measures the idle GPUs before it."""
+    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the cases of a parametrized test long that its mark `ci_cases` leaves out of

@@ -16,18 +16,12 @@ from support.serving import free_port
 
 from workbench.store import paths
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick", "servers_end")]
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
 SHORT = ("--max-tokens", "8", "--input-tokens", "16")
 SLO = ("--slo", "e2e<=600s@p50")  # kept on any machine
 WAIT_S = 120.0
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, servers_end: None) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
 
 
 def started(cli: Cli) -> str:

@@ -19,17 +19,11 @@ from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
 from workbench.store import paths
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick")]
 Cli = Callable[..., Any]
 PROFILE = "rtx-pro-6000"
 PRO = ("--simulate", PROFILE)
 WAIT_S = 120.0
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
 
 
 @pytest.fixture

@@ -17,17 +17,11 @@ from support.serving import free_port
 
 from workbench.store import paths
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quick")]
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
 LOAD = ("--concurrency", "8", "--requests", "16", "--max-tokens", "8", "--input-tokens", "32")
 WAIT_S = 240.0
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
 
 
 @pytest.fixture

@@ -14,10 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+def quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "8")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
     on_free_port()
 
 

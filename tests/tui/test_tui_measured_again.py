@@ -15,9 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def quick(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
+def quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu, "VERIFY_S", 2.5)
     on_free_port()
 

@@ -114,10 +114,8 @@ def test_without_results_the_page_says_what_to_do() -> None:
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+def quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "200")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
     few = replace(texts.shipped(), texts=texts.shipped().texts[:2])
     monkeypatch.setattr("workbench.quality.texts.shipped", lambda: few)
     on_free_port()

@@ -13,9 +13,8 @@ import shutil
 import signal
 import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from workbench.hosts import host_facts, shell_scripts
 from workbench.hosts.base import (
@@ -37,7 +36,6 @@ from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 from workbench.model.untrusted_text import clean
 
-_T = TypeVar("_T")
 # The guard ends its command within 2 s; a process that remains after that hangs in the kernel and
 # is abandoned.
 CLOSE_S = 2.5
@@ -235,22 +233,12 @@ class LocalHost(BaseHost):
                     self._see_disk(path)
                 return file.read(-1 if limit is None else limit)
 
-        if _PROCESS_STATE.fullmatch(path):
-            return self._process_state(path, limit)
-        if offset and self._ends_at(path, offset):
-            return b""
-        return await self._in_thread("read", path, read)
-
-    def _process_state(self, path: str, limit: int | None) -> bytes:
-        """Read a file that the kernel makes, without a thread."""
-        try:
-            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                return os.read(file, limit or _STATE_BYTES)
-            finally:
-                os.close(file)
-        except OSError as error:
-            raise self._file_error("read", path, error) from None
+        with self._file_error("read", path):
+            if _PROCESS_STATE.fullmatch(path):
+                return _process_state(path, limit)
+            if offset and self._ends_at(path, offset):
+                return b""
+            return await asyncio.to_thread(read)
 
     def _see_disk(self, path: str) -> None:
         """Note whether the directory of a file that grows is on a disk of this machine."""
@@ -264,10 +252,7 @@ class LocalHost(BaseHost):
         file system could let the screen wait."""
         if not self._on_local_disk.get(path.rpartition("/")[0]):
             return False
-        try:
-            return Path(path).stat().st_size <= offset
-        except OSError:
-            return False
+        return Path(path).stat().st_size <= offset
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         def write() -> None:
@@ -289,19 +274,21 @@ class LocalHost(BaseHost):
             finally:
                 os.close(directory)
 
-        await self._in_thread("write", path, write)
+        with self._file_error("write", path):
+            await asyncio.to_thread(write)
 
-    async def _in_thread(self, what: str, path: str, work: Callable[[], _T]) -> _T:
+    @contextlib.contextmanager
+    def _file_error(self, what: str, path: str) -> Iterator[None]:
+        """Raise FileError in place of an OSError of the block, which must `what` the file."""
         try:
-            return await asyncio.to_thread(work)
+            yield
         except OSError as error:
-            raise self._file_error(what, path, error) from None
-
-    def _file_error(self, what: str, path: str, error: OSError) -> FileError:
-        step = (
-            "free some space on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-        )
-        return FileError(f"cannot {what} {path}: {error.strerror}", host=self.name, next_step=step)
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise FileError(
+                f"cannot {what} {path}: {error.strerror}",
+                host=self.name,
+                next_step="free some space on that disk" if is_full else None,
+            ) from None
 
     async def forward(self, port: int, address: str = LOOPBACK) -> LocalForward:
         # a scheduler or a container told it, and the URL would be another's
@@ -312,6 +299,15 @@ class LocalHost(BaseHost):
     async def facts(self) -> HostFacts:
         done = await self.run(shell_scripts.sh(shell_scripts.FACTS, "-"))
         return host_facts.parse(done.out, self.name, self.kind, latency_ms=0.0)
+
+
+def _process_state(path: str, limit: int | None) -> bytes:
+    """Read a file that the kernel makes, without a thread."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, limit or _STATE_BYTES)
+    finally:
+        os.close(file)
 
 
 def _make_parents(directory: Path) -> None:

@@ -18,7 +18,7 @@ from test_session_loop import eventually, on, ready
 from workbench.hosts.base import FileError
 from workbench.model.errors import BenchError, HostError, PlanError, ServerError, WorkbenchError
 from workbench.model.experiment import Arm
-from workbench.model.server_run import ServerState
+from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.session import Session
 
 pytestmark = pytest.mark.slow
@@ -115,7 +115,19 @@ def test_an_experiment_or_a_sweep_that_cannot_start_leaves_the_running_server(
 def test_the_new_server_takes_over_the_port_of_the_one_that_it_replaces() -> None:
     async def scenario(session: Session) -> None:
         first = await ready(session)
-        assert await session.servers.start_problem() is None
+        supervisor, listings = session.servers.supervisor, 0
+        list_runs = supervisor.runs
+
+        async def counted(*how: Any) -> tuple[ServerStatus, ...]:
+            nonlocal listings
+            listings += 1
+            return await list_runs(*how)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(supervisor, "runs", counted)
+            assert await session.servers.start_problem() is None
+            assert "host.port" not in {f.code for f in await session.servers.start_warnings()}
+        assert listings == 1  # each starts a program on the host
         second = await session.servers.start()
         status = await session.servers.wait_ready(second, 20)
         before = session.servers.supervisor.status(first)

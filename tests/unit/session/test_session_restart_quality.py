@@ -23,10 +23,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def quick(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+def quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "200")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
     monkeypatch.setattr("workbench.session.quality.scored_server._OTHERS_S", 0.05)
     few = replace(texts.shipped(), texts=texts.shipped().texts[:2])
     monkeypatch.setattr("workbench.quality.texts.shipped", lambda: few)

@@ -44,10 +44,8 @@ PROFILE = "rtx-pro-6000"
 
 
 @pytest.fixture(autouse=True)
-def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+def quick_engines(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_NOISE", "0")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
     monkeypatch.setattr("workbench.session.series.gpu_sweep._RETRY_S", 0.01)
 
 

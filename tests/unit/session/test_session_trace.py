@@ -23,11 +23,9 @@ Scenario = Callable[[Session, str], Awaitable[None]]
 
 
 @pytest.fixture(autouse=True)
-def quick_engines(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORKBENCH_SIM_START_S", "0.2")
+def quick_engines(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_NOISE", "0")
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "20")
-    monkeypatch.setattr("workbench.session.bench.gpu_meter.IDLE_S", 0.0)
 
 
 def on_vllm(scenario: Scenario, **flags: str) -> None:

@@ -508,32 +508,43 @@ class Servers:
 
     async def start_warnings(self) -> tuple[Finding, ...]:
         """Return the warnings about a start of the plan under edit that does not have to be refused
-        (`host_findings`). A server that the start would stop counts as ended."""
-        found = await self.host_findings(packages=True, replaced=self._replaced)
-        return tuple(finding for finding in found if finding.code != "host.port")
+        (`host_findings`). A server that the start would stop counts as ended, and its port as free:
+        `start_problem` looks at the ports."""
+        return await self._warnings_about_host(self._replaced, packages=True)
 
-    async def host_findings(
-        self, *, packages: bool = False, replaced: ServerStatus | None = None
-    ) -> tuple[Finding, ...]:
+    async def host_findings(self, *, packages: bool = False) -> tuple[Finding, ...]:
         """Return warnings about the start of the plan under edit on this host as it is now: another
         process uses its port, too little GPU memory or disk space is free, or the driver does not
         support the GPUs. With `packages`, ask the engine's Python too, which takes a tenth of a
-        second, whether its packages support them. `replaced`, a server that the start would stop,
-        counts as ended."""
+        second, whether its packages support them."""
         from workbench.server import preflight
-        from workbench.server.model_disk import disk_problem
 
         editor, host = self._plans.editor, self._core.host
         if self._on_cluster or editor.node_commands():
             return ()  # the check of a cluster has findings about each node
-        found: list[Finding] = []
         try:
             command, runs = editor.command(), await self.supervisor.runs()
-            problem = await preflight.port_problem(host, editor.plan, command, runs)
+            port = await preflight.port_problem(host, editor.plan, command, runs)
         except WorkbenchError:  # the plan has no command, and says so itself
             return ()
-        if problem is not None:
-            found.append(problem)
+        found = await self._warnings_about_host(None, packages=packages)
+        return found if port is None else (port, *found)
+
+    async def _warnings_about_host(
+        self, replaced: ServerStatus | None, *, packages: bool
+    ) -> tuple[Finding, ...]:
+        """Return the warnings of `host_findings` except that about the port. `replaced`, a server
+        that the start would stop, counts as ended."""
+        from workbench.server.model_disk import disk_problem
+
+        editor, host = self._plans.editor, self._core.host
+        if self._on_cluster or editor.node_commands():
+            return ()
+        try:
+            command = editor.command()
+        except WorkbenchError:
+            return ()
+        found: list[Finding] = []
         memory = await self._too_little_memory(editor, replaced)
         if memory is not None:
             found.append(memory.finding)

@@ -22,6 +22,9 @@ MOST_FLAGS, MOST_VARIABLES = 5_000, 5_000
 HELP_CHARS = 240
 _NAME = re.compile(r"--?[A-Za-z][\w.-]{0,79}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+_ALLOWED = re.compile(r"allowed values: ([\w, ]+)")
+_ALTERNATIVES = re.compile(r"[{\[<]([\w|, -]+)[}\]>]")
+_NUMBERS = {"int": (int, r"-?\d{1,18}"), "float": (float, r"-?\d{1,18}(\.\d+)?")}
 _KINDS = frozenset(FlagKind)
 _PRINT_AND_END = frozenset(
     {"--help", "--version", "--completion-bash", "--list-devices", "--cache-list"}
@@ -48,15 +51,14 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
     `answer` is the parsed JSON that server/flag_program.py printed, or the text of the engine's
     help. Raises InputError if it is not the flag list of this engine.
     """
-    raw = (
-        engine.flags_of_help(clean(answer, 2**22, lines=True))
-        if isinstance(answer, str)
-        else answer
-    )
-    listed = raw.get("flags") if isinstance(raw, Mapping) else None
+    if isinstance(answer, str):
+        answer = engine.flags_of_help(clean(answer, 2**22, lines=True))
+    raw = answer if isinstance(answer, Mapping) else {}
+    listed = raw.get("flags")
+    items = clean_data(listed)[:MOST_FLAGS] if isinstance(listed, list) else ()
     shipped = engine.catalog(version)
     flags: dict[str, Entry] = {}
-    for item in clean_data(listed)[:MOST_FLAGS] if isinstance(listed, list) else ():
+    for item in items:
         entry = _entry(engine, shipped, item)
         if entry is not None:
             flags.setdefault(entry["name"], entry)
@@ -65,7 +67,7 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
             f"the output is not the flag list of {engine.title}: host, port or "
             f"{engine.model_flags[0]} is missing"
         )
-    names = _texts(raw.get("variables") if isinstance(raw, Mapping) else None, _VARIABLE)
+    names = _texts(raw.get("variables"), _VARIABLE)
     variables = [_variable_entry(shipped, name) for name in names[:MOST_VARIABLES]]
     return {
         "engine": engine.name,
@@ -95,32 +97,30 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     names, negations = (_texts(raw.get(key), _NAME) for key in ("names", "negations"))
     long = [name[2:] for name in names if name.startswith("--")]
     kind = raw.get("kind")
-    if (
-        not long
-        or not isinstance(kind, str)
-        or kind not in _KINDS
-        or not _PRINT_AND_END.isdisjoint(names)
-    ):
+    if not long or not _PRINT_AND_END.isdisjoint(names):
         return None
-    name = next((n for n in long if catalogs.has_help(engine.name, n)), max(long, key=len))
+    if not isinstance(kind, str) or kind not in _KINDS:
+        return None
+    with_help = (name for name in long if catalogs.has_help(engine.name, name))
+    name = next(with_help, "")
+    help_text = "" if name else first_sentence(str(raw.get("help", "")))
+    name = name or max(long, key=len)
     choices, nargs = raw.get("choices"), raw.get("nargs")
+    if not isinstance(choices, list):
+        choices = []
     entry: Entry = {
         "name": name,
         "kind": str(kind),
         "aliases": [n for n in names if n != f"--{name}"],
         "negation": next((n for n in negations if n.startswith("--")), None),
-        "choices": [str(c) for c in choices if isinstance(c, str | int | float)]
-        if isinstance(choices, list)
-        else [],
+        "choices": [str(c) for c in choices if isinstance(c, str | int | float)],
         "default": raw.get("default"),
         "nargs": nargs if isinstance(nargs, str) and len(nargs) < 4 else None,
         "repeatable": raw.get("repeatable") is True or nargs not in (None, "?"),
         "json_fields": _texts(raw.get("json_fields"), _VARIABLE),
         "group": str(raw.get("group", ""))[:80],
         "env": next(iter(_texts([raw.get("env")], _VARIABLE)), None),
-        "help": ""
-        if catalogs.has_help(engine.name, name)
-        else first_sentence(str(raw.get("help", ""))),
+        "help": help_text,
     }
     entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}
     of_text = isinstance(raw.get("default_text"), str)
@@ -135,15 +135,18 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
 def _has_valid_default(entry: Entry) -> bool:
     """Return whether the entry's default is a value that a user could set. An engine may report a
     Python object or "" as a default."""
-    value, bool_kind = entry["default"], entry["kind"] == FlagKind.BOOL
-    items = value if isinstance(value, list) else [value]
-    if value is None or (
-        isinstance(value, list) and not entry["repeatable"] and entry["kind"] != FlagKind.JSON
-    ):
-        return value is None
+    value, kind = entry["default"], entry["kind"]
+    if value is None:
+        return True
+    if not isinstance(value, list):
+        items = [value]
+    elif entry["repeatable"] or kind == FlagKind.JSON:
+        items = value
+    else:
+        return False
     if entry["choices"]:
         return all(str(item) in (*entry["choices"], *entry.get("words", ())) for item in items)
-    return all(isinstance(item, bool) == bool_kind for item in items)
+    return all(isinstance(item, bool) == (kind == FlagKind.BOOL) for item in items)
 
 
 def _from_shipped(shipped: FlagCatalog, entry: Entry, properties: Sequence[str]) -> Entry:
@@ -153,16 +156,15 @@ def _from_shipped(shipped: FlagCatalog, entry: Entry, properties: Sequence[str])
     if spec is None:
         return {}
     noted = _lean({key: getattr(spec, key) for key in properties})
+    shipped_json = spec.kind == FlagKind.JSON
     # the engine parses it later
-    text_of_json = entry["kind"] == FlagKind.STR and spec.kind == FlagKind.JSON
-    if text_of_json or (entry["kind"] == FlagKind.JSON and not entry["json_fields"]):
+    text_of_json = shipped_json and entry["kind"] == FlagKind.STR
+    # whose fields depend on the platform
+    of_configuration = shipped_json and spec.default is None
+    lacks_fields = entry["kind"] == FlagKind.JSON and not entry["json_fields"]
+    if text_of_json or lacks_fields:
         noted |= {"kind": str(spec.kind), "json_fields": list(spec.json_fields)}
-    if text_of_json or (
-        spec.default is None
-        and spec.kind == FlagKind.JSON
-        and not isinstance(entry["default"], list)
-    ):
-        # None for a configuration object, whose fields depend on the platform
+    if text_of_json or (of_configuration and not isinstance(entry["default"], list)):
         noted["default"] = spec.default
     return {key: list(value) if isinstance(value, tuple) else value for key, value in noted.items()}
 
@@ -196,11 +198,7 @@ def _flag_of_text(section: str, block: str) -> Entry | None:
         return None
     argument = re.sub(r"^(?:--?[A-Za-z][\w.-]*,? ?)+", "", signature).strip()
     text = " ".join(f"{beside} {below}".split())
-    listed = re.search(r"allowed values: ([\w, ]+)", text) or re.fullmatch(
-        r"[{\[<]([\w|, "
-        r"-]+)[}\]>]",
-        argument,
-    )
+    listed = _ALLOWED.search(text) or _ALTERNATIVES.fullmatch(argument)
     choices = [c.strip() for c in re.split(r"[|,]", listed[1])] if listed else []
     variable = re.search(r"\(env: (\w+)\)", text)
     default = re.search(r"\(default: ([^()]*)", text)
@@ -229,10 +227,9 @@ def _default_of_text(kind: str, text: str) -> Any:
     word = re.split(r"[,; ]", text, maxsplit=1)[0].strip("'\"")
     if kind == "bool":
         return {"enabled": True, "true": True, "disabled": False, "false": False}.get(word)
-    if kind in ("int", "float"):
-        if not re.fullmatch(r"-?\d{1,18}(\.\d+)?" if kind == "float" else r"-?\d{1,18}", word):
-            return None
-        return float(word) if kind == "float" else int(word)
+    if kind in _NUMBERS:
+        number, pattern = _NUMBERS[kind]
+        return number(word) if re.fullmatch(pattern, word) else None
     return word if re.fullmatch(r"[\w.*:/]+", text) and word not in ("unused", "none") else None
 
 

@@ -19,11 +19,13 @@ NOT_STARTED = "not started"
 # after the first rank's start, a rank without a run directory was never started
 NEVER_STARTED_S = 60.0
 
+_STOPPED = (ServerState.STOPPING, ServerState.STOPPED)
+_ENDED = (ServerState.FAILED, ServerState.CRASHED)
 # Errors that only say that another rank has gone: of NCCL, Gloo, torch's store, ZeroMQ and vLLM's
 # and SGLang's own watchers (texts of torch 2.13, vLLM 0.33 and SGLang 0.5.23).
 _CONSEQUENCE = re.compile(
-    r"ncclRemoteError|NCCL error|remote process exited|[Cc]onnection (?:closed|reset) by (?:remote "
-    r")?peer|"
+    r"ncclRemoteError|NCCL error|remote process exited|"
+    r"[Cc]onnection (?:closed|reset) by (?:remote )?peer|"
     r"Connection refused|Broken pipe|Socket(?: [Tt]imeout| closed)|recvValue failed|sendBytes "
     r"failed|TCPStore|"
     r"DistNetworkError|DistStoreError|DistBackendError|[Gg]loo|Watchdog caught collective "
@@ -58,26 +60,25 @@ class RankState:
     @property
     def occupies(self) -> bool:
         """Whether any process of the rank is alive, even if the rank's main process has ended."""
-        return self.live or (
-            self.status is not None and not self.unknown and self.status.outlived > 0
-        )
+        if self.status is None or self.unknown:
+            return False
+        return self.status.alive or self.status.outlived > 0
 
     @property
     def stopped(self) -> bool:
-        return self.status is not None and self.status.state in (
-            ServerState.STOPPING,
-            ServerState.STOPPED,
-        )
+        return self.status is not None and self.status.state in _STOPPED
 
     @property
     def failed(self) -> bool:
         """Whether the rank has ended without a request to stop it."""
-        status = self.status
-        return (
-            status is not None
-            and status.state in (ServerState.FAILED, ServerState.CRASHED)
-            and not status.alive
-        )
+        if self.status is None or self.status.alive:
+            return False
+        return self.status.state in _ENDED
+
+    @property
+    def reason(self) -> str | None:
+        """The reason for the state of the rank's status."""
+        return None if self.status is None else self.status.reason
 
     @property
     def where(self) -> str:
@@ -105,20 +106,19 @@ def never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, 
     """Return the ranks that have no run although their hosts could be queried. Return () within
     NEVER_STARTED_S seconds of the server's start, which was `age_s` seconds ago: a rank may still
     be starting then."""
-    return (
-        tuple(r for r in ranks if r.status is None and not r.unreachable)
-        if age_s > NEVER_STARTED_S
-        else ()
-    )
+    if age_s <= NEVER_STARTED_S:
+        return ()
+    return tuple(r for r in ranks if r.status is None and not r.unreachable)
 
 
 def to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that must be stopped, the head (the first rank) first. If any rank has
     ended, was stopped or was never started, these are all ranks that have living processes.
     Otherwise return (). The server was started `age_s` seconds ago."""
-    if not (any(r.failed or r.stopped for r in ranks) or never_started(ranks, age_s)):
-        return ()
-    return tuple(r for r in ranks if r.occupies)
+    has_ended = any(r.failed or r.stopped for r in ranks)
+    if has_ended or never_started(ranks, age_s):
+        return tuple(r for r in ranks if r.occupies)
+    return ()
 
 
 def cause(ranks: Sequence[RankState]) -> RankState | None:
@@ -127,10 +127,8 @@ def cause(ranks: Sequence[RankState]) -> RankState | None:
     only if there is no other."""
 
     def order(rank: RankState) -> tuple[bool, float]:
-        reason = (rank.status.reason if rank.status else None) or ""
-        return bool(_CONSEQUENCE.search(reason)), -(
-            rank.ended_ago_s if rank.ended_ago_s is not None else -math.inf
-        )
+        is_consequence = bool(_CONSEQUENCE.search(rank.reason or ""))
+        return is_consequence, math.inf if rank.ended_ago_s is None else -rank.ended_ago_s
 
     failed = [rank for rank in ranks if rank.failed]
     return min(failed, key=order) if failed else None
@@ -144,24 +142,26 @@ def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float)
     base = head or ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
     state, reason, first = _state(ranks, base, age_s)
     living = [rank for rank in ranks if rank.occupies]
-    ended = state in (ServerState.FAILED, ServerState.CRASHED) and not (
-        first is None and ranks[0].live
-    )
-    findings = _findings(ranks, first, living if ended else ())
-    status = first.status if first and first.status else base
-    return replace(
+    has_ended = state in _ENDED and (first is not None or not ranks[0].live)
+    merged_status = replace(
         base,
         run_id=run.server_id,
         host=host,
         state=state,
         reason=reason,
-        findings=findings,
-        alive=bool(living) and not ended,
-        outlived=len(living) if ended else 0,
-        exit_code=status.exit_code if ended else base.exit_code,
-        exit_signal=status.exit_signal if ended else base.exit_signal,
-        ended_unix_s=status.ended_unix_s if ended else base.ended_unix_s,
+        findings=_findings(ranks, first, living if has_ended else ()),
+        alive=bool(living) and not has_ended,
+        outlived=len(living) if has_ended else 0,
         ranks=tuple(rank.shown for rank in ranks),
+    )
+    blamed = first.status if first is not None else None
+    if blamed is None or not has_ended:
+        return merged_status
+    return replace(
+        merged_status,
+        exit_code=blamed.exit_code,
+        exit_signal=blamed.exit_signal,
+        ended_unix_s=blamed.ended_unix_s,
     )
 
 
@@ -173,31 +173,23 @@ def _state(
     state needs no explanation."""
     ended = ServerState.CRASHED if base.ready_unix_s else ServerState.FAILED
     if (first := cause(ranks)) is not None:
-        reason = first.status.reason if first.status else None
-        return ended, f"{first.where}: {reason or 'it ended without an error line'}", first
+        return ended, f"{first.where}: {first.reason or 'it ended without an error line'}", first
     unknown = [rank for rank in ranks if rank.unknown]
     if any(rank.stopped for rank in ranks):
         if unknown:
             named = " and ".join(rank.where for rank in unknown)
             text = (
-                f"{named} cannot be reached and {'is' if len(unknown) == 1 else 'are'} "
-                "stopped when the link is back"
+                f"{named} cannot be reached and {_is_or_are(unknown)} stopped when the link is back"
             )
             return ServerState.STOPPING, text, None
-        return (
-            (ServerState.STOPPING if any(r.occupies for r in ranks) else ServerState.STOPPED),
-            None,
-            None,
-        )
+        is_stopping = any(rank.occupies for rank in ranks)
+        return ServerState.STOPPING if is_stopping else ServerState.STOPPED, None, None
     if missing := never_started(ranks, age_s):
         return ended, f"{missing[0].where} was never started", missing[0]
     if unknown:
-        why = unknown[0].unreachable or (unknown[0].status.reason if unknown[0].status else None)
-        return (
-            ServerState.UNKNOWN,
-            (f"{unknown[0].where}: {why or 'the host cannot be reached'}"),
-            unknown[0],
-        )
+        lost = unknown[0]
+        why = lost.unreachable or lost.reason or "the host cannot be reached"
+        return ServerState.UNKNOWN, f"{lost.where}: {why}", lost
     if any(rank.status is None for rank in ranks):
         return ServerState.STARTING, None, None
     return base.state, base.reason, None
@@ -217,13 +209,16 @@ def _findings(
             f"{_is_or_are(living)} being stopped"
         )
         found["cluster.stopping"] = Finding(Level.WARN, "cluster.stopping", text)
-    for rank in ranks if first is None else (first, *(r for r in ranks if r is not first)):
-        for finding in (f for f in rank.status.findings if f.code != RANK) if rank.status else ():
-            elsewhere = replace(finding, text=f"{rank.where}: {finding.text}", line=None)
-            found.setdefault(finding.code, finding if rank is ranks[0] else elsewhere)
-    if first is not None:  # the findings of the rank to blame come before what follows from them
-        ordered = sorted(found.values(), key=lambda f: f.code == "cluster.stopping")
-        return tuple(ordered)
+    for rank in sorted(ranks, key=lambda rank: rank is not first):
+        for finding in rank.status.findings if rank.status is not None else ():
+            if finding.code == RANK:
+                continue
+            if rank is not ranks[0]:
+                finding = replace(finding, text=f"{rank.where}: {finding.text}", line=None)
+            found.setdefault(finding.code, finding)
+    if first is not None and living:
+        # the findings of the rank to blame come before what follows from them
+        found["cluster.stopping"] = found.pop("cluster.stopping")
     return tuple(found.values())
 
 

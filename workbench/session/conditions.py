@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
+    from workbench.model.server_run import ServerStatus
     from workbench.model.setting_records import Alteration
     from workbench.server.model_fingerprint import ModelBytes
+    from workbench.server.run_directory import RunRecord
     from workbench.session.bench.benchmark_load import ServerUnderTest
     from workbench.session.bench.measurement import Measured
 
@@ -55,9 +58,7 @@ def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...
     of GPUs, and CUDA_VISIBLE_DEVICES counts from 0 on each node."""
     if plan is None or not any(info.node for info in infos):
         return _gpus_of_host(plan, infos, 1)
-    names = dict.fromkeys(node.name for node in plan.nodes) or dict.fromkeys(
-        info.node for info in infos[:1]
-    )
+    names = list(dict.fromkeys(node.name for node in plan.nodes)) or [infos[0].node]
     found: list[int] = []
     for name in names:
         own = [info for info in infos if info.node == name]
@@ -78,13 +79,15 @@ def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int)
     engine = engines.find(plan.engine)
     if engine is not None and engine.uses_all_gpus:
         return everything
-    count = 1
-    for name in _PARALLEL:
-        value = plan.flag(name)
-        count *= (
-            value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
-        )
+    count = math.prod(_size(plan.flag(name)) for name in _PARALLEL)
     return everything[: -(-count // nodes)]
+
+
+def _size(*values: Any) -> int:
+    """Return the first of the values of a parallel size that is a number, at least 1; 1 if none
+    is."""
+    numbers = (n for n in values if isinstance(n, int) and not isinstance(n, bool))
+    return max(1, next(numbers, 1))
 
 
 def _names(info: GpuInfo) -> set[str]:
@@ -114,11 +117,10 @@ def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
     """Return a digest of the work: the server's plan, the model and the shape of the load. Two
     benchmarks of the same work have the same digest."""
     plan = server.plan
-    served: Any = (
-        spec.url
-        if plan is None
-        else (plan.engine, {f.name: str(f.value) for f in plan.flags if f.name != "port"})
-    )
+    served: Any = spec.url
+    if plan is not None:
+        flags = {f.name: str(f.value) for f in plan.flags if f.name != "port"}
+        served = (plan.engine, flags)
     shape = [getattr(spec, name) for name in _LOAD]
     if spec.has_real_text:
         shape.append(spec.content)
@@ -141,56 +143,109 @@ def conditions_of(
     """Return the conditions of a measurement. `client` says where the load client ran ("local",
     "host" or "tunnel"), `locks` are the clock locks on the GPUs, and `model` identifies the files
     that the server was started with."""
-    status, record, plan = server.status, server.record, server.plan
-    command = record.command if record else None
-    telemetry, gpus = measured.telemetry, measured.gpus
-    infos = [info for info in (telemetry.infos if telemetry else ()) if info.index in gpus]
-    gpu = measured.summary.gpu
-    ceiling = ceiling_of(plan, infos, gpu.memory_mhz if gpu else None, _load(spec, plan, measured))
+    fields: dict[str, Any] = {
+        "engine": measured.engine,
+        "engine_version": None,
+        "model": spec.model,
+        **_of_plan(server.plan),
+        **_of_record(server.record),
+        **_of_status(server.status),
+        **_of_gpus(spec, server.plan, measured, locks),
+    }
     return Conditions(
         host=server.host,
-        engine=status.engine if status else measured.engine,
-        engine_version=(status.engine_version if status else None)
-        or (record.engine_version if record else None),
-        model=plan.model if plan else spec.model,
-        argv=command.argv if command else (),
-        env=dict(command.env) if command else {},
-        flags={f.name: f.value for f in plan.flags} if plan else {},
-        preset_id=status.preset_id if status else None,
-        run_id=status.run_id if status else None,
-        driver_version=telemetry.driver.driver_version if telemetry else None,
-        cuda_version=telemetry.driver.cuda_version if telemetry else None,
-        gpus=tuple(_gpu(info) for info in infos),
-        nodes=tuple(f"{rank.host} ({rank.label})" for rank in status.ranks) if status else (),
-        gpu_settings=settings_of(telemetry, locks, gpus),
         in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
         findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
         client=client,
         workbench_version=__version__,
         simulated=simulated,
-        ceiling_tok_s=ceiling.tok_s_per_stream if ceiling else None,
-        ceiling_basis=ceiling.label if ceiling else "",
-        ceiling_total_tok_s=ceiling.total_tok_s if ceiling else None,
-        ceiling_total_bound=ceiling.total_bound if ceiling else "memory",
-        quantization=(plan.model_facts.quantization or "") if plan and plan.model_facts else "",
-        server_started_unix_s=status.started_unix_s if status else None,
         model_digest=model.digest,
         model_bytes=model.basis,
         address=server.address,
-        model_facts=plan.model_facts if plan else None,
-        image=status.image if status else None,
-        run_as=status.run_as if status else None,
-        server_text=status.text.summary if status and status.text and status.text_problem else "",
+        **fields,
     )
+
+
+def _of_plan(plan: LaunchPlan | None) -> dict[str, Any]:
+    if plan is None:
+        return {}
+    facts = plan.model_facts
+    quantization = facts.quantization if facts is not None else None
+    return {
+        "model": plan.model,
+        "flags": {flag.name: flag.value for flag in plan.flags},
+        "quantization": quantization or "",
+        "model_facts": facts,
+    }
+
+
+def _of_record(record: RunRecord | None) -> dict[str, Any]:
+    if record is None:
+        return {}
+    command = record.command
+    return {
+        "engine_version": record.engine_version,
+        "argv": command.argv,
+        "env": dict(command.env),
+    }
+
+
+def _of_status(status: ServerStatus | None) -> dict[str, Any]:
+    """Return the conditions that the server's status knows, which take precedence over those of the
+    record of its start."""
+    if status is None:
+        return {}
+    found: dict[str, Any] = {
+        "engine": status.engine,
+        "preset_id": status.preset_id,
+        "run_id": status.run_id,
+        "nodes": tuple(f"{rank.host} ({rank.label})" for rank in status.ranks),
+        "server_started_unix_s": status.started_unix_s,
+        "image": status.image,
+        "run_as": status.run_as,
+    }
+    if status.engine_version:
+        found["engine_version"] = status.engine_version
+    if status.text is not None and status.text_problem:
+        found["server_text"] = status.text.summary
+    return found
+
+
+def _of_gpus(
+    spec: BenchSpec, plan: LaunchPlan | None, measured: Measured, locks: Sequence[Alteration]
+) -> dict[str, Any]:
+    """Return the driver, the GPUs with their settings, and the highest speeds that they allow."""
+    telemetry, gpus = measured.telemetry, measured.gpus
+    if telemetry is None:
+        return {"gpu_settings": settings_of(None, locks, gpus)}
+    infos = [info for info in telemetry.infos if info.index in gpus]
+    found = {
+        "driver_version": telemetry.driver.driver_version,
+        "cuda_version": telemetry.driver.cuda_version,
+        "gpus": tuple(map(_gpu, infos)),
+        "gpu_settings": settings_of(telemetry, locks, gpus),
+    }
+    during = measured.summary.gpu
+    memory_mhz = during.memory_mhz if during is not None else None
+    limit = ceiling_of(plan, infos, memory_mhz, _load(spec, plan, measured))
+    if limit is None:
+        return found
+    return {
+        **found,
+        "ceiling_tok_s": limit.tok_s_per_stream,
+        "ceiling_basis": limit.label,
+        "ceiling_total_tok_s": limit.total_tok_s,
+        "ceiling_total_bound": limit.total_bound,
+    }
 
 
 def _gpu(info: GpuInfo) -> dict[str, Any]:
     """Return the properties of a GPU that results contain. On a cluster they include "node", the
     name of the GPU's node."""
-    return {
-        **{name: getattr(info, name) for name in _GPU_FIELDS},
-        **({"node": info.node} if info.node else {}),
-    }
+    found = {name: getattr(info, name) for name in _GPU_FIELDS}
+    if info.node:
+        found["node"] = info.node
+    return found
 
 
 def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
@@ -216,22 +271,14 @@ def ceiling_of(
     """Return the highest speeds that the GPUs allow for the plan's model under `load`, with the
     memory clock `memory_mhz`. None if the plan is None, the model's size is not known, or `gpus` is
     empty."""
-
     if plan is None or plan.model_facts is None or not gpus:
         return None
-
-    def size(*names: str) -> int:
-        found = next(
-            (v for v in map(plan.flag, names) if isinstance(v, int) and not isinstance(v, bool)), 1
-        )
-        return max(1, found)
-
     return ceiling(
         plan.model_facts,
         gpus,
-        tp=size("tensor-parallel-size", "tp-size"),
-        pp=size("pipeline-parallel-size", "pp-size"),
-        dp=size("data-parallel-size", "dp-size"),
+        tp=_size(plan.flag("tensor-parallel-size"), plan.flag("tp-size")),
+        pp=_size(plan.flag("pipeline-parallel-size"), plan.flag("pp-size")),
+        dp=_size(plan.flag("data-parallel-size"), plan.flag("dp-size")),
         load=load,
         memory_mhz=memory_mhz,
     )

@@ -207,6 +207,9 @@ class Bed:
     async def settle(self, target_c: float | None, within_c: float, tell: Any) -> float | None:
         return None
 
+    async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
+        return None, {}
+
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         number = self.raced.measured(self.entries[arm], seed)
         return await self.raced.session.results.get(number)

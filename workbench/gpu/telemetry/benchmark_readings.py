@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from statistics import fmean, pstdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.bench import GpuDuring
 
 REACH_S = 3.0  # how far beyond the first or last reading its power is taken to have held
+
+_NO_READING = "no reading in that time"
 
 Point = tuple[float, float]
 
@@ -37,44 +40,23 @@ def summarize(
     each = [one.best for one in found]
     energy = _sum(each)
     if energy is None:
-        silent = next(
-            (i for i, joules in zip(gpu_indices, each, strict=True) if joules is None), None
-        )
-        why = (
-            "no GPU"
-            if silent is None
-            else (f"GPU {silent} gave neither energy nor power readings over that time")
-        )
-        absent["energy_j"] = absent["power_w"] = why
+        absent["energy_j"] = absent["power_w"] = _why_no_energy(gpu_indices, each)
     seconds = t1_s - t0_s
-    with_reasons = [r for r in readings if r.event_reasons is not None]
-    names = {name for r in with_reasons for name in r.event_reasons or ()}
-    if not with_reasons:
-        absent["event_reasons"] = "no reading in that time"
-    clocks = [
-        [r.sm_mhz for r in readings if r.gpu_index == i and r.sm_mhz is not None]
-        for i in gpu_indices
-    ]
+    by_gpu = [[r for r in readings if r.gpu_index == index] for index in gpu_indices]
+    clocks = [_known(one, "sm_mhz") for one in by_gpu]
     sm_mhz = [mhz for one in clocks for mhz in one]
     return GpuDuring(
-        power_w=None if energy is None or seconds <= 0 else energy / seconds,
+        power_w=_power_w(energy, seconds),
         energy_j=energy,
-        sm_mhz=_mean(readings, "sm_mhz", lambda r: r.sm_mhz, absent),
-        memory_mhz=_mean(readings, "memory_mhz", lambda r: r.memory_mhz, absent),
-        temperature_c=max(
-            (r.temperature_c for r in readings if r.temperature_c is not None), default=None
-        ),
-        gpu_util_pct=_mean(readings, "gpu_util_pct", lambda r: r.gpu_util_pct, absent),
-        event_reasons={
-            name: sum(name in (r.event_reasons or ()) for r in with_reasons) / len(with_reasons)
-            for name in sorted(names)
-        },
+        sm_mhz=_mean(readings, "sm_mhz", absent),
+        memory_mhz=_mean(readings, "memory_mhz", absent),
+        temperature_c=max(_known(readings, "temperature_c"), default=None),
+        gpu_util_pct=_mean(readings, "gpu_util_pct", absent),
+        event_reasons=_event_fractions(readings, absent),
         samples=len(inside),
         absent=absent,
         gpus=tuple(gpu_indices),
-        power_w_each=tuple(
-            None if joules is None or seconds <= 0 else joules / seconds for joules in each
-        ),
+        power_w_each=tuple(_power_w(joules, seconds) for joules in each),
         energy_j_each=tuple(each),
         energy_counter_j=_sum([one.counter_j for one in found]),
         energy_integrated_j=_sum([one.integrated_j for one in found]),
@@ -84,15 +66,38 @@ def summarize(
     )
 
 
-def _mean(
-    readings: Sequence[BenchmarkReading],
-    name: str,
-    pick: Callable[[BenchmarkReading], float | None],
-    absent: dict[str, str],
-) -> float | None:
-    values = [value for value in map(pick, readings) if value is not None]
+def _power_w(joules: float | None, seconds: float) -> float | None:
+    return None if joules is None or seconds <= 0 else joules / seconds
+
+
+def _why_no_energy(gpu_indices: Sequence[int], each: Sequence[float | None]) -> str:
+    for index, joules in zip(gpu_indices, each, strict=True):
+        if joules is None:
+            return f"GPU {index} gave neither energy nor power readings over that time"
+    return "no GPU"
+
+
+def _event_fractions(
+    readings: Sequence[BenchmarkReading], absent: dict[str, str]
+) -> dict[str, float]:
+    """Return {clock event reason: fraction of the readings that have it}."""
+    active = _known(readings, "event_reasons")
+    if not active:
+        absent["event_reasons"] = _NO_READING
+    counts = Counter(name for names in active for name in set(names))
+    return {name: counts[name] / len(active) for name in sorted(counts)}
+
+
+def _known(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
+    """Return the values of a field in those readings that have one."""
+    values = (getattr(reading, name) for reading in readings)
+    return [value for value in values if value is not None]
+
+
+def _mean(readings: Sequence[BenchmarkReading], name: str, absent: dict[str, str]) -> float | None:
+    values = _known(readings, name)
     if not values:
-        absent[name] = "no reading in that time"
+        absent[name] = _NO_READING
         return None
     return fmean(values)
 
@@ -145,8 +150,10 @@ def _counter_at(
     between = _interpolate(counter, at_s)
     if between is not None or not counter or not power:
         return between
-    edge, watts = (counter[0], power[0][1]) if at_s < counter[0][0] else (counter[-1], power[-1][1])
-    return edge[1] + watts * (at_s - edge[0]) if abs(at_s - edge[0]) <= reach_s else None
+    end = 0 if at_s < counter[0][0] else -1
+    edge_s, joules = counter[end]
+    _, watts = power[end]
+    return joules + watts * (at_s - edge_s) if abs(at_s - edge_s) <= reach_s else None
 
 
 def _interpolate(points: Sequence[Point], at_s: float) -> float | None:

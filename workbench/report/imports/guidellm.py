@@ -23,7 +23,7 @@ from workbench.report.imports.checked_fields import (
 )
 
 TOOL = "GuideLLM"
-_PARTS = {"p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+_PERCENTILES = ("p50", "p90", "p95", "p99")
 _LATENCIES = {  # metric of Workbench: metric of GuideLLM, milliseconds in its unit
     "ttft_ms": ("time_to_first_token_ms", 1.0),
     "tpot_ms": ("inter_token_latency_ms", 1.0),
@@ -53,13 +53,14 @@ def _result(fields: Fields, run: Fields, tool: str, options: ImportOptions) -> I
     metrics = run.object("metrics")
     if metrics is None:
         raise run.wrong("metrics", "the field must be an object")
-    totals = metrics.object("request_totals")
-    ok = (totals and totals.count("successful")) or 0
-    failed = (totals and totals.count("errored")) or 0
-    cut = (totals and totals.count("incomplete")) or 0
-    cut_note = (
-        f"{cut} requests were incomplete when the run ended, and are not counted" if cut else ""
+    counts = metrics.object("request_totals")
+    ok, failed, cut = (
+        (counts.count(name) or 0) if counts is not None else 0
+        for name in ("successful", "errored", "incomplete")
     )
+    notes = [_TPOT]
+    if cut:
+        notes.append(f"{cut} requests were incomplete when the run ended, and are not counted")
     made = summary(
         {"itl_ms": _NO_ITL},
         requests_ok=ok,
@@ -70,11 +71,15 @@ def _result(fields: Fields, run: Fields, tool: str, options: ImportOptions) -> I
         output_tokens=_total(metrics, "output_token_count"),
         output_tok_s=_mean(metrics, "output_tokens_per_second"),
         request_s=_mean(metrics, "requests_per_second"),
-        notes=tuple(filter(None, (_TPOT, cut_note))),
+        notes=tuple(notes),
         **{name: _distribution(metrics, *how) for name, how in _LATENCIES.items()},
     )
     config = run.object("config")
-    workload = _load(config, metrics, ok) | {"requests": ok + failed + cut}
+    workload = {
+        **_streams(config.object("strategy") if config is not None else None),
+        **_mean_lengths(metrics, ok),
+        "requests": ok + failed + cut,
+    }
     model = model_of(fields, options, _model_name(fields, config))
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
     unix_s = run.number("start_time") or fields.file.stat().st_mtime
@@ -85,65 +90,73 @@ def _successful(metrics: Fields, name: str) -> Fields | None:
     """Return the statistics of a metric over the successful requests. None if the metric is absent
     or no request has a value of it, in which case GuideLLM writes zeros."""
     metric = metrics.object(name)
-    found = metric.object("successful") if metric else None
+    if metric is None:
+        return None
+    found = metric.object("successful")
     return found if found is not None and found.number("count") else None
 
 
 def _mean(metrics: Fields, name: str) -> float | None:
     found = _successful(metrics, name)
-    return found.number("mean") or None if found else None
+    return None if found is None else found.number("mean") or None
 
 
 def _total(metrics: Fields, name: str) -> int | None:
     found = _successful(metrics, name)
-    total = found.number("total_sum") if found else None
+    total = None if found is None else found.number("total_sum")
     return None if total is None else round(total)
 
 
 def _distribution(metrics: Fields, name: str, unit_ms: float) -> Distribution | None:
     found = _successful(metrics, name)
-    percentiles = found.object("percentiles") if found else None
-    if found is None or percentiles is None or not found.number("max"):
+    if found is None or not found.number("max"):
         return None
-    values = {part: percentiles.number(tag) for part, tag in _PARTS.items()}
+    percentiles = found.object("percentiles")
+    if percentiles is None:
+        return None
+    values = {part: percentiles.number(part) for part in _PERCENTILES}
     values |= {part: found.number(part) for part in ("mean", "min", "max")}
-    if any(value is None for value in values.values()):
+    known = {part: value * unit_ms for part, value in values.items() if value is not None}
+    if len(known) < len(values):
         return None
-    known = {part: (value or 0.0) * unit_ms for part, value in values.items()}
     return Distribution(**known, count=round(found.number("count") or 0))
 
 
-def _load(config: Fields | None, metrics: Fields, ok: int) -> dict[str, Any]:
-    """Return the streams or the rate, and the mean lengths, as a dict of fields of BenchSpec."""
+def _streams(strategy: Fields | None) -> dict[str, Any]:
+    """Return the streams or the rate of a load as fields of BenchSpec."""
+    if strategy is None:
+        return {}
     found: dict[str, Any] = {}
-    strategy = config.object("strategy") if config else None
-    if strategy is not None:
-        kind = strategy.text("type_") or strategy.text("kind") or ""  # "kind" since 0.7
-        streams = strategy.count("streams") or strategy.count("max_concurrency")
-        if kind == "synchronous":
-            streams = 1
-        if streams:
-            found["concurrency"] = streams
-        rate = strategy.number("rate")
-        if rate and kind in ("constant", "poisson"):
-            found |= {"rate": rate, "arrival": kind}
-    for name, total in (
-        ("input_tokens", "prompt_token_count"),
-        ("max_tokens", "output_token_count"),
-    ):
-        tokens = _total(metrics, total)
-        if tokens and ok:
-            found[name] = round(tokens / ok)
+    kind = strategy.text("type_") or strategy.text("kind") or ""  # "kind" since 0.7
+    streams = strategy.count("streams") or strategy.count("max_concurrency")
+    if kind == "synchronous":
+        streams = 1
+    if streams:
+        found["concurrency"] = streams
+    rate = strategy.number("rate")
+    if rate and kind in ("constant", "poisson"):
+        found |= {"rate": rate, "arrival": kind}
     return found
+
+
+def _mean_lengths(metrics: Fields, ok: int) -> dict[str, Any]:
+    """Return the mean lengths of the `ok` successful requests as fields of BenchSpec."""
+    totals = {
+        "input_tokens": _total(metrics, "prompt_token_count"),
+        "max_tokens": _total(metrics, "output_token_count"),
+    }
+    return {name: round(tokens / ok) for name, tokens in totals.items() if tokens and ok}
 
 
 def _model_name(fields: Fields, config: Fields | None) -> str | None:
     """Return the model's name from the first place that has one; versions of GuideLLM differ."""
+    holders = [config]
     arguments = fields.object("args") or fields.object("config")
-    spec = arguments.object("spec") if arguments else None
-    for holder in (config, spec, arguments):
-        backend = holder.data.get("backend") if holder else None
+    if arguments is not None:
+        holders += [arguments.object("spec"), arguments]
+    for holder in holders:
+        backend = holder.data.get("backend") if holder is not None else None
         if isinstance(backend, dict) and isinstance(backend.get("model"), str):
             return str(backend["model"])
-    model = arguments.data.get("model") if arguments else None
+    model = arguments.data.get("model") if arguments is not None else None
     return model if isinstance(model, str) else None

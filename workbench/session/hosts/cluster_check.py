@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.doctor import cluster_checks, cluster_facts
 from workbench.doctor.cluster_facts import ClusterReport, NodeReport, NodeToCheck
@@ -37,37 +38,43 @@ async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport
     engine, the model's files, free ports and GPU memory."""
     networks = await asyncio.gather(*(interfaces.read(node.host) for node in host.nodes))
     plan = editor.effective if editor is not None else None
-    ports = tuple(_ports(plan, editor)) if plan is not None and editor is not None else ()
-    entries = HostsStore().content.hosts
-    nodes = []
-    for number, (node, place, network) in enumerate(
-        zip(host.nodes, host.places, networks, strict=True)
-    ):
-        entry = entries.get(node.name)
-        programs = (
-            {name: shlex.split(text)[0] for name, text in entry.engines.items() if text}
-            if entry
-            else {}
-        )
-        if plan is not None and (chosen := _chosen_program(plan, node.name)):
-            programs[plan.engine] = chosen
-        model = (
-            partial(_identify, node.host, plan)
-            if plan is not None and host.simulated is None
-            else None
-        )
-        nodes.append(
-            NodeToCheck(node.host, place, network, programs, ports if number == 0 else (), model)
-        )
+    programs = _configured_programs(host)
+    nodes = [
+        NodeToCheck(node.host, place, network, programs[node.name])
+        for node, place, network in zip(host.nodes, host.places, networks, strict=True)
+    ]
+    needs: dict[str, Any] = {}
+    if editor is not None and plan is not None:
+        nodes = [
+            _for_plan(node, name, plan, host) for node, name in zip(nodes, programs, strict=True)
+        ]
+        nodes[0] = replace(nodes[0], ports=tuple(_ports(plan, editor)))
+        needs = {"engine": plan.engine, "model": plan.model, "need_bytes": _need_bytes(editor)}
     reports, connections = await cluster_facts.gather(nodes)
-    return ClusterReport(
-        tuple(reports),
-        tuple(connections),
-        engine=plan.engine if plan else None,
-        model=plan.model if plan else None,
-        need_bytes=_need_bytes(editor) if editor is not None else None,
-        reserve_bytes=round((host.entry.reserve_gib or 0.0) * _GIB),
-    )
+    reserve_bytes = round((host.entry.reserve_gib or 0.0) * _GIB)
+    return ClusterReport(tuple(reports), tuple(connections), reserve_bytes=reserve_bytes, **needs)
+
+
+def _configured_programs(host: ClusterHost) -> dict[str, dict[str, str]]:
+    """Return for each node the programs of the engines that hosts.toml names: {node: {engine:
+    path}}."""
+    entries = HostsStore().content.hosts
+    found = {}
+    for node in host.nodes:
+        entry = entries.get(node.name)
+        engines = entry.engines if entry is not None else {}
+        found[node.name] = {name: shlex.split(text)[0] for name, text in engines.items() if text}
+    return found
+
+
+def _for_plan(node: NodeToCheck, name: str, plan: LaunchPlan, cluster: ClusterHost) -> NodeToCheck:
+    """Return the node `name` with the program and the model of the plan."""
+    chosen = _chosen_program(plan, name)
+    if chosen is not None:
+        node = replace(node, executables={**node.executables, plan.engine: chosen})
+    if cluster.simulated is None:
+        node = replace(node, model=partial(_identify, node.host, plan))
+    return node
 
 
 def findings(report: ClusterReport) -> Sequence[Finding]:
@@ -120,9 +127,9 @@ def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
     """Yield the ports that the plan uses on the cluster's first node: one for requests, and those
     through which the processes on the nodes find each other."""
     yield editor.command().port
-    flags = {flag.name: flag.value for flag in plan.flags} | dict(
-        plan.nodes[0].flags if plan.nodes else {}
-    )
+    flags = {flag.name: flag.value for flag in plan.flags}
+    if plan.nodes:
+        flags |= plan.nodes[0].flags
     for name in _PORTS:
         if isinstance(port := flags.get(name), int):
             yield port

@@ -76,15 +76,18 @@ def matches(host: FleetHost, words: str) -> bool:
 
 
 def _searched(host: FleetHost) -> list[str]:
-    gpus = {info.name for info in host.telemetry.infos} if host.telemetry else ()
-    servers = (
-        f"{server.engine} {server.model} {server.state} :{server.port}" for server in host.servers
-    )
-    marks = [*(["altered"] if host.altered else []), *(["throttled"] if host.throttled else [])]
-    busy = ["idle"] if host.live else []
-    if host.busy:
-        busy = ["busy"]
-    return [host.name, host.label, host.state, *gpus, *servers, *marks, *busy, *host.throttled]
+    words = [host.name, host.label, host.state, *host.throttled]
+    if host.telemetry is not None:
+        words += (info.name for info in host.telemetry.infos)
+    for server in host.servers:
+        words += (server.engine, server.model, server.state, f":{server.port}")
+    marks = {
+        "altered": host.altered,
+        "throttled": host.throttled,
+        "busy": host.busy,
+        "idle": host.live and not host.busy,
+    }
+    return [*words, *(mark for mark, applies in marks.items() if applies)]
 
 
 # -- the cells of a host ---------------------------------------------------------------------------
@@ -133,45 +136,44 @@ def number_runs(host: FleetHost) -> list[Run]:
     runs: list[Run] = []
     for column in NUMBERS:
         value = column.value(host)
-        missing = NA if column.title != "tok/s" or host.ready or not host.servers_read else "-"
-        runs.append(
-            (
-                pad(column.text(value) if value is not None else missing, column.cells, right=True),
-                role,
-            )
-        )
+        text = _missing(column, host) if value is None else column.text(value)
+        runs.append((pad(text, column.cells, right=True), role))
     return runs
+
+
+def _missing(column: Column, host: FleetHost) -> str:
+    """Return the text of a number that the host does not have: "-" if there is no server that could
+    have a token rate."""
+    has_no_server = host.servers_read and not host.ready
+    return "-" if column.title == "tok/s" and has_no_server else NA
 
 
 def server_runs(host: FleetHost, room: int) -> list[Run]:
     """Return the texts about the host's servers as pairs (text, role) that fill at most `room`
     columns. If the texts are longer, return how many servers are ready."""
     if not host.servers:
-        if not host.live:
-            return []
-        if not host.servers_read:
-            return [(NA, "dim")]
-        return [("no server" if room >= len("no server") else "none", "dim")]
+        return _no_server_runs(host, room)
     texts = [_server_text(server) for server in host.servers]
     if len("  ".join(text for text, _ in texts)) <= room:
-        return [
-            run
-            for number, run in enumerate(texts)
-            for run in ([("  ", "text"), run] if number else [run])
-        ]
+        first, *others = texts
+        return [first, *(run for each in others for run in (("  ", "text"), each))]
     if len(host.servers) == 1:
         server = host.servers[0]
         sign, role = _server_sign(server)
-        brief = (f"{sign} {server.engine} {server.state}", f"{sign} {server.state}")
-        return [
-            (next((text for text in brief if width_of(text) <= room), cut(brief[-1], room)), role)
-        ]
-    said = (
-        f"{host.ready} ready"
-        if host.ready == len(host.servers)
-        else f"{host.ready}/{len(host.servers)} ready"
-    )
-    return [(cut(f"{G.on} {said}", room), "good" if host.ready else "warn")]
+        brief = f"{sign} {server.engine} {server.state}"
+        if width_of(brief) > room:
+            brief = cut(f"{sign} {server.state}", room)
+        return [(brief, role)]
+    count = len(host.servers)
+    ready = f"{host.ready}" if host.ready == count else f"{host.ready}/{count}"
+    return [(cut(f"{G.on} {ready} ready", room), "good" if host.ready else "warn")]
+
+
+def _no_server_runs(host: FleetHost, room: int) -> list[Run]:
+    if not host.live:
+        return []
+    text = "no server" if room >= len("no server") else "none"
+    return [(text if host.servers_read else NA, "dim")]
 
 
 def _server_sign(server: FleetServer) -> tuple[str, str]:

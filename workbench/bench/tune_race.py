@@ -27,6 +27,7 @@ MOST_KEPT = 4  # candidates of the second block
 PAIRS = 6
 LEAST_PAIRS = 5  # fewer pairs would miss a gain of 4 % in most tunes
 RACE_RUNS = 2  # benchmarks of one start; a start costs more than a benchmark
+CHECK_STARTS = 3  # to compare answers: A, B, and A again for what this machine calls equal
 SURELY = 4.0  # standard deviations that chance does not explain
 _KEPT_SHARE = 3  # of the candidates, one in three goes on
 _SIMULATED = 400
@@ -83,16 +84,17 @@ def noise_of(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:
     return Noise(math.sqrt(max(0.0, of_one_pct**2 - run_pct**2)), run_pct)
 
 
-def race_size(candidates: int, starts: int) -> RaceSize:
-    """Return the largest race with at most this number of candidates and of starts. Candidates are
-    left out before the final gets fewer pairs than `PAIRS`, but for one pair. Raises InputError if
-    there is not room for a race of one candidate."""
+def race_size(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
+    """Return the largest race with at most this number of candidates and of starts, of which
+    `reserved` are kept for other work. Candidates are left out before the final gets fewer pairs
+    than `PAIRS`, but for one pair. Raises InputError if there is not room for a race of one
+    candidate."""
     for count in range(candidates, 0, -1):
         for pairs in (PAIRS, LEAST_PAIRS):
             size = RaceSize(count, kept_of(count), pairs)
-            if size.starts <= starts:
+            if size.starts + reserved <= starts:
                 return size
-    least = RaceSize(1, 1, LEAST_PAIRS).starts
+    least = RaceSize(1, 1, LEAST_PAIRS).starts + reserved
     raise InputError(
         f"a tune with {starts} starts is not possible",
         next_step=f"allow at least {least} starts; 30 are room for 12 candidates",

@@ -52,7 +52,7 @@ _STARTS = 30
     option("--goal GOAL", "what to improve: tok_s, tok_j or ttft (tok_s)", default="tok_s"),
     option(
         "--subject-to LIMITS",
-        "limits that every configuration must keep: 'ttft@p95<=500, power<=400, temp<=83'",
+        "limits that every configuration must keep: 'ttft@p95<=500, power<=400, temp<=83, kld<=0.001'",
         default="",
         dest="limits",
     ),

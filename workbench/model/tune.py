@@ -52,11 +52,13 @@ class LeftOut:
 class TuneLimits:
     """What every configuration must keep, whatever its speed. `slo` has the limits on latencies
     (model/slo.py), "" for none. `power_w` is the mean power of the server's GPUs together, and
-    `temperature_c` the highest temperature of one."""
+    `temperature_c` the highest temperature of one. `kld` is how much the answers may differ from
+    those of the start preset, in nats per token."""
 
     slo: str = ""
     power_w: float | None = None
     temperature_c: float | None = None
+    kld: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +75,23 @@ class TuneSpec:
 
 @dataclass(frozen=True, slots=True)
 class TuneCost:
-    """What a tune takes. `load` has the load of each run in words. `took_s` is estimated from earlier
-    starts and benchmarks, and `energy_kwh` is the most that the GPUs' power limits allow in this
-    time; None if it is not known."""
+    """What a tune takes. `checks` of the starts compare answers before the final. `load` has the load
+    of each run in words. `took_s` is estimated from earlier starts and benchmarks, and `energy_kwh`
+    is the most that the GPUs' power limits allow in this time; None if it is not known."""
 
     starts: int
     pairs: int
     load: str
     took_s: float | None = None
     energy_kwh: float | None = None
+    checks: int = 0
 
 
 _QUANTILE_FIRST = re.compile(r"(?P<name>\w+)\s*@\s*(?P<share>p?[\d.]+%?)\s*<=\s*(?P<most>[\w.]+)")
 _OF_THE_GPUS = re.compile(r"(?P<name>power|temp)\s*<=\s*(?P<most>\d{1,6}(?:\.\d{1,3})?)\s*[WwC]?")
+
+_KLD = re.compile(r"kld\s*<=\s*(?P<most>\d{1,3}(?:\.\d{1,9})?(?:e-\d{1,2})?)")
+_MOST_KLD = 10.0  # nats per token: the answers of two unrelated models
 
 
 def parse_limits(text: str) -> TuneLimits:
@@ -95,21 +101,29 @@ def parse_limits(text: str) -> TuneLimits:
 
     latencies: list[str] = []
     of_gpus: dict[str, float] = {}
+    kld = None
     for part in filter(None, (each.strip() for each in text.split(","))):
         if found := _OF_THE_GPUS.fullmatch(part):
             of_gpus[found["name"]] = float(found["most"])
         elif part.lower().startswith("kld"):
-            raise InputError(
-                "a limit on KLD is not possible in a tune",
-                next_step="leave it out: the final compares the answers too, and the report says "
-                "whether they are the same",
-            )
+            kld = _kld(part)
         elif found := _QUANTILE_FIRST.fullmatch(part):
             latencies.append(f"{found['name']}<={found['most']}@{found['share']}")
         else:
             latencies.append(part)
     slo = ", ".join(map(str, parse_slo(", ".join(latencies)))) if latencies else ""
-    return TuneLimits(slo, of_gpus.get("power"), of_gpus.get("temp"))
+    return TuneLimits(slo, of_gpus.get("power"), of_gpus.get("temp"), kld)
+
+
+def _kld(part: str) -> float:
+    found = _KLD.fullmatch(part.lower())
+    most = float(found["most"]) if found else 0.0
+    if not 0 < most <= _MOST_KLD:
+        raise InputError(
+            f"{part!r} is not a limit on KLD",
+            next_step=f"give more than 0 and at most {_MOST_KLD:g}, such as kld<=0.001",
+        )
+    return most
 
 
 def goal_called(name: str) -> Goal:

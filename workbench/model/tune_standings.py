@@ -106,17 +106,21 @@ def gains(blocks: Sequence[Block]) -> dict[Entry, float]:
 
 
 def gains_now(sweep: Sweep) -> dict[Entry, float]:
-    """Return the gains of the entries that are still in the race of a stored tune. An entry whose
-    second start there was no time for keeps what its first start has shown."""
+    """Return the gains of the entries that are still in the race of a stored tune: those of the
+    newest block, or of the block before if all of these are out. An entry whose second start there
+    was no time for keeps what its first start has shown."""
     usable = [block for block in blocks_of(sweep) if START_ENTRY in block]
-    newest = max(entry_of(point.label)[0] for point in sweep.points)
-    still = [
-        entry_of(point.label)[1]
-        for point in sweep.points
-        if entry_of(point.label)[0] == newest and not _is_out(point)
-    ]
-    known = [entry for entry in still if any(entry in block for block in usable)]
-    return _gains_of(known, usable)
+    newest: dict[Entry, SweepPoint] = {entry_of(p.label)[1]: p for p in sweep.points}
+    still = {entry: point for entry, point in newest.items() if not _is_out(point)}
+    for number in range(max(entry_of(p.label)[0] for p in sweep.points), 0, -1):
+        known = [
+            entry
+            for entry, point in still.items()
+            if entry_of(point.label)[0] == number and any(entry in block for block in usable)
+        ]
+        if found := _gains_of(known, usable):
+            return found
+    return {}
 
 
 def _gains_of(entries: Iterable[Entry], usable: Sequence[Block]) -> dict[Entry, float]:

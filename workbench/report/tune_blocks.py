@@ -39,7 +39,8 @@ def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Bloc
         (
             "starts",
             f"at most {cost.starts}: a race in two blocks, then the best against the start preset "
-            f"in {cost.pairs} pairs of fresh starts",
+            f"in {cost.pairs} pairs of fresh starts"
+            + (f"; {cost.checks} of them compare the answers of the leader" if cost.checks else ""),
         ),
         ("takes", UNKNOWN if cost.took_s is None else f"about {_duration(cost.took_s)}"),
     ]
@@ -66,7 +67,8 @@ def limits_text(limits: TuneLimits) -> str:
     """Return the limits as a person gives them."""
     power = f"power<={limits.power_w:g}" if limits.power_w is not None else ""
     hottest = f"temp<={limits.temperature_c:g}" if limits.temperature_c is not None else ""
-    return ", ".join(filter(None, (limits.slo, power, hottest)))
+    kld = f"kld<={limits.kld:g}" if limits.kld is not None else ""
+    return ", ".join(filter(None, (limits.slo, power, hottest, kld)))
 
 
 def left_out_blocks(left_out: Iterable[LeftOut]) -> list[Block]:

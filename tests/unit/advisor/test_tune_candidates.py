@@ -96,11 +96,12 @@ def test_a_failed_start_excludes_what_needs_more_memory() -> None:
     assert not needs_more(("kv-cache-dtype=fp8",), ("kv-cache-dtype=auto",), "vllm")
 
 
-def test_limits_are_read_in_both_orders_and_a_limit_on_kld_is_refused() -> None:
-    limits = parse_limits("ttft@p95<=500, tpot<=40@p95, power<=400, temp<=83")
-    assert limits == TuneLimits("ttft<=500@p95, tpot<=40@p95", 400.0, 83.0)
-    assert parse_limits("") == TuneLimits()
-    with pytest.raises(InputError, match="KLD"):
-        parse_limits("kld<=0.001")
+def test_limits_are_read_in_both_orders() -> None:
+    limits = parse_limits("ttft@p95<=500, tpot<=40@p95, power<=400, temp<=83, kld<=0.001")
+    assert limits == TuneLimits("ttft<=500@p95, tpot<=40@p95", 400.0, 83.0, 0.001)
+    assert parse_limits("") == TuneLimits() and parse_limits("KLD <= 1e-3").kld == 0.001
+    for wrong in ("kld<=0", "kld<=much", "kld>=1", "kld<=11"):
+        with pytest.raises(InputError, match="is not a limit on KLD"):
+            parse_limits(wrong)
     with pytest.raises(InputError, match="no goal users"):
         goal_called("users")

@@ -20,6 +20,7 @@ from workbench.model.bench import BenchResult, Distribution, GpuDuring
 from workbench.model.errors import BenchError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.plan import LaunchPlan
+from workbench.model.quality import KL, SAME, Interval, QualityMeasure, QualityResult
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.slo import LimitAttained
@@ -91,7 +92,10 @@ class Raced:
         goal: str = "tok_s",
         limits: str = "",
         seconds_left: Sequence[float] = (),
+        klds: Mapping[Entry, tuple[float, float]] | None = None,
+        starts: int = 30,
     ) -> None:
+        self.klds, self.compared = klds or {}, list[tuple[Entry, int]]()
         self.session = Session(FakeHost())
         self.servers, self.started, self.runs = servers, list[Entry](), 0
         self.saved: list[tuple[Entry, Sequence[str]]] = []
@@ -100,7 +104,7 @@ class Raced:
         self.base = PlanEditor(plan, "base")
         candidates = tuple(TuneCandidate(entry, "why") for entry in entries[1:])
         kept: TuneLimits = parse_limits(limits)
-        self.spec = TuneSpec(goal, 30, candidates, limits=kept)
+        self.spec = TuneSpec(goal, starts, candidates, limits=kept)
         points = tuple(SweepPoint(label_of(1, entry), None) for entry in entries)
         first = Sweep(0, 1.0, "here", TUNE, "tune", "", points)
         first = replace(first, spec=SweepSpec((), runs=2, pairs=5, tune=self.spec))
@@ -115,6 +119,9 @@ class Raced:
         parts.servers.wait_ready = self._ready  # type: ignore[method-assign,assignment]
         parts.servers.end = self._nothing  # type: ignore[method-assign,assignment]
         parts.bench.run_on = self._bench  # type: ignore[method-assign,assignment]
+        self.stored = parts.experiments.get
+        parts.experiments.get = self._get  # type: ignore[method-assign]
+        parts.results.quality = self._quality  # type: ignore[method-assign,assignment]
         parts.experiments.run = self._compare  # type: ignore[method-assign,assignment]
         if seconds_left:
             left = iter(seconds_left)
@@ -147,7 +154,30 @@ class Raced:
     ) -> Experiment:
         options.pop("quality_texts", None)
         spec = ExperimentSpec(a, b, {}, seed=seed, **options)
-        return await self.session.experiments.run_for_sweep(spec, Bed(self, b.sets), self.progress)
+        self.progress.change(experiment_id=None)  # the one before had other pairs
+        experiment = await self.session.experiments.run_for_sweep(
+            spec, Bed(self, b.sets), self.progress
+        )
+        self.compared.append((b.sets, spec.pairs))
+        return await self._with_answers(experiment)
+
+    async def _get(self, number: int) -> Experiment:
+        return await self._with_answers(await self.stored(number))
+
+    async def _with_answers(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with the comparison of its answers, if they were compared."""
+        compared, sets = experiment.comparison, experiment.spec.b.sets
+        if compared is None or sets not in self.klds:
+            return experiment
+        number = 1 + list(self.klds).index(sets)
+        compared = replace(compared, answer_changes=("a flag",), quality_id=number)
+        return replace(experiment, comparison=compared)
+
+    async def _quality(self) -> Sequence[QualityResult]:
+        return [
+            QualityResult("A", "B", SAME, "", (QualityMeasure(KL, Interval(v, v, high)),), id=n)
+            for n, (v, high) in enumerate(self.klds.values(), start=1)
+        ]
 
     def tune(self) -> Tune:
         combine = partial(combination_of, self.base)
@@ -333,3 +363,51 @@ def test_what_the_time_limit_cuts_off_keeps_what_one_start_has_shown() -> None:
     assert [p.state for p in found.points] == [*["done"] * 4, *["skipped"] * 2]
     assert re.match(r"\+(29|30)\.", found.knee_text) and raced.saved[0][0] == (EIGHT,)
     assert any(note.startswith("not tried, the time that is left") for note in found.notes)
+
+
+FP8 = "kv-cache-dtype=fp8"
+
+
+def test_a_leader_whose_answers_differ_is_out_and_the_next_one_leads() -> None:
+    both = (FP8, EIGHT)
+    servers = {(): Server(), (FP8,): Server(140), (EIGHT,): Server(133), both: Server(135)}
+    raced = Raced(servers, limits="kld<=0.001", klds={(FP8,): (0.004, 0.005)})
+    found = raced.ended()
+    assert raced.compared == [((FP8,), 1), ((EIGHT,), 5)], "one that changes no answer is not asked"
+    assert raced.saved[0][0] == (EIGHT,)
+    log = "\n".join(found.notes)
+    assert f"{FP8}: out, infeasible: KLD >= 0.004 (interval up to 0.005), limit 0.001" in log
+    out = [one.entry for one in standings(found) if one.now.error]
+    assert out == [both, (FP8,)] or out == [(FP8,), both], "what joins it is out with it"
+
+
+def test_answers_that_keep_the_limit_are_compared_once_and_judged_again_in_the_final() -> None:
+    servers = {(): Server(), (FP8,): Server(140)}
+    raced = Raced(servers, limits="kld<=0.001", klds={(FP8,): (0.0002, 0.0009)})
+    found = raced.ended()
+    assert raced.compared == [((FP8,), 1), ((FP8,), 5)] and raced.saved[0][0] == (FP8,)
+    assert f"{FP8}: its answers keep the limit on KLD" in found.notes
+
+
+def test_without_a_start_to_spare_only_the_final_compares_answers() -> None:
+    servers = {(): Server(), (FP8,): Server(140)}
+    raced = Raced(servers, limits="kld<=0.001", klds={(FP8,): (0.0, 0.002)}, starts=14)
+    found = raced.ended()
+    assert raced.compared == [((FP8,), 5)] and not raced.saved
+    said = (
+        f"nothing better found: {FP8} is infeasible in the final: KLD >= 0 (interval up to 0.002)"
+    )
+    assert found.knee_text.startswith(said)
+
+
+def test_answers_that_were_not_compared_keep_no_limit() -> None:
+    servers = {(): Server(), (FP8,): Server(140)}
+    raced = Raced(servers, limits="kld<=0.001", klds={(FP8,): (0.0, 0.0)})
+
+    async def nothing() -> Sequence[QualityResult]:
+        return ()
+
+    raced.session.sweeps._parts.results.quality = nothing  # type: ignore[method-assign,assignment]
+    found = raced.ended()
+    assert f"{FP8}: out, infeasible: the KLD was not measured" in found.notes
+    assert "no candidate could be measured within the limits" in found.knee_text

@@ -41,6 +41,14 @@ async def confirm(
     progress.change(experiment_id=experiment.id, confirmed=confirmed)
     if compared is not None and compared.quality_verdict:
         progress.change(quality=f"{label}: {compared.quality}")
+    check_ended(progress, label, experiment)
+    outcome = experiment.verdict or experiment.state
+    return progress.note(f"{label} against {against}: {outcome}{_speed_beside(experiment)}")
+
+
+def check_ended(progress: SweepProgress, label: str, experiment: Experiment) -> None:
+    """Raise what ended an experiment of a sweep before its end: CancelledError, BenchCancelled, or
+    Stopped."""
     task = asyncio.current_task()
     # a cancelled experiment ends in order, and returns
     if task is not None and task.cancelling():
@@ -48,8 +56,6 @@ async def confirm(
     progress.check_stop()
     if experiment.state == SeriesState.STOPPED:
         raise Stopped(f"the comparison of {label} in pairs was stopped: {experiment.error}")
-    outcome = experiment.verdict or experiment.state
-    return progress.note(f"{label} against {against}: {outcome}{_speed_beside(experiment)}")
 
 
 def _speed_beside(experiment: Experiment) -> str:

@@ -87,8 +87,7 @@ class FlagSweep(SweepDesign):
 
     def _changes_answers(self) -> bool:
         engine = self.combinations[0].editor.plan.engine
-        names = {word.partition("=")[0] for one in self.combinations for word in one.sets}
-        return any(flag_sets(engine, name) for name in names)
+        return any(changes_answers(engine, one.sets) for one in self.combinations)
 
     async def _check_first(self) -> None:
         """Raise ServerError, while the selected server still runs, if no server of this plan can be
@@ -201,20 +200,21 @@ class FlagSweep(SweepDesign):
         experiment = self.experiment(self.combinations[best].sets)
         return await confirm(self.progress, label, "the current values", experiment)
 
-    async def experiment(self, sets: Sequence[str]) -> Experiment:
+    async def experiment(self, sets: Sequence[str], **changed: Any) -> Experiment:
         """Compare the plan with the assignments `sets` against the plan as it is, in an experiment,
-        and return the experiment. If a resumed sweep had begun this experiment already, continue
-        the experiment."""
+        and return the experiment. `changed` has fields of ExperimentSpec. If a resumed sweep had
+        begun this experiment already, continue the experiment."""
+        options = {**self.experiment_options(), **changed}
         left_s = self.progress.limit.left_s
         minutes = None if left_s is None else left_s / 60
         begun = self.progress.sweep.experiment_id
         if begun is not None:
             earlier = await self.parts.experiments.get(begun)
-            if earlier.spec.b.sets == mask_argv(sets):
+            same = earlier.spec.b.sets == mask_argv(sets)
+            if same and earlier.spec.pairs == options["pairs"]:
                 if earlier.state == SeriesState.DONE:
                     return earlier
                 return await self.parts.experiments.resume(begun, max_minutes=minutes)
-        options = self.experiment_options()
         if minutes is not None:
             options["max_minutes"] = minutes
         return await self.parts.experiments.run(
@@ -236,6 +236,11 @@ class FlagSweep(SweepDesign):
         self.progress.note(
             f"the server that ran before the sweep was started again as {status.run_id}"
         )
+
+
+def changes_answers(engine: str, sets: Sequence[str]) -> bool:
+    """Return whether one of the assignments can change what the model answers."""
+    return any(flag_sets(engine, word.partition("=")[0]) for word in sets)
 
 
 def _best(points: Sequence[SweepPoint]) -> int | None:

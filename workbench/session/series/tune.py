@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.advisor.candidates import needs_more
 from workbench.bench import tune_race
 from workbench.bench.metric_changes import BETTER
+from workbench.bench.runner import BenchCancelled
 from workbench.bench.tune_race import START, Noise
 from workbench.model import tune
 from workbench.model.bench import half_width
@@ -21,6 +22,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, PresetError, WorkbenchError
 from workbench.model.experiment import RunState
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.quality import KL
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, SweepPoint
 from workbench.model.tune_standings import (
@@ -35,8 +37,9 @@ from workbench.model.tune_standings import (
     shown,
     start_breaks,
 )
-from workbench.session.series.confirmation import confirm
-from workbench.session.series.flag_sweep import Combination, FlagSweep
+from workbench.session.series.conduct import Stopped
+from workbench.session.series.confirmation import check_ended, confirm
+from workbench.session.series.flag_sweep import Combination, FlagSweep, changes_answers
 
 if TYPE_CHECKING:
     from workbench.bench.tune_race import RaceSize
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from workbench.model.tune import Goal, TuneSpec
 
 _NOT_TRIED = "not tried"
+_ANSWERS_HOLD = "its answers keep the limit on KLD"
 _OF_FINAL = 1000  # first seed of the final: its loads are none of the race
 _LISTED = 24  # results that the preset names
 
@@ -65,6 +69,7 @@ class Tune(FlagSweep):
     save_preset: SavePreset | None = None
     began_anew: bool = True  # not resumed
     _took_s: list[float] = field(default_factory=list, init=False)  # of each start of the race
+    _checks: int = field(default=0, init=False)  # comparisons of answers before the final
     _run_noise_pct: float | None = field(default=None, init=False)
 
     # ---- the race
@@ -284,9 +289,8 @@ class Tune(FlagSweep):
         return {**options, "metric": self._goal.metric, "seed": seed, "throw_away": False}
 
     async def conclude(self) -> None:
-        sweep = self.progress.sweep
-        found, breaks = gains_now(sweep), start_breaks(sweep)
-        best = tune_race.leader(found, start_holds=not breaks)
+        best = await self._leader()
+        found, breaks = gains_now(self.progress.sweep), start_breaks(self.progress.sweep)
         if not found:
             return self._found_nothing("no candidate could be measured within the limits")
         if best is None:
@@ -311,12 +315,96 @@ class Tune(FlagSweep):
             return self._found_nothing(f"{name} could not be compared in pairs")
         return await self._judge(name, best, await self.parts.experiments.get(number))
 
+    async def _leader(self) -> Entry | None:
+        """Return what meets the start preset in the final. A leader whose answers break the limit on
+        KLD is out, and the next one leads."""
+        while True:
+            sweep = self.progress.sweep
+            best = tune_race.leader(gains_now(sweep), start_holds=not start_breaks(sweep))
+            if best is None or not self._needs_check(best):
+                return best
+            if (broken := await self._check_answers(best)) is None:
+                self.progress.note(f"{shown(best)}: {_ANSWERS_HOLD}")
+                await self.progress.save()
+                return best
+            self._exclude(best, f"{INFEASIBLE}: {broken}")
+            await self.progress.save()
+
+    def _needs_check(self, entry: Entry) -> bool:
+        """Return whether the answers of an entry are compared before the final: if they can break the
+        limit, were not compared yet, and leave starts and time for the final."""
+        limit = self.progress.limit
+        engine = self.combinations[0].editor.plan.engine
+        if self._spec.limits.kld is None or not changes_answers(engine, entry):
+            return False
+        if f"{shown(entry)}: {_ANSWERS_HOLD}" in self.progress.sweep.notes:
+            return False
+        starts = self._starts_made + tune_race.CHECK_STARTS + 2 * self._size.pairs
+        check_s = tune_race.CHECK_STARTS * self._start_s
+        return starts <= self._spec.starts and limit.leaves(check_s + self._final_s)
+
+    async def _check_answers(self, entry: Entry) -> str | None:
+        """Compare the answers of an entry with those of the start preset, in an experiment of one
+        pair. Return the limit that they break; None if they keep it."""
+        self.progress.note(f"{shown(entry)}: leads, and can answer otherwise: answers are compared")
+        self.progress.change(quality="")
+        try:
+            experiment = await self.experiment(entry, pairs=1)
+        except (BenchCancelled, Stopped):
+            raise
+        except WorkbenchError as error:
+            return f"the KLD {UNMEASURED} ({error.message})"
+        self._checks += 1
+        check_ended(self.progress, shown(entry), experiment)
+        if experiment.state == SeriesState.FAILED:
+            return f"the KLD {UNMEASURED} ({experiment.error})"
+        return await self._broken_kld(await self.parts.experiments.get(experiment.id))
+
+    async def _broken_kld(self, experiment: Experiment) -> str | None:
+        """Return how the answers of B break the limit on KLD; None if they keep it. An interval that
+        reaches above the limit breaks it."""
+        limit, comparison = self._spec.limits.kld, experiment.comparison
+        if limit is None or comparison is None or not comparison.answer_changes:
+            return None
+        known = await self.parts.results.quality()
+        measured = [
+            measure.value
+            for one in known
+            if one.id == comparison.quality_id
+            for measure in one.measures
+            if measure.name == KL
+        ]
+        if not measured:
+            return f"the KLD {UNMEASURED}"
+        worst = max(measured, key=lambda one: math.inf if one.high is None else one.high)
+        if worst.high is None:
+            return f"KLD >= {worst.value:.2g}, of too few texts for an interval"
+        if worst.high <= limit:
+            return None
+        return f"KLD >= {worst.value:.2g} (interval up to {worst.high:.2g}), limit {limit:g}"
+
+    def _exclude(self, entry: Entry, why: str) -> None:
+        """Take an entry out of the race, and those that join it with others."""
+        for index, point in enumerate(self.progress.sweep.points):
+            with_it = set(entry) <= set(entry_of(point.label)[1])
+            if point.state == PointState.DONE and with_it:
+                self.progress.point(index, error=why)
+        self.progress.note(f"{shown(entry)}: out, {why}")
+
+    @property
+    def _starts_made(self) -> int:
+        """The number of servers that were started so far, but for those of the final."""
+        raced = [p for p in self.progress.sweep.points if p.state != PointState.SKIPPED]
+        started = sum(not (p.error or "").startswith(_NOT_TRIED) for p in raced)
+        return started + tune_race.CHECK_STARTS * self._checks
+
     async def _judge(self, name: str, best: Entry, experiment: Experiment) -> None:
         comparison = experiment.comparison
         change = comparison.metrics[0] if comparison is not None else None
         if experiment.state != SeriesState.DONE or comparison is None or change is None:
             return self._found_nothing(f"the final of {name} failed: {experiment.error}")
-        if (broken := await self._broken_in_final(experiment, "B")) is not None:
+        broken = await self._broken_in_final(experiment, "B") or await self._broken_kld(experiment)
+        if broken is not None:
             return self._found_nothing(f"{name} is infeasible in the final: {broken}")
         breaks = await self._broken_in_final(experiment, "A")
         is_better = change.verdict == BETTER
@@ -415,10 +503,7 @@ class Tune(FlagSweep):
         )
 
     def _cost(self, experiment: Experiment) -> str:
-        raced = [p for p in self.progress.sweep.points if p.state != PointState.SKIPPED]
-        starts = sum(not (p.error or "").startswith(_NOT_TRIED) for p in raced)
-        starts += len(experiment.runs)
-        said = count_of(starts, "start")
+        said = count_of(self._starts_made + len(experiment.runs), "start")
         if not self.began_anew:
             return said
         minutes = self.progress.elapsed_s / 60

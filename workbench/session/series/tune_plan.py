@@ -23,10 +23,10 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import diff
 from workbench.model.secrets import mask_plan
 from workbench.model.sweep import Sweep, SweepSpec
-from workbench.model.tune import LeftOut, TuneCandidate, TuneCost, TuneSpec
+from workbench.model.tune import LeftOut, TuneCandidate, TuneCost, TuneLimits, TuneSpec
 from workbench.model.tune_standings import entry_of, label_of
 from workbench.session.conditions import gpus_of
-from workbench.session.series.flag_sweep import Combination
+from workbench.session.series.flag_sweep import Combination, changes_answers
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, with_assignments
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
@@ -83,7 +83,15 @@ class TunePlanner(FlagSweepPlanner):
                 f"there is no candidate for this plan ({why})",
                 next_step="`workbench sweep` tries values of a flag that you choose",
             )
-        size = tune_race.race_size(len(candidates), starts)
+        if kept.kld is not None and (not quality or load.endpoint == "embeddings"):
+            raise InputError(
+                "a limit on KLD needs the comparison of answers",
+                next_step="leave out --no-quality"
+                if not quality
+                else "leave the limit out: embeddings are no answers",
+            )
+        sets = [one.sets for one in candidates]
+        size = tune_race.race_size(len(candidates), starts, _check_starts(plan.engine, sets, kept))
         rest = candidates[size.candidates :]
         no_room = f"no room in {starts} starts; --starts allows more"
         left_out += [LeftOut(shlex.join(one.sets), no_room) for one in rest]
@@ -176,7 +184,10 @@ class TunePlanner(FlagSweepPlanner):
         spec = planned.spec
         assert spec.tune is not None
         count = len(spec.tune.candidates)
-        starts = RaceSize(count, tune_race.kept_of(count), spec.pairs).starts
+        sets = [one.sets for one in spec.tune.candidates]
+        engine = self.parts.plans.editor.plan.engine
+        checks = _check_starts(engine, sets, spec.tune.limits)
+        starts = RaceSize(count, tune_race.kept_of(count), spec.pairs).starts + checks
         changed = Arm(sets=spec.tune.candidates[0].sets)
         two_pairs_s = self.parts.experiments.estimate_s(
             Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
@@ -189,6 +200,7 @@ class TunePlanner(FlagSweepPlanner):
             load=load_text(load),
             took_s=took_s,
             energy_kwh=None if took_s is None else self._energy_kwh(took_s),
+            checks=checks,
         )
 
     def _energy_kwh(self, took_s: float) -> float | None:
@@ -239,6 +251,13 @@ class TunePlanner(FlagSweepPlanner):
             elif diff(plan, found.editor.effective):
                 candidates.setdefault(one.sets, one)
         return list(candidates.values()), left_out
+
+
+def _check_starts(engine: str, entries: Sequence[Sequence[str]], limits: TuneLimits) -> int:
+    """Return how many starts are kept to compare the answers of a leader before the final."""
+    if limits.kld is None or not any(changes_answers(engine, entry) for entry in entries):
+        return 0
+    return tune_race.CHECK_STARTS
 
 
 def load_text(load: BenchSpec) -> str:

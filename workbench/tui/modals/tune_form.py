@@ -52,9 +52,9 @@ def tune_form(
     def tail(values: Values, width: int) -> list[Row]:
         parse(values)
         said = (
-            f"Each run is {load}. Limits are such as ttft@p95<=500, power<=400, temp<=83: what breaks "
-            "one is out, whatever its speed. Next you see the candidates, and nothing starts before "
-            "you agree."
+            f"Each run is {load}. Limits are such as ttft@p95<=500, power<=400, temp<=83, kld<=0.001: "
+            "what breaks one is out, whatever its speed. Next you see the candidates, and nothing "
+            "starts before you agree."
         )
         return paragraph(said, width, "dim", "  ")
 

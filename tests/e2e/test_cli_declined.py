@@ -14,9 +14,11 @@ from support.ended_runs import make_ended
 from support.serving import free_port
 
 from workbench.cli.questions import Declined
+from workbench.model.watch import Watch
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
 from workbench.store import paths
+from workbench.store.watches import WatchStore
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
@@ -32,6 +34,7 @@ IN_THIS_FILE = {
     "servers.py",
     "sweeps.py",
     "tune.py",
+    "watch.py",
 }
 BY_SSH = {"open_session.py"}  # test_ssh_cli.py asks about host keys
 
@@ -80,6 +83,17 @@ def test_runs_are_kept_if_the_user_declines(
     make_ended(root, 3, days_ago=3)
     declined("runs", "prune", "--keep", "1")
     assert len(list(root.iterdir())) == 3
+
+
+def test_no_night_begins_and_no_unit_is_written_if_the_user_declines(
+    declined: Callable[..., Any], clean_environment: None
+) -> None:
+    one = Watch(preset="vllm-any", candidate="venv:/opt/new", nightly="03:00", simulate=PRO[1])
+    WatchStore(paths.watches_dir()).add(one)
+    declined("watch", "run")
+    declined("watch", "install")
+    assert WatchStore(paths.watches_dir()).nights() == ()
+    assert not list(paths.config_dir().parent.rglob("*.timer"))
 
 
 @pytest.mark.slow

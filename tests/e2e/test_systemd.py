@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from support import fake_engine
+from support.procs import eventually
 from support.serving import free_port
 from support.systemd_box import REPOSITORY, Box, systemd_box
 
@@ -131,6 +132,38 @@ def test_a_reboot(box: Box, installed: str) -> None:
     assert (after["state"], after["others"]) == ("ready", False)
     assert workbench("stop", str(started["run_id"]))["state"] == "stopped"
     assert box("systemctl", "is-active", str(started["handle"]), check=False).strip() == "inactive"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_a_timer_runs_the_watches(box: Box) -> None:
+    """The candidate does not exist, so the night that the timer begins says so and ends at once."""
+    home = box.directory / "of the watches"
+    env = {
+        name: f"{home}/{name}"
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")
+    }
+
+    def workbench(*words: str) -> str:
+        argv = (sys.executable, "-m", "workbench", *words)
+        return box(*argv, PYTHONPATH=str(REPOSITORY), HOME=str(home), **env)
+
+    at = box("date", "-d", "+70 seconds", "+%H:%M").strip()
+    model = ("--var", "model=org/model", "--set", f"port={free_port()}")
+    candidate = ("--candidate", "venv:/no/such/place", "--nightly", at)
+    workbench("watch", "add", "vllm-any", *candidate, *model)
+    workbench("watch", "install", "--system", "--yes")
+    timer = f"workbench-watch-{at.replace(':', '')}.timer"
+    assert box("systemctl", "is-enabled", timer).strip() == "enabled"
+    night = home / "XDG_DATA_HOME" / "workbench" / "watches" / "1.json"
+
+    def done() -> bool:
+        return night.exists() and json.loads(night.read_text() or "{}").get("done", False)
+
+    eventually(done, "the night that the timer begins", 200.0)
+    (entry,) = json.loads(night.read_text())["entries"]
+    assert entry["state"] == "failed" and entry["error"], entry
+    box("systemctl", "disable", "--now", timer)
 
 
 def test_no_engine_is_left_on_the_machine(box: Box) -> None:

@@ -49,6 +49,11 @@ def sweeps_dir() -> Path:
     return data_dir() / "sweeps"
 
 
+def watches_dir() -> Path:
+    """Return the directory of the watches and their nights."""
+    return data_dir() / "watches"
+
+
 def results_db() -> Path:
     return data_dir() / "results.sqlite3"
 

@@ -11,6 +11,7 @@ from workbench.report.blocks import (
     Alert,
     Block,
     CodeBlock,
+    Document,
     Facts,
     Fold,
     Heading,
@@ -33,7 +34,11 @@ _KINDS = {
 
 
 def render(report: Report) -> str:
-    document = document_of(report)
+    return document_text(document_of(report))
+
+
+def document_text(document: Document) -> str:
+    """Return a document as Markdown."""
     lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
     for block in document.blocks:
         written = list(_block(block))

@@ -1,0 +1,134 @@
+"""The rule of a watch: whether an upgrade is worse than the pinned version. All functions are pure.
+
+  first experiment:   3 pairs; if they do not show the candidate at least as good, 8
+  second experiment:  16 pairs of fresh starts, if a loss in the first is likely
+  alarm:              the second shows the loss too, and the pairs of both show it at the level that
+                      Holm's procedure leaves for it among all presets and measures of the night
+
+Only the last step can raise an alarm. The steps before only end the measuring early, which cannot
+make false alarms more frequent. In equal arms, a night has an alarm with a chance of `NIGHT_ALPHA` at
+most: one in three years. A loss that is too small to matter is no alarm, however sure it is.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from workbench.bench.metric_changes import variance
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.multiple_tests import holm
+from workbench.model.student_t import t_cdf
+from workbench.model.watch import MEMORY, SPEED, START, Loss
+
+FIRST_PAIRS, MOST_FIRST_PAIRS, SECOND_PAIRS = 3, 8, 16
+NIGHT_ALPHA = 0.001
+_LIKELY = 0.15  # p of the first experiment below which the second one is made
+_REPEATED = 0.05  # p of the second experiment alone
+# by measure: its share of the level, and the smallest loss in percent that matters
+WEIGHTS = {SPEED: 0.8, START: 0.1, MEMORY: 0.1}
+LEAST_PCT = {SPEED: 1.0, START: 10.0, MEMORY: 2.0}
+_LEAST_SPREAD = 0.0005  # of one run: less is the resolution of its window
+
+Losses = Sequence[float]  # ln of how much worse the candidate is, for each pair
+
+
+def p_of_loss(losses: Losses) -> float | None:
+    """Return the one-sided p-value of "the candidate is not worse". None for fewer than two pairs."""
+    if len(losses) < 2:
+        return None
+    spread = max(2 * _LEAST_SPREAD**2, variance(losses))
+    error = math.sqrt(spread / len(losses))
+    return t_cdf(-fmean(losses) / error, len(losses) - 1)
+
+
+def needs_more_pairs(first: Mapping[str, Losses]) -> bool:
+    """Return whether the first experiment needs all of its pairs: a measure looks worse so far."""
+    return any(losses and fmean(losses) > 0 for losses in first.values())
+
+
+def needs_second(first: Mapping[str, Losses]) -> bool:
+    """Return whether a loss in the first experiment is likely enough for a second one."""
+    return any(_is_likely(measure, losses) for measure, losses in first.items())
+
+
+def _is_likely(measure: str, losses: Losses) -> bool:
+    p = p_of_loss(losses)
+    return p is not None and p < _LIKELY and _percent(losses) >= LEAST_PCT[measure] / 2
+
+
+def judge(
+    nights: Sequence[tuple[Mapping[str, Losses], Mapping[str, Losses]]],
+) -> list[tuple[Loss, ...]]:
+    """Return the losses of each preset of a night. `nights` has for each preset the losses by measure
+    of its first and of its second experiment; the second is empty if it was not made."""
+    tests: list[tuple[int, Loss]] = []
+    for place, (first, second) in enumerate(nights):
+        for measure, losses in first.items():
+            again = second.get(measure, ())
+            both = [*losses, *again]
+            if not both:
+                continue
+            repeated = _is_repeated(measure, losses, again)
+            size = _percent(both)
+            tests.append((place, Loss(measure, size, len(both), p_of_loss(both), repeated)))
+    weights = [WEIGHTS[loss.measure] for _, loss in tests]
+    total = math.fsum(weights)
+    # a test that cannot raise an alarm is still one of the tests of the night
+    ps = [loss.p if _can_alarm(loss) else 1.0 for _, loss in tests]
+    alarms = holm(ps, NIGHT_ALPHA, [weight / total for weight in weights]) if tests else []
+    found: list[list[Loss]] = [[] for _ in nights]
+    for (place, loss), alarm in zip(tests, alarms, strict=True):
+        found[place].append(
+            Loss(loss.measure, loss.loss_pct, loss.pairs, loss.p, loss.repeated, alarm)
+        )
+    return [tuple(losses) for losses in found]
+
+
+def _is_repeated(measure: str, first: Losses, second: Losses) -> bool:
+    p = p_of_loss(second)
+    return _is_likely(measure, first) and p is not None and p < _REPEATED
+
+
+def _can_alarm(loss: Loss) -> bool:
+    return loss.repeated and loss.loss_pct >= LEAST_PCT[loss.measure]
+
+
+def _percent(losses: Losses) -> float:
+    """Return the mean loss in percent of the pinned arm: 3 for a candidate that is 3 % slower."""
+    return -100 * math.expm1(-fmean(losses))
+
+
+# -- how often it is wrong -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Standard deviations in percent: between servers that are started alike, and between the runs of
+    one server."""
+
+    server_pct: float = 1.5
+    run_pct: float = 1.0
+
+
+def simulated_night(true_loss_pct: Sequence[float], noise: Noise, rng: random.Random) -> list[bool]:
+    """Carry out one night of as many presets, whose candidates are slower by these percentages.
+    Return for each whether it was an alarm."""
+
+    def pairs(loss_pct: float, count: int) -> list[float]:
+        size = math.sqrt(2 * (noise.server_pct**2 + noise.run_pct**2)) / 100
+        true = -math.log1p(-loss_pct / 100)
+        return [true + rng.gauss(0.0, size) for _ in range(count)]
+
+    nights = []
+    for loss_pct in true_loss_pct:
+        first = {SPEED: pairs(loss_pct, FIRST_PAIRS)}
+        if needs_more_pairs(first):
+            first[SPEED] += pairs(loss_pct, MOST_FIRST_PAIRS - FIRST_PAIRS)
+        second = {SPEED: pairs(loss_pct, SECOND_PAIRS)} if needs_second(first) else {}
+        # equal in the two other measures, which take their shares of the level
+        equal = {START: [0.0] * len(first[SPEED]), MEMORY: [0.0] * len(first[SPEED])}
+        nights.append(({**first, **equal}, second))
+    return [any(loss.alarm for loss in losses) for losses in judge(nights)]

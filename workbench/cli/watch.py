@@ -1,0 +1,371 @@
+"""The command `watch`, which judges upgrades at night: the version that a preset pins against a
+candidate, in pairs of fresh starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.cli.open_session import connected
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.questions import confirm
+from workbench.cli.registry import command, option, repeatable
+from workbench.cli.shared_options import IF_MEASURED, YES
+from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.model.errors import InputError, WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.model.watch import Night, Watch
+    from workbench.session.session import Session
+    from workbench.session.state import SessionState
+    from workbench.store.watches import WatchStore
+
+ALARM_CODE = 4
+_SAME_NIGHT_S = 12 * 3600.0
+# of this process, which the unit needs to find the same programs, presets and results
+_UNIT_VARIABLES = (
+    "HOME",
+    "PATH",
+    "PYTHONPATH",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+)
+_TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
+_PRESET = option("preset PRESET", "the preset whose version is pinned")
+_JUNIT = option("--junit FILE", "also write the night as JUnit XML, in place of an older file")
+_MARKDOWN = option("--markdown FILE", "also write the night as Markdown, in place of an older file")
+
+
+def _store() -> WatchStore:
+    from workbench.store import paths
+    from workbench.store.watches import WatchStore
+
+    return WatchStore(paths.watches_dir())
+
+
+@command(
+    "watch add",
+    "watch an upgrade: judge a candidate each night against the version that a preset pins",
+    _PRESET,
+    option(
+        "--candidate CANDIDATE",
+        "image:NAME:TAG for a preset that starts a container, or venv:/PATH of another environment",
+        required=True,
+    ),
+    option("--nightly HH:MM", "when `watch install` lets systemd run it (03:00)", default="03:00"),
+    repeatable(
+        "--var name=value", "value of a variable of the preset; repeatable", dest="variables"
+    ),
+    repeatable("--set flag=value", "launch flag of both arms; repeatable", dest="sets"),
+    option("--requests N", "requests of each benchmark (as the preset says)", int),
+    option("--no-quality", "do not compare the answers"),
+    examples=("workbench watch add vllm-any --candidate venv:/opt/vllm-nightly --nightly 03:00",),
+)
+def add_watch(arguments: argparse.Namespace) -> int:
+    from workbench.model.secrets import is_secret_name
+    from workbench.model.watch import Watch
+    from workbench.session.series.night_watch import checked_candidate
+
+    for word in arguments.variables:
+        if "=" not in word[1:]:
+            raise InputError(f"--var {word!r} is not of the form name=value")
+    for word in (*arguments.variables, *arguments.sets):
+        if is_secret_name(word.partition("=")[0]):
+            raise InputError(
+                f"{word.partition('=')[0]} is a secret, which a watch does not store",
+                next_step="leave it out: the preset, or the environment of `watch run`, has it",
+            )
+    watch = Watch(
+        preset=arguments.preset,
+        candidate=checked_candidate(arguments.candidate),
+        nightly=_time(arguments.nightly),
+        host=arguments.host,
+        simulate=arguments.simulate,
+        variables=tuple(arguments.variables),
+        sets=tuple(arguments.sets),
+        requests=arguments.requests,
+        quality=not arguments.no_quality,
+    )
+    _check_preset(arguments, watch)
+    _store().add(watch)
+    line = f"{watch.name} is watched; `workbench watch run` judges it now, `watch install` nightly"
+    return emit_or_say(arguments.json, asdict(watch), line)
+
+
+def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
+    """Raise InputError if the preset does not exist or cannot start the candidate."""
+    from workbench.cli.open_session import session_of
+    from workbench.session.series.night_watch import arms_of
+
+    variables = dict(word.split("=", 1) for word in watch.variables)
+    arms_of(session_of(arguments).presets.plan_of(watch.preset, variables), watch)
+
+
+def _time(text: str) -> str:
+    if not _TIME.fullmatch(text):
+        raise InputError(f"{text!r} is no time of the day", next_step="give --nightly HH:MM")
+    return text
+
+
+@command("watch list", "list the watches", examples=("workbench watch list",))
+def list_watches(arguments: argparse.Namespace) -> int:
+    found = _store().watches()
+    if not found and not arguments.json:
+        note("nothing is watched; `workbench watch add` begins")
+    lines = (f"{one.nightly}  {_place(one)}  {one.name}" for one in found)
+    return emit_or_say(arguments.json, {"watches": [asdict(one) for one in found]}, lines)
+
+
+def _place(watch: Watch) -> str:
+    return f"sim:{watch.simulate}  SIMULATED" if watch.simulate else watch.host or "local"
+
+
+@command(
+    "watch remove",
+    "watch an upgrade no longer; the nights stay",
+    _PRESET,
+    option("candidate CANDIDATE", "only this candidate of the preset", nargs="?"),
+    examples=("workbench watch remove vllm-any",),
+)
+def remove_watch(arguments: argparse.Namespace) -> int:
+    gone = _store().remove(arguments.preset, arguments.candidate)
+    lines = (f"{one.name} is no longer watched" for one in gone)
+    return emit_or_say(arguments.json, {"removed": [asdict(one) for one in gone]}, lines)
+
+
+@command(
+    "watch run",
+    "judge the watched upgrades now; exit code 4 if one is worse",
+    option("presets PRESET", "only the watches of these presets", nargs="*"),
+    option("--at HH:MM", "only the watches of this time"),
+    option("--again", "begin a new night, although one is not finished"),
+    _JUNIT,
+    _MARKDOWN,
+    IF_MEASURED,
+    YES,
+    examples=("workbench watch run --yes --junit night.xml",),
+)
+async def run_watches(arguments: argparse.Namespace) -> int:
+    from workbench.session.series.night_watch import NightRun
+
+    store = _store()
+    with store.running():
+        night, watches = _night(store, arguments)
+        await confirm(
+            arguments,
+            f"The night starts and stops servers for {', '.join(watches)}. Continue?",
+            problem="the night starts and stops servers, and nobody can be asked to confirm",
+            next_step="add --yes to confirm",
+        )
+        if night.id == 0:
+            night = store.save(replace(store.new_night(), entries=night.entries))
+        note(f"night {night.id}")
+
+        @asynccontextmanager
+        async def opened(watch: Watch) -> AsyncIterator[Session]:
+            given = {"host": watch.host, "simulate": watch.simulate, "container": None}
+            own = argparse.Namespace(**{**vars(arguments), **given, "cluster": None})
+            async with connected(own) as session:
+                await session.servers.adopt()
+                session.subscribe(_report_pairs())
+                yield session
+
+        async with cancelled_by_signals():
+            night = await NightRun(night, store, opened, note).carry_out()
+    _write(night, store, arguments)
+    _print_night(night, store, arguments.json)
+    if night.alarms:
+        return ALARM_CODE
+    return 1 if any(entry.state == "failed" for entry in night.entries) else 0
+
+
+def _report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
+    """Return a listener that prints what the pairs of an experiment have shown so far."""
+    said = ""
+
+    def report(state: SessionState, changed: frozenset[str]) -> None:
+        nonlocal said
+        now = state.experiment
+        if "experiment" not in changed or now is None or now.verdict == said:
+            return
+        said = now.verdict
+        if said:
+            note(f"  experiment {now.id}: {said}")
+
+    return report
+
+
+def _night(store: WatchStore, arguments: argparse.Namespace) -> tuple[Night, list[str]]:
+    """Return the night to go on with, or a new one with the id 0, and the names of its watches."""
+    from workbench.model.watch import Night, NightEntry
+    from workbench.store.watches import unfinished
+
+    if arguments.at is not None:
+        _time(arguments.at)
+    chosen = [
+        one
+        for one in store.watches()
+        if (not arguments.presets or one.preset in arguments.presets)
+        and arguments.at in (None, one.nightly)
+    ]
+    if not chosen:
+        raise InputError(
+            "no watch is chosen", next_step="`workbench watch list` shows what is watched"
+        )
+    begun = None if arguments.again else unfinished(store.nights(), _SAME_NIGHT_S)
+    if begun is not None and [entry.watch for entry in begun.entries] == chosen:
+        note(f"night {begun.id} was not finished, and goes on; --again begins a new one")
+        return begun, [one.name for one in chosen]
+    entries = tuple(NightEntry(one) for one in chosen)
+    return Night(id=0, unix_s=0.0, entries=entries), [one.name for one in chosen]
+
+
+def _write(night: Night, store: WatchStore, arguments: argparse.Namespace) -> None:
+    from workbench.report.formats.markdown import document_text
+    from workbench.report.watch_night import junit, night_document
+
+    if arguments.junit:
+        _write_file(arguments.junit, junit(night))
+    if arguments.markdown:
+        _write_file(arguments.markdown, document_text(night_document(night, _before(night, store))))
+
+
+def _write_file(name: str, text: str) -> None:
+    path = Path(name).expanduser()
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}",
+            next_step="`workbench watch show --junit FILE` writes it to another place",
+        ) from None
+
+
+def _before(night: Night, store: WatchStore) -> list[Night]:
+    return [one for one in store.nights() if one.id < night.id]
+
+
+def _print_night(night: Night, store: WatchStore, as_json: bool) -> None:
+    from workbench.report.formats.terminal import block_lines
+    from workbench.report.watch_night import night_blocks, note_lines
+
+    blocks = [*night_blocks(night, _before(night, store)), note_lines(night)]
+    emit_or_say(as_json, asdict(night), block_lines(blocks))
+
+
+@command(
+    "watch show",
+    "show a night: alarms, what the engines chose differently, and the history; the newest one",
+    option("night NIGHT", "number of a night", int, nargs="?"),
+    _JUNIT,
+    _MARKDOWN,
+    examples=("workbench watch show", "workbench watch show 12 --markdown night.md"),
+)
+def show_night(arguments: argparse.Namespace) -> int:
+    store = _store()
+    if arguments.night is not None:
+        night = store.night(arguments.night)
+    else:
+        nights = store.nights()
+        if not nights:
+            raise InputError("no night yet", next_step="`workbench watch run` makes one")
+        night = nights[0]
+    _write(night, store, arguments)
+    _print_night(night, store, arguments.json)
+    return 0
+
+
+@command(
+    "watch install",
+    "let systemd run the watches at their times; the units are shown first",
+    option("--system", "units of the system in place of those of your user; needs root"),
+    YES,
+    examples=("workbench watch install",),
+)
+async def install_watches(arguments: argparse.Namespace) -> int:
+    times = sorted({one.nightly for one in _store().watches()})
+    if not times:
+        raise InputError("nothing is watched", next_step="add a watch first: workbench watch add")
+    directory = _units_dir(arguments.system)
+    units = {name: text for at in times for name, text in _units(at).items()}
+    for name, text in units.items():
+        note(f"{directory / name}:\n{text}")
+    timers = [name for name in units if name.endswith(".timer")]
+    scope = "--system" if arguments.system else "--user"
+    commands = (
+        ["systemctl", scope, "daemon-reload"],
+        ["systemctl", scope, "enable", "--now", *timers],
+    )
+    await confirm(
+        arguments,
+        f"Write these units to {directory} and enable the timers?",
+        problem="the units are written only after a confirmation, and nobody can be asked",
+        next_step="add --yes to confirm",
+    )
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in units.items():
+            (directory / name).write_text(text, "utf-8")
+    except OSError as error:
+        raise WorkbenchError(f"{directory} cannot be written: {error.strerror}") from None
+    for argv in commands:
+        _systemctl(argv)
+    lines = [f"wrote {directory / name}" for name in units]
+    lines += [f"{name} is enabled" for name in timers]
+    document = {"directory": str(directory), "units": list(units), "enabled": timers}
+    return emit_or_say(arguments.json, document, lines)
+
+
+def _units_dir(system: bool) -> Path:
+    if system:
+        return Path("/etc/systemd/system")
+    base = os.environ.get("XDG_CONFIG_HOME", "")
+    root = Path(base) if base.startswith("/") else Path.home() / ".config"
+    return root / "systemd" / "user"
+
+
+def _units(at: str) -> dict[str, str]:
+    """Return the service and the timer of the watches of one time, by file name."""
+    from workbench.model.systemd_text import escaped, literal, quoted
+
+    name = f"workbench-watch-{at.replace(':', '')}"
+    words = [sys.executable, "-m", "workbench", "watch", "run", "--at", at, "--yes"]
+    kept = [name for name in _UNIT_VARIABLES if name in os.environ]
+    variables = "".join(f'Environment="{n}={escaped(os.environ[n])}"\n' for n in kept)
+    service = (
+        f"[Unit]\nDescription=Workbench: the watches of {at}\n\n[Service]\nType=oneshot\n"
+        f"{variables}SuccessExitStatus={ALARM_CODE}\n"
+        f"ExecStart={' '.join(quoted(literal(word)) for word in words)}\n"
+    )
+    timer = (
+        f"[Unit]\nDescription=Workbench: the watches of {at}, each night\n\n[Timer]\n"
+        f"OnCalendar=*-*-* {at}:00\nPersistent=false\n\n[Install]\nWantedBy=timers.target\n"
+    )
+    return {f"{name}.service": service, f"{name}.timer": timer}
+
+
+def _systemctl(argv: list[str]) -> None:
+    try:
+        ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        said = ran.stderr.strip() if ran.returncode else ""
+    except FileNotFoundError:
+        said = "there is no systemctl on this machine"
+    except subprocess.TimeoutExpired:
+        said = "no answer within 60 s"
+    if said:
+        raise WorkbenchError(
+            f"systemd did not take the units: {said}",
+            command=" ".join(argv),
+            next_step="the files are written: run the command by hand, or call "
+            "`workbench watch run --yes` from cron or CI",
+        )

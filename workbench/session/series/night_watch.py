@@ -1,0 +1,283 @@
+"""One night of watches: each preset's pinned version against its candidate in an experiment, a second
+experiment if a loss is likely, and the judgement over all presets (workbench/bench/watch_rule.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench import experiment as design
+from workbench.bench import watch_rule
+from workbench.engines import find, with_executable
+from workbench.model.errors import InputError, WorkbenchError
+from workbench.model.experiment import INTERRUPTED, Arm, ArmTarget, Experiment
+from workbench.model.quality import BROKEN, DIFFERS
+from workbench.model.secrets import mask_plan
+from workbench.model.series_state import SeriesState
+from workbench.model.watch import (
+    ALARM,
+    ANSWERS,
+    FAILED,
+    MEMORY,
+    QUIET,
+    SPEED,
+    START,
+    UNFINISHED,
+    Loss,
+    Night,
+    NightEntry,
+    Watch,
+)
+
+if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
+    from workbench.session.servers.arm_targets import Bases
+    from workbench.session.session import Session
+    from workbench.store.watches import WatchStore
+
+Opened = Callable[[Watch], AbstractAsyncContextManager["Session"]]
+_KV_TOKENS = ("KV cache, tokens",)
+_WORSE_ANSWERS = (DIFFERS, BROKEN)
+_IMAGE, _VENV = "image:", "venv:"
+
+
+def checked_candidate(candidate: str) -> str:
+    """Return `candidate`. Raises InputError unless it is "image:NAME" or "venv:/PATH"."""
+    kind = next((one for one in (_IMAGE, _VENV) if candidate.startswith(one)), None)
+    word = candidate.removeprefix(kind or "")
+    absolute = kind != _VENV or word.startswith("/")
+    if kind is None or not word or word != "".join(word.split()) or not absolute:
+        raise InputError(
+            f"{candidate!r} is no candidate",
+            next_step="give image:NAME:TAG for a preset that starts a container, or venv:/PATH of "
+            "another environment with the engine",
+        )
+    return candidate
+
+
+def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
+    """Return the plan of a preset with the candidate in place of the pinned version. Raises
+    InputError if the preset cannot start this kind of candidate."""
+    checked_candidate(candidate)
+    if candidate.startswith(_VENV):
+        engine = find(plan.engine)
+        words = list(plan.executable or (engine.launch if engine is not None else ()))
+        if not words:
+            raise InputError(
+                f"the program of the engine {plan.engine} is not known",
+                next_step="give the preset an executable",
+            )
+        program = words[0].rpartition("/")[2]
+        words[0] = f"{candidate.removeprefix(_VENV).rstrip('/')}/bin/{program}"
+        return with_executable(plan, shlex.join(words))
+    if plan.run_as not in ("docker", "podman") or not (plan.image or plan.run_options.get("image")):
+        raise InputError(
+            "the preset starts no container, so its image cannot be replaced",
+            next_step="watch a preset with run_as = 'docker' or 'podman' and an image, or give "
+            "venv:/PATH",
+        )
+    options = {name: value for name, value in plan.run_options.items() if name != "image"}
+    return replace(plan, image=candidate.removeprefix(_IMAGE), run_options=options)
+
+
+def arms_of(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, Bases]:
+    """Return the pinned arm, the arm of the candidate, and the plans that they start."""
+    other = candidate_plan(plan, watch.candidate)
+    names = (watch.preset, f"{watch.preset} with {watch.candidate}")
+    a, b = (
+        Arm(
+            sets=watch.sets,
+            target=ArmTarget(name, plan=asdict(mask_plan(one)), preset_id=one.preset_id),
+        )
+        for name, one in zip(names, (plan, other), strict=True)
+    )
+    return a, b, {"A": plan, "B": other}
+
+
+class NightRun:
+    """Carries out a night and stores it after each step. `opened` connects to the host of a watch,
+    and `tell` is called with a line on each step."""
+
+    def __init__(
+        self, night: Night, store: WatchStore, opened: Opened, tell: Callable[[str], None]
+    ) -> None:
+        self.night = night
+        self._store, self._opened, self._tell = store, opened, tell
+        self._pairs: dict[int, tuple[_Losses, _Losses]] = {}
+        self._began = time.monotonic() - night.took_s
+
+    async def carry_out(self) -> Night:
+        """Measure what the night still lacks, judge it, and return it. A watch that fails is named,
+        and the others go on."""
+        for place, entry in enumerate(self.night.entries):
+            if entry.state == FAILED:
+                continue
+            try:
+                async with self._opened(entry.watch) as session:
+                    await self._measure(place, session)
+            except WorkbenchError as error:
+                why = error.message + (f" ({error.next_step})" if error.next_step else "")
+                self._tell(f"{entry.watch.name}: {why}")
+                self._put(place, state=FAILED, error=why)
+        self._judge()
+        self.night = replace(self.night, done=True)
+        return self._save()
+
+    def _put(self, place: int, **changes: Any) -> NightEntry:
+        entries = list(self.night.entries)
+        entries[place] = replace(entries[place], **changes)
+        self.night = replace(self.night, entries=tuple(entries))
+        self._save()
+        return entries[place]
+
+    def _save(self) -> Night:
+        self.night = replace(self.night, took_s=time.monotonic() - self._began)
+        return self._store.save(self.night)
+
+    async def _measure(self, place: int, session: Session) -> None:
+        watch = self.night.entries[place].watch
+        self._tell(f"{watch.name}: pinned against candidate, {watch_rule.FIRST_PAIRS} pairs")
+        first = await self._experiment(place, session, "first_id", watch_rule.FIRST_PAIRS)
+        losses = losses_of(first)
+        if watch_rule.needs_more_pairs(losses) and first.pairs_done < watch_rule.MOST_FIRST_PAIRS:
+            self._tell(f"{watch.name}: not decided, {watch_rule.MOST_FIRST_PAIRS} pairs")
+            first = await self._more_pairs(session, first)
+            losses = losses_of(first)
+        second, again = None, dict[str, Sequence[float]]()
+        if watch_rule.needs_second(losses) or _answers_worse(first):
+            self._tell(f"{watch.name}: a loss is likely, {watch_rule.SECOND_PAIRS} fresh pairs")
+            second = await self._experiment(place, session, "second_id", watch_rule.SECOND_PAIRS)
+            again = losses_of(second)
+        self._pairs[place] = losses, again
+        self._put(place, **_facts_of(first, second))
+
+    async def _experiment(self, place: int, session: Session, field: str, pairs: int) -> Experiment:
+        """Return the finished experiment of a watch. If this night has begun it, go on with it."""
+        entry = self.night.entries[place]
+        begun: int | None = getattr(entry, field)
+        if begun is not None:
+            stored = await session.experiments.get(begun)
+            if stored.state == SeriesState.DONE:
+                return stored
+            return _finished(await session.experiments.resume(begun))
+        watch = entry.watch
+        variables = dict(word.split("=", 1) for word in watch.variables)
+        plan = await asyncio.to_thread(session.presets.plan_of, watch.preset, variables)
+        a, b, bases = arms_of(plan, watch)
+        bench = {} if watch.requests is None else {"requests": watch.requests}
+
+        async def note_id(number: int) -> None:
+            self._put(place, **{field: number})
+
+        ended = await session.experiments.run(
+            a, b, bases=bases, opened=note_id, pairs=pairs, bench=bench, quality=watch.quality
+        )
+        return _finished(ended)
+
+    async def _more_pairs(self, session: Session, first: Experiment) -> Experiment:
+        more = watch_rule.MOST_FIRST_PAIRS
+        return _finished(await session.experiments.resume(first.id, pairs=more))
+
+    def _judge(self) -> None:
+        places = sorted(self._pairs)
+        judged = watch_rule.judge([self._pairs[place] for place in places])
+        for place, losses in zip(places, judged, strict=True):
+            entry = self.night.entries[place]
+            worse_answers = any(loss.measure == ANSWERS for loss in entry.losses)
+            found = (*losses, *(loss for loss in entry.losses if loss.measure == ANSWERS))
+            alarm = worse_answers or any(loss.alarm for loss in losses)
+            self._put(place, losses=found, state=ALARM if alarm else QUIET)
+
+
+_Losses = Mapping[str, Sequence[float]]
+
+
+def losses_of(experiment: Experiment) -> dict[str, Sequence[float]]:
+    """Return for each measure by how much B is worse than A in each pair, as logarithms. A measure
+    that a run lacks is left out."""
+    pairs = design.complete_pairs(experiment)
+    found: dict[str, Sequence[float]] = {}
+    measured = [(a.value, b.value) for a, b in pairs]
+    starts = [(a.ready_after_s, b.ready_after_s) for a, b in pairs]
+    tokens = [(_kv_tokens(a.chosen), _kv_tokens(b.chosen)) for a, b in pairs]
+    for measure, values, less_is_better in (
+        (SPEED, measured, False),
+        (START, starts, True),
+        (MEMORY, tokens, False),
+    ):
+        known = [(a, b) for a, b in values if a and b]
+        if not known or len(known) < len(pairs):
+            continue
+        sign = 1 if less_is_better else -1
+        found[measure] = [sign * math.log(b / a) for a, b in known]
+    return found
+
+
+def _kv_tokens(chosen: Mapping[str, str]) -> float | None:
+    text = next((chosen[name] for name in _KV_TOKENS if name in chosen), "").replace(",", "")
+    return float(text) if text.isascii() and text.isdecimal() else None
+
+
+def _finished(experiment: Experiment) -> Experiment:
+    if experiment.state == SeriesState.STOPPED and experiment.error == INTERRUPTED:
+        raise asyncio.CancelledError  # by the user, whom the experiment has heard already
+    if experiment.state != SeriesState.DONE:
+        raise WorkbenchError(
+            f"experiment {experiment.id} {experiment.state}: {experiment.error}",
+            next_step=f"`workbench experiment show {experiment.id}` shows its runs",
+        )
+    return experiment
+
+
+def _answers_worse(experiment: Experiment) -> bool:
+    compared = experiment.comparison
+    return compared is not None and compared.quality_verdict in _WORSE_ANSWERS
+
+
+def _facts_of(first: Experiment, second: Experiment | None) -> dict[str, Any]:
+    """Return the fields of an entry that do not depend on the other watches of the night."""
+    change = first.chosen
+    compared = first.comparison
+    versions = [
+        next((run.chosen["version"] for run in first.runs if _says_version(run, arm)), "")
+        for arm in "AB"
+    ]
+    worse = second is not None and _answers_worse(first) and _answers_worse(second)
+    answers = (Loss(ANSWERS, 0.0, first.pairs_done, repeated=True, alarm=True),) if worse else ()
+    return {
+        "state": UNFINISHED,
+        "verdict": first.verdict,
+        "quality": compared.quality if compared is not None else "",
+        "pinned_version": versions[0],
+        "version": versions[1],
+        "pinned_speed": change.a if change is not None else None,
+        "speed": change.b if change is not None else None,
+        "chosen": chosen_differently(first),
+        "losses": answers,
+        "simulated": first.simulated,
+    }
+
+
+def _says_version(run: Any, arm: str) -> bool:
+    return run.arm == arm and "version" in run.chosen
+
+
+def chosen_differently(experiment: Experiment) -> tuple[tuple[str, str, str], ...]:
+    """Return what the engine of the candidate uses otherwise than the pinned one, in every run, as
+    (name, pinned, candidate)."""
+    runs = [run for pair in design.complete_pairs(experiment) for run in pair]
+    found = []
+    for name in dict.fromkeys(name for run in runs for name in run.chosen):
+        a, b = (
+            list(dict.fromkeys(run.chosen.get(name, "") for run in runs if run.arm == arm))
+            for arm in "AB"
+        )
+        if not set(a) & set(b):
+            found.append((name, a[0], b[0]))
+    return tuple(found)

@@ -1,0 +1,136 @@
+"""The watches and their nights: one file of all watches, and one for each night. A night is written
+after each step, so that a killed one goes on with what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from workbench.model.errors import InputError, StoreError
+from workbench.model.json_records import from_json, to_json
+from workbench.model.untrusted_text import clean_json
+from workbench.model.watch import Night, Watch
+from workbench.store.series_lock import held
+from workbench.store.text_files import write_atomic
+
+_NEXT_STEP = "correct or remove the file; `workbench watch list` shows the watches"
+
+
+class WatchStore:
+    """The files in `directory`. Methods raise StoreError, and InputError for an unknown watch."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    @property
+    def _watches(self) -> Path:
+        return self.directory / "watches.json"
+
+    def watches(self) -> tuple[Watch, ...]:
+        """Return the watches in the order in which they were added."""
+        text = _text(self._watches)
+        if text is None:
+            return ()
+        try:
+            return tuple(from_json(Watch, each) for each in clean_json(text)["watches"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"the watches in {self._watches} are damaged: {error}", next_step=_NEXT_STEP
+            ) from None
+
+    def add(self, watch: Watch) -> None:
+        """Store a watch. Raises InputError if there is one of this preset and candidate."""
+        with self._changed():
+            known = self.watches()
+            if any(one.name == watch.name for one in known):
+                raise InputError(
+                    f"{watch.name} is watched already",
+                    next_step=f"remove it first: `workbench watch remove {watch.name}`",
+                )
+            self._save((*known, watch))
+
+    def remove(self, preset: str, candidate: str | None) -> tuple[Watch, ...]:
+        """Remove the watches of a preset, or only that of one candidate. Return what was removed."""
+        with self._changed():
+            known = self.watches()
+            gone = tuple(
+                one for one in known if one.preset == preset and candidate in (None, one.candidate)
+            )
+            if not gone:
+                raise InputError(
+                    f"{' '.join(filter(None, (preset, candidate)))} is not watched",
+                    next_step="`workbench watch list` shows the watches",
+                )
+            self._save(tuple(one for one in known if one not in gone))
+            return gone
+
+    def _save(self, watches: Sequence[Watch]) -> None:
+        document = {"watches": [to_json(one) for one in watches]}
+        write_atomic(self._watches, json.dumps(document, indent=1))
+
+    def _changed(self) -> AbstractContextManager[None]:
+        return held(self.directory / "watches.lock", "a change of the watches")
+
+    # ---- nights
+
+    def running(self) -> AbstractContextManager[None]:
+        """Return the lock of the nights: only one Workbench measures them."""
+        return held(self.directory / "night.lock", "the watches")
+
+    def nights(self) -> tuple[Night, ...]:
+        """Return the nights, newest first. Damaged ones are left out."""
+        found = []
+        for number in sorted(self._ids(), reverse=True):
+            with contextlib.suppress(StoreError):
+                found.append(self.night(number))
+        return tuple(found)
+
+    def night(self, number: int) -> Night:
+        text = _text(self._path(number))
+        if text is None:
+            raise InputError(
+                f"there is no night {number}", next_step="`workbench watch show` lists the nights"
+            )
+        try:
+            return from_json(Night, clean_json(text))
+        except ValueError as error:
+            raise StoreError(
+                f"night {number} in {self._path(number)} is damaged: {error}", next_step=_NEXT_STEP
+            ) from None
+
+    def new_night(self) -> Night:
+        """Store a new night and return it."""
+        night = Night(id=max(self._ids(), default=0) + 1, unix_s=time.time())
+        self.save(night)
+        return night
+
+    def save(self, night: Night) -> Night:
+        write_atomic(self._path(night.id), json.dumps(to_json(night), indent=1))
+        return night
+
+    def _ids(self) -> Sequence[int]:
+        return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdecimal()]
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number}.json"
+
+
+def unfinished(nights: Sequence[Night], within_s: float) -> Night | None:
+    """Return the newest night if it is not done and began within the last `within_s` seconds."""
+    newest = nights[0] if nights else None
+    if newest is None or newest.done or time.time() - newest.unix_s > within_s:
+        return None
+    return newest
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"{path} cannot be read: {error}", next_step=_NEXT_STEP) from None

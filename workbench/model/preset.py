@@ -48,7 +48,12 @@ Impact = Literal["high", "medium", "low"]
 
 class _Strict(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, str_strip_whitespace=True, strict=True, allow_inf_nan=False
+        extra="forbid",
+        frozen=True,
+        str_strip_whitespace=True,
+        strict=True,
+        allow_inf_nan=False,
+        defer_build=True,
     )
 
 

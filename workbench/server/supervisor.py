@@ -30,6 +30,7 @@ from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
+from workbench.model.run_options import PROCESS
 from workbench.model.secrets import mask_command, mask_plan
 from workbench.model.server_run import (
     EngineMetrics,
@@ -81,6 +82,7 @@ _BUSY_S, _TALKING_S, _STARTING_S, _READY_S, _LOST_S = 0.25, 0.5, 0.5, 1.0, 2.0
 _FULL_READ_S = {ServerState.STARTING: 2.0, ServerState.STOPPING: 1.0}
 _FULL_READ_ELSE_S = 15.0  # the end of a process is noticed at once nevertheless
 _CLOCK_S = 2.0  # a host's clock that differs more from what is expected was set
+_GPU_WORKS_PCT = 5.0  # utilization of a GPU on which something runs
 _ASK_STARTING_S, _ASK_READY_S = 1.0, 5.0
 # limit for /health: while watching (three failures count); for a single check
 _HEALTH_S, _ASK_NOW_S, _PROVE_NOW_S = 5.0, 3.0, 10.0
@@ -111,6 +113,7 @@ class Supervisor:
         self._root = ""
         self._starting: set[str] = set()  # runs whose directory this supervisor is creating
         self.older: tuple[str, ...] = ()  # ids of ended runs that were not read
+        self._samples: Sequence[GpuSample] = ()  # the last reading of the GPUs
         self._spin_watch: SpinWatch | None = None  # while a server starts and its GPUs are read
 
     # ---- what is known now, without asking the host
@@ -398,6 +401,7 @@ class Supervisor:
     def hear_gpus(self, samples: Sequence[GpuSample]) -> None:
         """Take a reading of the host's GPUs, and name the starting servers on whose GPUs a kernel
         only spins."""
+        self._samples = samples
         starting = [
             run
             for run in self._runs.values()
@@ -419,6 +423,36 @@ class Supervisor:
                     gpus, run.status.phase, int(run.log_silent_s // 60), self._start_before_s(run)
                 )
                 self._publish(run)
+
+    async def _look_whether_it_works(self, run: WatchedRun) -> None:
+        """While the log of a starting server is silent, read every few seconds what its processes
+        do, and name a start in which none of them does anything."""
+        if (
+            run.status.state is not ServerState.STARTING
+            or not run.record.answers
+            or run.record.plan.run_as != PROCESS
+        ):
+            return
+        from workbench.server import idle_start
+
+        now_s = time.monotonic()
+        watch = run.idle_watch
+        read_s = watch.last.at_s if watch is not None and watch.last is not None else 0.0
+        if run.log_silent_s < idle_start.QUIET_S or now_s - read_s < idle_start.READ_S:
+            return
+        watch = run.idle_watch = watch or idle_start.IdleWatch()
+        try:
+            watch.take(await idle_start.read(self.host, run.members, now_s))
+        except HostError:
+            watch.take(None)
+        own = _gpu_indices(run, self._samples)
+        used = [sample for sample in self._samples if own is None or sample.index in own]
+        works = any((sample.gpu_util_pct or 0.0) >= _GPU_WORKS_PCT for sample in used)
+        run.idle = None
+        if watch.idle_s >= idle_start.IDLE_S and not works:
+            run.idle = idle_start.idle_finding(
+                watch, run.status.phase, run.log_silent_s, self._start_before_s(run)
+            )
 
     def _start_before_s(self, run: WatchedRun) -> float | None:
         """Return how long the last start of this engine with this model and preset took; None if
@@ -648,6 +682,7 @@ class Supervisor:
             await self._finish(run)
         elif run.facts.alive and run.facts.stop_unix_s is None:
             self._check_when_due(run)
+            await self._look_whether_it_works(run)
         return grew > 0
 
     async def _alive(self, run: WatchedRun) -> bool:

@@ -40,6 +40,7 @@ from workbench.server.start_lines import StartLines
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
+    from workbench.server.idle_start import IdleWatch
 
 _SILENT_STEP_S = 3.0
 _BEGIN_S = 600.0  # from the record of a run to its start, at most: an image may be pulled
@@ -93,6 +94,9 @@ class WatchedRun:
         # of the log, and when its last bytes were read
         self._last_line, self._last_line_s = "", time.monotonic()
         self.spinning: Finding | None = None  # its GPUs only spin, since the last line of the log
+        self.members: tuple[int, ...] = ()  # its living processes at the last full reading
+        self.idle_watch: IdleWatch | None = None  # while its log is silent
+        self.idle: Finding | None = None  # its processes do nothing, since the last line of the log
         self._start = StartLines(engine, record.engine_version)
         self._lost: str | None = None
         self._forward: Forward | None = None
@@ -171,7 +175,7 @@ class WatchedRun:
         if ready and launched and _restarted_since(ready, launched):
             ready = None
         self.read_at_s = time.monotonic()
-        self.start_time, self.sid = seen.start_time, seen.sid
+        self.start_time, self.sid, self.members = seen.start_time, seen.sid, seen.members
         if seen.ended_ago_s is not None:
             self._ended_s = self.read_at_s - seen.ended_ago_s
         self.facts = RunFacts(
@@ -249,6 +253,7 @@ class WatchedRun:
         forms = self._examine(batch)
         if batch is None or not batch.lines or not all(_WAITING in line for line in batch.lines):
             self._last_line_s, self.spinning = time.monotonic(), None
+            self.idle_watch, self.idle = None, None
         if self.facts.ready is None or first:
             self._start.feed(batch.lines if batch else (), forms)
             self._start.read(self.follower.unfinished)
@@ -316,7 +321,8 @@ class WatchedRun:
             stuck = log_patterns.stuck(
                 self._last_line, self.record.engine, self._start.phase, silent_s
             )
-            found = (*((self.spinning,) if self.spinning else ()), *stuck, *found)
+            hangs = (one for one in (self.spinning, self.idle) if one is not None)
+            found = (*hangs, *stuck, *found)
         status = replace(
             status,
             host=self.host.name,

@@ -1,0 +1,178 @@
+"""Tells a start in which nothing happens from a slow start that works.
+
+A start can hang without keeping a GPU busy: its processes wait for each other, for a disk that does not
+answer, or a signal has stopped them. Then none of them uses the CPU, reads or writes. A start that loads,
+downloads or compiles does at least one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from workbench.hosts.base import Host
+from workbench.hosts.run_processes import TICKS_PER_S
+from workbench.hosts.shell_scripts import sh
+from workbench.model.counts import count_of
+from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_text import clean
+
+QUIET_S = 60.0  # without a line of the log until the processes of a start are looked at
+IDLE_S = 120.0  # without work until a start counts as hanging
+READ_S = 15.0  # from one reading to the next
+_READ_LIMIT_S = 10.0
+_CORE_SHARE = 0.02  # of one core: health checks take less
+_IO_BYTES = 1 << 20
+_FAULTS = 50  # pages that had to be read: weights are mapped into memory
+_SHOWN = 6  # processes in the evidence
+_STOPPED, _ON_DISK = "T", "D"  # states of a process
+
+# The arguments are process ids. Prints a line for each: id, bytes read and written, kernel function
+# in which it waits, name, then its line of /proc without id and name. Columns are separated by tabs.
+_SCRIPT = r"""
+for pid; do
+    stat=$(cat "/proc/$pid/stat" 2>/dev/null) || continue
+    io=$(awk '/^(rchar|wchar|read_bytes):/ { sum += $2 } END { printf "%.0f", sum }' "/proc/$pid/io" 2>/dev/null) || io=
+    printf '%s\t%s\t%s\t%s\t%s\n' "$pid" "$io" "$(cat "/proc/$pid/wchan" 2>/dev/null)" \
+        "$(cat "/proc/$pid/comm" 2>/dev/null)" "${stat##*) }"
+done
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What one process has done since it began. `waits_in` is the function of the kernel in which
+    it waits, "" if the kernel does not say."""
+
+    pid: int
+    name: str
+    state: str
+    cpu_s: float
+    io_bytes: int
+    faults: int
+    waits_in: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    at_s: float
+    processes: tuple[Activity, ...]
+
+    @property
+    def pids(self) -> frozenset[int]:
+        return frozenset(process.pid for process in self.processes)
+
+    def worked_since(self, before: Reading) -> bool:
+        """Return whether the processes have worked since an earlier reading. New and ended
+        processes are work."""
+        if self.pids != before.pids:
+            return True
+        cpu_s = sum(p.cpu_s for p in self.processes) - sum(p.cpu_s for p in before.processes)
+        moved = sum(p.io_bytes for p in self.processes) - sum(p.io_bytes for p in before.processes)
+        faults = sum(p.faults for p in self.processes) - sum(p.faults for p in before.processes)
+        idle = cpu_s <= _CORE_SHARE * max(1.0, self.at_s - before.at_s)
+        return not idle or moved > _IO_BYTES or faults > _FAULTS
+
+
+class IdleWatch:
+    """Finds, in successive readings of the processes of a start, since when none of them has worked."""
+
+    def __init__(self) -> None:
+        self._first: Reading | None = None
+        self.last: Reading | None = None
+
+    def take(self, reading: Reading | None) -> None:
+        """Add a reading. None, for processes that cannot be read, begins anew."""
+        self.last = reading
+        if reading is None or self._first is None or reading.worked_since(self._first):
+            self._first = reading
+
+    @property
+    def idle_s(self) -> float:
+        if self._first is None or self.last is None:
+            return 0.0
+        return self.last.at_s - self._first.at_s
+
+
+async def read(host: Host, pids: Sequence[int], at_s: float) -> Reading | None:
+    """Return what the processes have done so far, read at the monotonic time `at_s`. None if there
+    are none, or if not all values can be read. Raises HostError if the host cannot be queried."""
+    if not pids:
+        return None
+    done = await host.run(sh(_SCRIPT, *map(str, pids)), timeout_s=_READ_LIMIT_S)
+    found = [_activity(line) for line in done.out.splitlines()]
+    known = tuple(one for one in found if one is not None)
+    return Reading(at_s, known) if known and len(known) == len(found) else None
+
+
+def _activity(line: str) -> Activity | None:
+    pid, _, rest = line.partition("\t")
+    io, _, rest = rest.partition("\t")
+    waits_in, _, rest = rest.partition("\t")
+    name, _, stat = rest.partition("\t")
+    words = stat.split()
+    numbers = [whole_number(word) for word in (pid, io, *words[9:10], *words[11:13])]
+    if len(numbers) != 5 or None in numbers:
+        return None
+    number, moved, faults, user, system = (value or 0 for value in numbers)
+    return Activity(
+        pid=number,
+        name=clean(name, 40),
+        state=words[0],
+        cpu_s=(user + system) / TICKS_PER_S,
+        io_bytes=moved,
+        faults=faults,
+        waits_in="" if waits_in == "0" else clean(waits_in, 40),
+    )
+
+
+def idle_finding(
+    watch: IdleWatch, phase: str | None, silent_s: float, before_s: float | None
+) -> Finding:
+    """Return the finding about a start whose processes do nothing. `phase` is the start-up phase that
+    the log reported last, `silent_s` how long the log is silent, and `before_s` how long this start
+    took before; None if unknown."""
+    processes = watch.last.processes if watch.last is not None else ()
+    usual = f". This start took {before_s:.0f} s before" if before_s is not None else ""
+    text = (
+        f"hanging, not working, for {watch.idle_s / 60:.0f} min in the phase "
+        f"“{phase or 'starting'}”: no new line in the log for {silent_s / 60:.0f} min, and its "
+        f"{count_of(len(processes), 'process', 'processes')} neither used the CPU nor read "
+        f"anything{usual}"
+    )
+    by_state = {
+        state: [str(p.pid) for p in processes if p.state.upper() == state]
+        for state in (_STOPPED, _ON_DISK)
+    }
+    return Finding(
+        Level.WARN,
+        "start.idle",
+        text,
+        fix=_fix(by_state),
+        source="proc(5)",
+        evidence="; ".join(map(_told, processes[:_SHOWN])),
+    )
+
+
+def _fix(by_state: Mapping[str, Sequence[str]]) -> str:
+    if by_state[_STOPPED]:
+        pids = " ".join(by_state[_STOPPED])
+        return f"a signal has stopped process {pids}: kill -CONT {pids} lets it go on"
+    if by_state[_ON_DISK]:
+        pids = " ".join(by_state[_ON_DISK])
+        return (
+            f"process {pids} waits in the kernel for a disk or a driver: sudo dmesg | tail, and "
+            "check the (network) disk of the model"
+        )
+    return (
+        "its processes wait for each other or for another node: py-spy dump --pid shows where; stop "
+        "it, and start with NCCL_DEBUG=INFO; systemd's RemoveIPC=yes deletes the shared memory of a "
+        "user who has logged out (loginctl enable-linger)"
+    )
+
+
+def _told(process: Activity) -> str:
+    waits = f" in {process.waits_in}" if process.waits_in else ""
+    return f"{process.pid} {process.name} {process.state}{waits}"

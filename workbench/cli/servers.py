@@ -89,10 +89,10 @@ async def start_server(arguments: argparse.Namespace) -> int:
         emit_or_say(
             arguments.json, {**status_json(status), "variables": variables_json(planned)}, run_id
         )
-        return _start_exit_code(status, arguments)
+        return _start_exit_code(status, arguments, session)
 
 
-def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int:
+def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace, session: Session) -> int:
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
@@ -105,8 +105,10 @@ def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace) -> int
         note(f"{status.engine} was stopped before it was READY: {status.reason or 'see the log'}")
         return 1
     if arguments.wait and not arguments.json:
-        after = f" in {status.ready_after_s:.1f} s" if status.ready_after_s else ""
-        note(f"{status.word}{after} at {status.url}")
+        from workbench.server.start_times import ready_text
+
+        took = ready_text(status, session.servers.supervisor.statuses())
+        note(f"{status.word}{took} at {status.url}")
         for finding in status.findings:
             if finding.code.startswith("text."):
                 note(f"  {finding_text(finding)}")
@@ -286,7 +288,7 @@ async def adopt(arguments: argparse.Namespace) -> int:
             note(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
         emit_or_say(arguments.json, status_json(status), run_id)
-        return _start_exit_code(status, arguments)
+        return _start_exit_code(status, arguments, session)
 
 
 @command(
@@ -324,7 +326,7 @@ async def restart(arguments: argparse.Namespace) -> int:
     document = {**status_json(status), "command": shown}
     said = f"{run_id} restarted: {shown}" if in_place else run_id
     emit_or_say(arguments.json, document, said)
-    return _start_exit_code(status, arguments)
+    return _start_exit_code(status, arguments, session)
 
 
 async def _agree_to_restart(

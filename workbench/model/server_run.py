@@ -97,6 +97,8 @@ class ServerStatus:
     ready_unix_s: float | None = None
     ended_unix_s: float | None = None
     ready_after_s: float | None = None
+    # how long each phase of the start took, in seconds; (): another Workbench saw the start
+    phases: tuple[tuple[str, float], ...] = ()
     # while starting: "loading weights 40 %", "capturing graphs", from the log
     phase: str | None = None
     exit_code: int | None = None

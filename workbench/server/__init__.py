@@ -23,6 +23,7 @@ its log, read its counters, stop it, and adopt servers that already run.
   log_lines               the log as clean lines in bounded memory
   log_reading             the log of a watched run, read from its host
   log_patterns            log lines whose cause and fix Workbench knows
+  start_times             how long each phase of a start took, and what differs from the start before
   idle_start              a start in which no process does anything, told from a slow one by their CPU time and reading
   spinning                a start whose GPUs only spin, told from a slow one by the readings of the GPUs
   start_lines             what the log says while a server starts: phase, version, port

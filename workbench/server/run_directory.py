@@ -4,7 +4,7 @@ version of Workbench can read.
 <state_dir>/runs/20261121-031502-vllm-3f2a/
     plan.json    the plan, the command with its secrets masked, versions; written before the start
     ready.json   written when the server has answered the prompts of the probe, and after each later probe:
-                 {unix_s, model, ready_after_s, port, pid, text}
+                 {unix_s, model, ready_after_s, port, pid, text, phases}
     stop.json    written before the first signal to a living server: {unix_s}
     ranks.json   of a server's head: how each rank ended, written when all have ended: {run id: {state, reason}}
     shm          shared memory files that the server's processes had open: "inode path" per line
@@ -81,6 +81,7 @@ class ReadyFacts:
     # by the launcher until then, for a server on another node, whose pid is not reported
     restarts: int | None = None
     text: ServedText | None = None  # None: written by a version that did not look at the text
+    phases: tuple[tuple[str, float], ...] = ()  # of the start, with their seconds; (): unknown
 
 
 @dataclass(frozen=True, slots=True)

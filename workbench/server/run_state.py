@@ -56,6 +56,7 @@ def status_of(
         ready_unix_s=ready.unix_s if ready else None,
         ended_unix_s=facts.ended_unix_s,
         ready_after_s=ready.ready_after_s if ready else None,
+        phases=ready.phases if ready else (),
         phase=_phase(facts, phase) if state is ServerState.STARTING else None,
         exit_code=facts.exit_code,
         exit_signal=facts.exit_signal,

@@ -457,16 +457,10 @@ class Supervisor:
     def _start_before_s(self, run: WatchedRun) -> float | None:
         """Return how long the last start of this engine with this model and preset took; None if
         there was none."""
-        now = run.status
-        times = [
-            (status.run_id, status.ready_after_s)
-            for status in self.statuses()
-            if (status.engine, status.model, status.preset_id)
-            == (now.engine, now.model, now.preset_id)
-            and status.ready_after_s is not None
-            and status.run_id != now.run_id
-        ]
-        return max(times)[1] if times else None
+        from workbench.server.start_times import start_before
+
+        before = start_before(run.status, self.statuses())
+        return before.ready_after_s if before is not None else None
 
     # ---- stop
 

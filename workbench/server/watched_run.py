@@ -37,6 +37,7 @@ from workbench.server.run_directory import (
 from workbench.server.run_state import ending_of, status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
 from workbench.server.start_lines import StartLines
+from workbench.server.start_times import FIRST, PhaseClock
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -97,6 +98,9 @@ class WatchedRun:
         self.members: tuple[int, ...] = ()  # its living processes at the last full reading
         self.idle_watch: IdleWatch | None = None  # while its log is silent
         self.idle: Finding | None = None  # its processes do nothing, since the last line of the log
+        self._clock: PhaseClock | None = (
+            None  # of a start that this process sees from its beginning
+        )
         self._start = StartLines(engine, record.engine_version)
         self._lost: str | None = None
         self._forward: Forward | None = None
@@ -111,6 +115,7 @@ class WatchedRun:
         self.record = replace(self.record, created_unix_s=time.time())
         self.facts = replace(self.facts, record=self.record, started_unix_s=time.time())
         self.started_s = self.read_at_s = time.monotonic()
+        self._clock = PhaseClock([(FIRST, self.started_s)])
 
     @property
     def log_path(self) -> str:
@@ -240,7 +245,15 @@ class WatchedRun:
         pid = None if own else facts.server_pid
         restarts = facts.launched.restarts if facts.launched else None
         return ReadyFacts(
-            round(self.now_unix_s, 3), model, round(max(0.0, after_s), 3), self.port, pid, restarts
+            round(self.now_unix_s, 3),
+            model,
+            round(max(0.0, after_s), 3),
+            self.port,
+            pid,
+            restarts,
+            phases=self._clock.durations(time.monotonic())
+            if self._clock is not None and own
+            else (),
         )
 
     def read(self, data: bytes, at: int) -> LogBatch | None:
@@ -257,6 +270,8 @@ class WatchedRun:
         if self.facts.ready is None or first:
             self._start.feed(batch.lines if batch else (), forms)
             self._start.read(self.follower.unfinished)
+            if self._clock is not None:
+                self._clock.see(self._start.phase, time.monotonic())
         return batch
 
     def finish_log(self) -> LogBatch | None:

@@ -123,7 +123,9 @@ class Servers:
             ServerState.UNKNOWN,
         ):
             if before.ready_unix_s is None:
-                after = f" in {now.ready_after_s:.1f} s" if now.ready_after_s else ""
+                from workbench.server.start_times import ready_text
+
+                after = ready_text(now, self.supervisor.statuses())
                 self._core.record(f"# {now.run_id} is {now.word.upper()}{after}")
                 self._tell_of_text(now)
             self._core.spawn(self._compare_with_preset(now))

@@ -1,0 +1,88 @@
+"""How long each phase of a start took, and what differs from the start before."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.server_run import ServerStatus
+
+FIRST = "process runs"  # until the log reports a phase
+_MORE_S, _MORE_SHARE = 5.0, 0.2  # what a start may differ without a word
+_SHORT_S = 1.0  # phases that take less are not named
+# in a phase: "loading weights 40 %", "KV cache of 12,000 tokens", "12 of 33 layers on the GPU"
+_NUMBERS = re.compile(r"(?:\bof )?\b\d[\d,.]*(?: of [\d,.]+)?(?: %| tokens\b)?")
+
+
+def phase_name(phase: str) -> str:
+    """Return a start-up phase without its numbers."""
+    return " ".join(_NUMBERS.sub("", phase).split())
+
+
+@dataclass
+class PhaseClock:
+    """Notes when each phase of a start began. Times are monotonic, in seconds."""
+
+    began: list[tuple[str, float]]
+
+    def see(self, phase: str | None, at_s: float) -> None:
+        """Note the present phase. A phase that comes back after another one, as that of a second
+        rank, goes on in the present one."""
+        if phase is None:
+            return
+        name = phase_name(phase)
+        if all(known != name for known, _ in self.began):
+            self.began.append((name, at_s))
+
+    def durations(self, end_s: float) -> tuple[tuple[str, float], ...]:
+        """Return the seconds of each phase of a start that ended at `end_s`."""
+        ends = [*(at_s for _, at_s in self.began[1:]), end_s]
+        return tuple(
+            (name, round(max(0.0, end - at_s), 1))
+            for (name, at_s), end in zip(self.began, ends, strict=True)
+        )
+
+
+def start_before(now: ServerStatus, every: Iterable[ServerStatus]) -> ServerStatus | None:
+    """Return the last run of the same engine, model and preset that became READY before the run
+    `now`; None if there is none."""
+    alike = [
+        one
+        for one in every
+        if (one.engine, one.model, one.preset_id) == (now.engine, now.model, now.preset_id)
+        and one.ready_after_s is not None
+        and one.run_id != now.run_id
+    ]
+    return max(alike, key=lambda one: one.run_id, default=None)
+
+
+def ready_text(now: ServerStatus, every: Iterable[ServerStatus]) -> str:
+    """Return how long the start of a READY server took, by phases, and what differs from the start
+    before, as text such as " in 95.0 s (loading weights 60 s, …)". "" if that is unknown."""
+    if not now.ready_after_s:
+        return ""
+    named = [f"{name} {s:.0f} s" for name, s in now.phases if s >= _SHORT_S]
+    phases = f" ({', '.join(named)})" if len(named) > 1 else ""
+    before = start_before(now, every)
+    return f" in {now.ready_after_s:.1f} s{phases}{_difference(now, before)}"
+
+
+def _difference(now: ServerStatus, before: ServerStatus | None) -> str:
+    took_s, usual_s = now.ready_after_s, before.ready_after_s if before is not None else None
+    if took_s is None or usual_s is None or before is None:
+        return ""
+    more_s = took_s - usual_s
+    if abs(more_s) < max(_MORE_S, _MORE_SHARE * usual_s):
+        return ""
+    side = "longer" if more_s > 0 else "less"
+    why = _widest(now.phases, dict(before.phases), longer=more_s > 0)
+    return f", {abs(more_s):.0f} s {side} than the start before{why}"
+
+
+def _widest(phases: Sequence[tuple[str, float]], before: dict[str, float], *, longer: bool) -> str:
+    """Return the phase that differs most from the start before, in the direction of the whole."""
+    sign = 1.0 if longer else -1.0
+    apart = [(sign * (s - before[name]), name, s) for name, s in phases if name in before]
+    widest, name, s = max(apart, default=(0.0, "", 0.0))
+    return f": {name} {s:.0f} s instead of {before[name]:.0f} s" if widest >= _SHORT_S else ""

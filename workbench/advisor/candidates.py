@@ -12,9 +12,10 @@ from workbench.engines.plan_context import Situation
 from workbench.engines.tunable_flags import PREFILL, TunableFlag
 from workbench.engines.weight_bits import name_of
 from workbench.model.findings import Finding, PlanChange
+from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES
-from workbench.model.tune import LeftOut, TuneCandidate
+from workbench.model.tune import OF_GPUS, LeftOut, TuneCandidate, TuneLimits
 
 Choice = TuneCandidate | LeftOut
 _FEW_STREAMS = 8  # above, the batch fills the compute that guessed tokens would need
@@ -32,6 +33,11 @@ class Work:
     prompt_tokens: int | None
 
 
+_GPU_SETTINGS = "power limit, GPU clocks"
+_POWER_SHARES = (2 / 3, 1 / 2)  # of the default limit
+_POWER = "decode waits for the memory, so that less than {:g} W can keep most of the speed"
+_CLOCK_SHARE = 0.75  # of the highest SM clock
+_CLOCK = "a lower SM clock needs a lower voltage, and decode waits for the memory"
 _LEAST_DEFAULT = 512.0  # prompt tokens in one step, of any engine
 _PREFIX_FLAGS = ("enable-prefix-caching", "disable-radix-cache")
 _REPLICAS, _TENSOR = "data-parallel-size", "tensor-parallel-size"
@@ -191,9 +197,34 @@ def _never(here: Situation) -> Iterator[Choice]:
     yield LeftOut(
         "memory clocks", "a lock can lower other clocks of the GPU unseen, and costs 12 to 32 %"
     )
-    yield LeftOut(
-        "power limit, GPU clocks", "`workbench gpu sweep` measures them on the tuned server"
-    )
+
+
+def gpu_choices(infos: Sequence[GpuInfo], goal: str, limits: TuneLimits) -> Iterator[Choice]:
+    """Yield power limits and a lower SM clock for the GPUs of a plan, if they can serve the goal or
+    keep a limit. Memory clocks are never locked."""
+    capped = limits.power_w is not None or limits.temperature_c is not None
+    if goal != "tok_j" and not capped:
+        reason = (
+            "they save power and give no speed; `--goal tok_j`, or a limit on power, tries them"
+        )
+        yield LeftOut(_GPU_SETTINGS, reason)
+        return
+    known = [(i.power_min_w, i.power_default_w or i.power_max_w) for i in infos]
+    bounds = [(low, high) for low, high in known if low is not None and high is not None]
+    if not infos or len(bounds) < len(infos):
+        yield LeftOut("power limit", "the driver reports no power limits for these GPUs")
+    else:
+        low, high = max(low for low, _ in bounds), min(high for _, high in bounds)
+        wanted = {_POWER_SHARES[0] * high, _POWER_SHARES[1] * high}
+        if limits.power_w is not None:
+            wanted.add(limits.power_w / len(infos))
+        for watts in sorted({10 * (each // 10) for each in wanted}, reverse=True):
+            if low <= watts < high:
+                yield TuneCandidate((f"{OF_GPUS}power-limit={watts:g}",), _POWER.format(high))
+    tops = [info.sm_max_mhz for info in infos if info.sm_max_mhz]
+    if tops and len(tops) == len(infos):
+        most = 15 * int(_CLOCK_SHARE * min(tops) // 15)
+        yield TuneCandidate((f"{OF_GPUS}gpu-clocks=210-{most}",), _CLOCK)
 
 
 def needs_more(failed: Sequence[str], other: Sequence[str], engine: str) -> bool:

@@ -119,7 +119,8 @@ class Sweep:
     spec: SweepSpec | None = None
     before: str | None = None  # run that was stopped for the sweep and is started again after it
     # Set while a GPU setting of the sweep may be in force: "owners", the processes that ran the
-    # sweep (gpu/settings/owners.py), and "gpus", the previous settings of each GPU by UUID.
+    # sweep (gpu/settings/owners.py), and "gpus", the previous settings of each GPU by UUID; of a
+    # tune "settings", the keys of those that it set.
     start: Mapping[str, Any] | None = None
     # whether the answers stay the same over the values of the swept flags: "quality not measured",
     # or what was measured about the best value; "" if the flags change no answer

@@ -4,12 +4,14 @@ its candidates, as they are stored with its sweep (model/sweep.py)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.settings import GpuSettings, SettingValue, parse_word
 
 TUNE = "tune"  # the kind of a sweep that is a tune
+OF_GPUS = "gpu."  # begins the assignment of a GPU setting
 START = "start"  # the label of the start preset in a block
 
 
@@ -33,11 +35,25 @@ GOALS: Mapping[str, Goal] = {
 
 @dataclass(frozen=True, slots=True)
 class TuneCandidate:
-    """A change of the plan that the race measures. `sets` has assignments "flag=value", and `reason`
-    says why it can help on this hardware and load."""
+    """A change that the race measures. `sets` has assignments "flag=value" of the plan, or
+    "gpu.SETTING=value" of the GPUs, and `reason` says why it can help on this hardware and load."""
 
     sets: tuple[str, ...]
     reason: str
+
+
+def gpu_settings_of(sets: Sequence[str]) -> GpuSettings:
+    """Return the GPU settings among the assignments of a candidate."""
+    found: dict[str, SettingValue] = {}
+    for word in sets:
+        if word.startswith(OF_GPUS):
+            found |= parse_word(word.removeprefix(OF_GPUS))
+    return GpuSettings(found)
+
+
+def flags_of(sets: Sequence[str]) -> tuple[str, ...]:
+    """Return the assignments of a candidate that change the plan."""
+    return tuple(word for word in sets if not word.startswith(OF_GPUS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,7 @@ def final_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
         if sweep.experiment_id is None:
             return []
         return [Heading("Final"), TextBlock(f"experiment {sweep.experiment_id}")]
-    best = shown(final.spec.b.sets)
+    best = shown(final.spec.b.words)
     blocks: list[Block] = [Heading(f"Final: {best} against the start preset")]
     done = f"{final.pairs_done} of {count_of(final.spec.pairs, 'pair')} (experiment {final.id})"
     blocks.append(TextBlock(f"{final.verdict}; {done}" if final.verdict else done))

@@ -7,13 +7,22 @@ from dataclasses import replace
 import pytest
 
 from workbench import engines
-from workbench.advisor.candidates import Work, choices, needs_more
+from workbench.advisor.candidates import Work, choices, gpu_choices, needs_more
 from workbench.engines.plan_context import Situation
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
-from workbench.model.tune import LeftOut, TuneCandidate, TuneLimits, goal_called, parse_limits
+from workbench.model.settings import GpuSettings
+from workbench.model.tune import (
+    LeftOut,
+    TuneCandidate,
+    TuneLimits,
+    flags_of,
+    goal_called,
+    gpu_settings_of,
+    parse_limits,
+)
 
 
 def found(
@@ -105,3 +114,27 @@ def test_limits_are_read_in_both_orders() -> None:
             parse_limits(wrong)
     with pytest.raises(InputError, match="no goal users"):
         goal_called("users")
+
+
+def gpu_words(goal: str, limits: str = "", gpus: int = 1, **fields: object) -> list[str]:
+    known = {"power_min_w": 150.0, "power_default_w": 600.0, "sm_max_mhz": 3090, **fields}
+    infos = [GpuInfo(index=n, uuid=f"GPU-{n}", name="RTX", **known) for n in range(gpus)]  # type: ignore[arg-type]
+    found = gpu_choices(infos, goal, parse_limits(limits))
+    return [" ".join(c.sets) if isinstance(c, TuneCandidate) else f"- {c.words}" for c in found]
+
+
+def test_gpu_settings_are_tried_where_power_counts_and_never_memory_clocks() -> None:
+    of_power = ["gpu.power-limit=400", "gpu.power-limit=300", "gpu.gpu-clocks=210-2310"]
+    assert gpu_words("tok_j") == of_power
+    assert gpu_words("tok_s") == ["- power limit, GPU clocks"]
+    assert "gpu.power-limit=250" in gpu_words("tok_s", "power<=500", gpus=2)
+    assert gpu_words("tok_s", "temp<=80") == of_power
+    assert gpu_words("tok_j", power_min_w=None)[0] == "- power limit"
+    assert gpu_words("tok_j", power_min_w=350.0)[:2] == [of_power[0], of_power[2]]
+
+
+def test_a_candidate_has_flags_of_the_plan_and_settings_of_the_gpus() -> None:
+    sets = ("max-num-seqs=8", "gpu.power-limit=400")
+    assert flags_of(sets) == ("max-num-seqs=8",)
+    assert gpu_settings_of(sets) == GpuSettings(power_limit_w=400.0)
+    assert not gpu_settings_of(("max-num-seqs=8",))

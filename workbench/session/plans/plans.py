@@ -24,6 +24,7 @@ from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
+from workbench.model.settings import ClockRange, GpuSettings, SettingValue, setting_of
 from workbench.session.hosts.settings import HostSettings
 from workbench.session.plans.engine_flags import EngineFlags
 from workbench.session.plans.plan_editor import PlanEditor, Surroundings
@@ -225,16 +226,25 @@ class Plans:
         return str(path)
 
     async def save_tuned(
-        self, editor: PlanEditor, preset_id: str, title: str, evidence: Sequence[str]
+        self,
+        editor: PlanEditor,
+        preset_id: str,
+        title: str,
+        evidence: Sequence[str],
+        gpu: GpuSettings,
     ) -> str:
-        """Write the plan of `editor` as a preset of the user, with `evidence`, sentences about what
-        was measured, among its caveats. A preset of the same title, which a tune wrote before it was
+        """Write the plan of `editor` as a preset of the user, with the GPU settings `gpu` in place of
+        those of its parent if there are any. `evidence`, sentences about what was measured, becomes
+        its caveats. A preset of the same title, which a tune wrote before it was
         killed, is replaced. Return the path. Raises PresetError if it cannot be written."""
         from workbench.store.preset_edit import from_plan  # loads an editor of TOML
 
         parent = self._parent_document(editor.plan)
         document = from_plan(editor.plan, parent, preset_id=preset_id, title=title)
         document["caveats"] = list(evidence)
+        if gpu:
+            fields = {setting_of(key).preset_field: _in_preset(each) for key, each in gpu.items()}
+            document["gpu_settings"] = [{"gpu": "all", **fields, "reason": evidence[0]}]
         library = self._presets.library
         again = False
         with suppress(WorkbenchError):  # there is none
@@ -546,3 +556,8 @@ class Plans:
 def _program_of(plan: LaunchPlan) -> tuple[object, ...]:
     """Return what decides which program starts the engine of a plan."""
     return plan.executable, plan.run_as, plan.run_options, plan.image, plan.workdir
+
+
+def _in_preset(value: SettingValue) -> object:
+    """Return the value of a GPU setting as a preset has it."""
+    return [value.min_mhz, value.max_mhz] if isinstance(value, ClockRange) else value

@@ -129,6 +129,7 @@ class FlagSweep(SweepDesign):
         try:
             self.parts.servers.check_startable(combination.editor.effective, combination.editor)
             run_id = await self._start(combination.editor)
+            await self.set_up(run)
         except (BenchCancelled, HostUnreachable):
             raise
         except WorkbenchError as error:
@@ -140,6 +141,9 @@ class FlagSweep(SweepDesign):
             await self.progress.save()
         finally:
             await self._end_server()
+
+    async def set_up(self, run: int) -> None:
+        """Do what comes between the start of a server and its measurement. By default nothing."""
 
     async def _start(self, editor: PlanEditor) -> str:
         """Start a server, and return its run id once the server is READY. Raises WorkbenchError
@@ -197,20 +201,20 @@ class FlagSweep(SweepDesign):
         label = points[best].label
         self.progress.check_time(0.0)
         self.progress.check_stop()
-        experiment = self.experiment(self.combinations[best].sets)
+        experiment = self.experiment(Arm(sets=self.combinations[best].sets))
         return await confirm(self.progress, label, "the current values", experiment)
 
-    async def experiment(self, sets: Sequence[str], **changed: Any) -> Experiment:
-        """Compare the plan with the assignments `sets` against the plan as it is, in an experiment,
-        and return the experiment. `changed` has fields of ExperimentSpec. If a resumed sweep had
-        begun this experiment already, continue the experiment."""
+    async def experiment(self, b: Arm, **changed: Any) -> Experiment:
+        """Compare the plan with the changes `b` against the plan as it is, in an experiment, and
+        return the experiment. `changed` has fields of ExperimentSpec. If a resumed sweep had begun
+        this experiment already, continue the experiment."""
         options = {**self.experiment_options(), **changed}
         left_s = self.progress.limit.left_s
         minutes = None if left_s is None else left_s / 60
         begun = self.progress.sweep.experiment_id
         if begun is not None:
             earlier = await self.parts.experiments.get(begun)
-            same = earlier.spec.b.sets == mask_argv(sets)
+            same = (earlier.spec.b.sets, earlier.spec.b.gpu) == (mask_argv(b.sets), b.gpu)
             if same and earlier.spec.pairs == options["pairs"]:
                 if earlier.state == SeriesState.DONE:
                     return earlier
@@ -218,7 +222,7 @@ class FlagSweep(SweepDesign):
         if minutes is not None:
             options["max_minutes"] = minutes
         return await self.parts.experiments.run(
-            Arm(), Arm(sets=tuple(sets)), opened=self.progress.note_experiment, **options
+            Arm(), b, opened=self.progress.note_experiment, **options
         )
 
     async def _restore(self) -> None:

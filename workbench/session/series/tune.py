@@ -19,12 +19,15 @@ from workbench.bench.tune_race import START, Noise
 from workbench.model import tune
 from workbench.model.bench import half_width
 from workbench.model.counts import count_of
-from workbench.model.errors import BenchError, PresetError, WorkbenchError
-from workbench.model.experiment import RunState
+from workbench.model.errors import BenchError, PresetError, SettingsError, WorkbenchError
+from workbench.model.experiment import Arm, RunState
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import KL
 from workbench.model.series_state import SeriesState
+from workbench.model.settings import label_of as label_of_setting
+from workbench.model.settings import place_of
 from workbench.model.sweep import PointState, SweepPoint
+from workbench.model.tune import flags_of, gpu_settings_of
 from workbench.model.tune_standings import (
     INFEASIBLE,
     UNMEASURED,
@@ -37,9 +40,11 @@ from workbench.model.tune_standings import (
     shown,
     start_breaks,
 )
+from workbench.session.conditions import gpus_of
 from workbench.session.series.conduct import Stopped
 from workbench.session.series.confirmation import check_ended, confirm
 from workbench.session.series.flag_sweep import Combination, FlagSweep, changes_answers
+from workbench.session.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from workbench.bench.tune_race import RaceSize
@@ -72,13 +77,78 @@ class Tune(FlagSweep):
     _checks: int = field(default=0, init=False)  # comparisons of answers before the final
     _run_noise_pct: float | None = field(default=None, init=False)
 
-    # ---- the race
-
     async def prepare(self) -> None:
+        await self._check_settings()
         await super().prepare()
         await self._read_noise()
         # answers are compared in the final, if the best one changes them
         self.progress.change(quality="")
+
+    # ---- GPU settings
+
+    @property
+    def _settings(self) -> frozenset[str]:
+        """The keys of the GPU settings that the candidates change."""
+        each = (gpu_settings_of(one.sets) for one in self._spec.candidates)
+        return frozenset(key for settings in each for key in settings)
+
+    async def _gpus(self) -> Sequence[int]:
+        infos = (await self.parts.telemetry.reading()).infos
+        return gpus_of(self.combinations[0].editor.plan, infos)
+
+    async def _check_settings(self) -> None:
+        """Raise SettingsError if a GPU setting that the candidates change is altered already. What a
+        killed tune has left behind is reverted first. The guard does that too, but later."""
+        if not self._settings:
+            return
+        self.parts.gpu.guard.attend()  # it reverts the settings of a tune that is killed
+        if self.progress.sweep.start is not None:
+            await self._revert()
+        await self.parts.gpu.alterations.read()
+        gpus = await self._gpus()
+        on = [
+            f"{place_of(one.gpu_uuid, one.gpu_index)} {label_of_setting(one.setting)}"
+            for one in self.parts.core.state.alterations
+            if one.setting in self._settings and one.gpu_index in gpus
+        ]
+        if on:
+            raise SettingsError(
+                f"GPU settings that Workbench altered are still on ({', '.join(on)}), and the tune "
+                "would change them",
+                host=self.parts.core.host.name,
+                next_step="revert them first: r on the screen, or workbench gpu revert",
+            )
+
+    async def set_up(self, run: int) -> None:
+        settings = gpu_settings_of(self.combinations[run].sets)
+        if not settings:
+            return
+        self.progress.change(start={"settings": sorted(settings)})
+        await self.progress.save()
+        for gpu in await self._gpus():
+            report = await self.parts.gpu.apply(settings, gpu)
+            failed = next((one for one in report.outcomes if not one.ok), None)
+            if failed is not None:
+                raise SettingsError(
+                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not set: "
+                    f"{failed.message}"
+                )
+
+    async def _revert(self) -> None:
+        """Restore the GPU settings that a candidate changed. Raises SettingsError if that fails."""
+        for gpu in await self._gpus():
+            report = await self.parts.gpu.revert(gpu, settings=self._settings)
+            failed = next((one for one in report.outcomes if not one.ok), None)
+            if failed is not None:
+                raise SettingsError(
+                    f"{failed.command.setting} of GPU{failed.command.gpu_index} was not reverted: "
+                    f"{failed.message}",
+                    host=self.parts.core.host.name,
+                    next_step="run `workbench gpu revert`",
+                )
+        self.progress.change(start=None)
+
+    # ---- the race
 
     def next_run(self) -> int | None:
         while (run := self.progress.next_value) is not None:
@@ -98,7 +168,11 @@ class Tune(FlagSweep):
 
     async def make(self, run: int) -> None:
         began_s = time.monotonic()
-        await super().make(run)
+        try:
+            await super().make(run)
+        finally:
+            if gpu_settings_of(self.combinations[run].sets):
+                await uninterrupted(self._revert())
         point = self.progress.sweep.points[run]
         if point.state == PointState.DONE:
             results = [await self.parts.results.get(result) for result in point.result_ids]
@@ -309,7 +383,7 @@ class Tune(FlagSweep):
         await self.progress.save()
         self.progress.check_time(0.0)
         self.progress.check_stop()
-        await confirm(self.progress, name, "the start preset", self.experiment(best))
+        await confirm(self.progress, name, "the start preset", self.experiment(_arm(best)))
         number = self.progress.sweep.experiment_id
         if number is None:
             return self._found_nothing(f"{name} could not be compared in pairs")
@@ -349,7 +423,7 @@ class Tune(FlagSweep):
         self.progress.note(f"{shown(entry)}: leads, and can answer otherwise: answers are compared")
         self.progress.change(quality="")
         try:
-            experiment = await self.experiment(entry, pairs=1)
+            experiment = await self.experiment(_arm(entry), pairs=1)
         except (BenchCancelled, Stopped):
             raise
         except WorkbenchError as error:
@@ -530,6 +604,10 @@ class Tune(FlagSweep):
             self.progress.note(f"the preset could not be written: {said}")
             return
         self.progress.note(f"wrote the preset {name} ({path}): `workbench presets apply {name}`")
+
+
+def _arm(entry: Entry) -> Arm:
+    return Arm(sets=flags_of(entry), gpu=gpu_settings_of(entry))
 
 
 def _percent(log_ratio: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from workbench.advisor.candidates import Work, choices
+from workbench.advisor.candidates import Work, choices, gpu_choices
 from workbench.bench import tune_race
 from workbench.bench.tune_race import RaceSize
 from workbench.engines.memory_estimate import MemoryFit
@@ -23,7 +23,15 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import diff
 from workbench.model.secrets import mask_plan
 from workbench.model.sweep import Sweep, SweepSpec
-from workbench.model.tune import LeftOut, TuneCandidate, TuneCost, TuneLimits, TuneSpec
+from workbench.model.tune import (
+    LeftOut,
+    TuneCandidate,
+    TuneCost,
+    TuneLimits,
+    TuneSpec,
+    flags_of,
+    gpu_settings_of,
+)
 from workbench.model.tune_standings import entry_of, label_of
 from workbench.session.conditions import gpus_of
 from workbench.session.series.flag_sweep import Combination, changes_answers
@@ -76,7 +84,7 @@ class TunePlanner(FlagSweepPlanner):
             raise InputError(
                 "answers that are not streamed have no TTFT", next_step="use another --goal"
             )
-        candidates, left_out = self._checked(editor, load)
+        candidates, left_out = self._checked(editor, load, goal, kept)
         if not candidates:
             why = "; ".join(f"{one.words}: {one.reason}" for one in left_out[:3])
             raise InputError(
@@ -188,7 +196,7 @@ class TunePlanner(FlagSweepPlanner):
         engine = self.parts.plans.editor.plan.engine
         checks = _check_starts(engine, sets, spec.tune.limits)
         starts = RaceSize(count, tune_race.kept_of(count), spec.pairs).starts + checks
-        changed = Arm(sets=spec.tune.candidates[0].sets)
+        changed = Arm(sets=flags_of(spec.tune.candidates[0].sets))
         two_pairs_s = self.parts.experiments.estimate_s(
             Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
         )
@@ -218,12 +226,15 @@ class TunePlanner(FlagSweepPlanner):
         plan = found.editor.plan
         name = f"{(plan.preset_id or plan.engine)[:40]}-tune-{number}"
         title = f"{plan.preset_id or plan.engine}, tune {number}"
-        return name, await self.parts.plans.save_tuned(found.editor, name, title, evidence)
+        settings = gpu_settings_of(found.sets)
+        return name, await self.parts.plans.save_tuned(
+            found.editor, name, title, evidence, settings
+        )
 
     # ---- candidates
 
     def _checked(
-        self, editor: PlanEditor, load: BenchSpec
+        self, editor: PlanEditor, load: BenchSpec, goal: str, limits: TuneLimits
     ) -> tuple[list[TuneCandidate], list[LeftOut]]:
         """Return the candidates that can be started as far as is known, and what is left out. A
         candidate with a finding that the plan itself has not is left out with it."""
@@ -241,14 +252,18 @@ class TunePlanner(FlagSweepPlanner):
         work = Work(load.concurrency, prompt_tokens)
         candidates: dict[tuple[str, ...], TuneCandidate] = {}
         left_out: list[LeftOut] = []
-        for one in choices(here, editor.findings(), work):
+        of_gpus = gpu_choices(here.gpus, goal, limits)
+        of_plan = choices(here, editor.findings(), work)
+        # the largest gains first: power decides about the tokens of a joule
+        each = (*of_gpus, *of_plan) if goal == "tok_j" else (*of_plan, *of_gpus)
+        for one in each:
             if isinstance(one, LeftOut):
                 left_out.append(one)
                 continue
             found = combination_of(editor, one.sets)
             if isinstance(found, str):
                 left_out.append(LeftOut(shlex.join(one.sets), found))
-            elif diff(plan, found.editor.effective):
+            elif gpu_settings_of(one.sets) or diff(plan, found.editor.effective):
                 candidates.setdefault(one.sets, one)
         return list(candidates.values()), left_out
 
@@ -275,7 +290,7 @@ def combination_of(base: PlanEditor, sets: Sequence[str]) -> Combination | str:
     """Return the plan of `base` with these assignments, or why no server can or should be started
     with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
     try:
-        changed = with_assignments(base, sets)
+        changed = with_assignments(base, flags_of(sets))
     except WorkbenchError as error:
         return error.message
     if sets:

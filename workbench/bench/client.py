@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 
@@ -40,6 +41,7 @@ from workbench.bench.trace_load import trace_load
 from workbench.bench.whole_answer import WholeAnswer, WholeAnswers
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchProgress, BenchSpec
+from workbench.model.think_time import parse_think_time
 
 _SWEEP_NS = 100_000_000  # how often time limits are checked
 _SECOND_NS = 1_000_000_000
@@ -64,6 +66,12 @@ class Slot:
         self.events = 0
         self.open = False  # connected, TLS handshake done
         self.ready_ns = 0  # earliest start of the next request
+        # the next request of its conversation, which the user of this stream thinks about
+        self.turn: int | None = None
+
+
+def _ready_ns(slot: Slot) -> int:
+    return slot.ready_ns
 
 
 class Client:
@@ -118,6 +126,8 @@ class Client:
         # of conversations: what follows a request that has ended, and what may be sent now
         self._next_turn: dict[int, int] = {}
         self._turns: deque[int] = deque()
+        self._thought_about = 0  # the turns of all slots
+        self._think = parse_think_time(spec.think_time) if spec.think_time else None
         self._warmup = Warmup(self.spec)
         self._phase = self._new_phase(self._warmup.limit, 0, warmup=True)
         self._start_until_ns = _NEVER
@@ -290,9 +300,8 @@ class Client:
         self._ready.append(Exchange(index, warmup, body, due_ns=due_ns, stream=self.spec.stream))
         return self._ready[-1]
 
-    def _prepare_turn(self) -> None:
-        """Prepare the request of a conversation whose request before has ended. It comes first."""
-        index = self._turns.popleft()
+    def _prepare_turn(self, index: int) -> None:
+        """Prepare request `index` of a conversation whose request before has ended. It comes first."""
         body = self.workload.body(index, warmup=False)
         self._ready.appendleft(Exchange(index, False, body, stream=self.spec.stream))
 
@@ -328,12 +337,17 @@ class Client:
         ) + self._phase.give_up(due_by_ns)
         self._ready.clear()
         self._turns.clear()
+        for slot in self._slots:
+            slot.turn = None
+        self._thought_about = 0
         self._next_turn = {}
 
     def _start_due(self, now: int) -> int | None:
         """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at
         which the next request is due, or None if no request waits or all streams are busy."""
         for _ in range(len(self._idle)):
+            if self._think is not None:
+                self._retire_streams()
             due = self._next_due(now)
             if due is None:
                 return None
@@ -349,12 +363,12 @@ class Client:
             self._drop_unsent_requests(self._start_until_ns - _GRAIN_NS)
         if not self._waiting():
             return None
-        if self._turns:
+        if self._turns or (self._idle and self._idle[0].turn is not None):
             return 0
         return (self._ready[0] if self._ready else self._prepare()).due_ns
 
     def _waiting(self) -> int:
-        return len(self._ready) + len(self._turns) + self._phase.left
+        return len(self._ready) + len(self._turns) + self._thought_about + self._phase.left
 
     def _in_flight(self) -> int:
         return len(self._slots) - len(self._idle)
@@ -434,8 +448,12 @@ class Client:
     # -- one request -------------------------------------------------------------------------------
 
     def _start(self, slot: Slot) -> None:
-        if self._turns:
-            self._prepare_turn()
+        if slot.turn is not None:
+            self._prepare_turn(slot.turn)
+            slot.turn = None
+            self._thought_about -= 1
+        elif self._turns:
+            self._prepare_turn(self._turns.popleft())
         elif not self._ready:
             self._prepare()
         slot.exchange = self._ready.popleft()
@@ -681,9 +699,31 @@ class Client:
         self._failed += error is not None
         self._unheard += error is not None
         self._ended.append((exchange, error, detail))
-        if not exchange.warmup and exchange.index in self._next_turn:
-            self._turns.append(self._next_turn[exchange.index])
+        turn = None if exchange.warmup else self._next_turn.get(exchange.index)
+        if self._think is not None and not exchange.warmup:
+            self._rest(slot, self._think.pause_s(self.spec.seed, exchange.index), turn)
+            return
+        if turn is not None:
+            self._turns.append(turn)
         self._start_next(slot)
+
+    def _rest(self, slot: Slot, pause_s: float, turn: int | None) -> None:
+        """Let a stream (`slot`) pause before its next request, which is `turn` if its conversation
+        goes on."""
+        slot.turn = turn
+        self._thought_about += turn is not None
+        slot.ready_ns = time.monotonic_ns() + int(pause_s * _SECOND_NS)
+        insort(self._idle, slot, key=_ready_ns)
+
+    def _retire_streams(self) -> None:
+        """Let the streams that have nothing to send stand after those that have a conversation to go
+        on with."""
+        while self._idle and not (self._ready or self._turns or self._phase.left):
+            first = self._idle[0]
+            if first.turn is not None or first.ready_ns == _NEVER:
+                return
+            first.ready_ns = _NEVER
+            self._idle.rotate(-1)
 
     def _start_next(self, slot: Slot) -> None:
         """Start the next request of a stream (`slot`) now if it is due and the stream's connection

@@ -102,12 +102,12 @@ def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Win
     """Return a reason to reject the result if fewer streams than requested were in flight on
     average; otherwise None.
 
-    Only the steady window of a run without a request rate is checked. With a request rate, and near
-    the start and the end of every run, streams are idle for other reasons.
+    Only the steady window of a run without a request rate is checked. With a request rate or a think
+    time, and near the start and the end of every run, streams are idle for other reasons.
     """
     mean = mean_in_flight(window, counted)
     if (
-        spec.has_schedule
+        spec.has_pauses
         or window.name != STEADY
         or mean is None
         or mean >= LEAST_LOAD * spec.concurrency

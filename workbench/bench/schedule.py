@@ -17,6 +17,7 @@ from workbench.bench.time_limits import RUN_S
 from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.think_time import parse_think_time
 
 STEADY_ROUNDS = 4  # least number of requests per stream for a steady window
 _AGREE = 0.03
@@ -97,9 +98,9 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
     """Return the number of seconds over which the first requests of the streams are spread.
     `duration_s` is the expected duration of a request, or None if unknown.
 
-    If the run is long enough for a steady window, the result is `duration_s`: the streams then
-    start their later requests at different times, as under a lasting load. Otherwise it is shorter,
-    because a long ramp would lower the rates.
+    If the run is long enough for a steady window, the result is `duration_s` and the mean think
+    time: the streams then start their later requests at different times, as under a lasting load.
+    Otherwise it is shorter, because a long ramp would lower the rates.
     """
     if spec.has_schedule or spec.concurrency == 1:
         return 0.0
@@ -108,6 +109,8 @@ def stagger_s(spec: BenchSpec, duration_s: float | None) -> float:
     rounds = spec.requests / spec.concurrency
     if spec.seconds is not None and duration_s > 0:
         rounds = min(rounds, spec.seconds / duration_s)
+    if spec.think_time:
+        duration_s += parse_think_time(spec.think_time).mean_s
     return duration_s if rounds >= STEADY_ROUNDS else duration_s * _RAMP_SHARE * rounds
 
 

@@ -80,7 +80,7 @@ def summarize(
         window=window.name,
         window_s=round(window.seconds, 6),
         in_flight_mean=None if in_flight is None else round(in_flight, 4),
-        in_flight_nominal=None if spec.has_schedule else float(spec.concurrency),
+        in_flight_nominal=None if spec.has_pauses else float(spec.concurrency),
         refused=refusals(spec, counted, facts, window),
         marked=marks(spec, counted, window),
         text=facts.text,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench import records
 from workbench.bench.trace_load import trace_load
+from workbench.model.think_time import parse_think_time
 
 if TYPE_CHECKING:
     from workbench.bench.exchange import Exchange
@@ -42,6 +43,13 @@ def _longest_prompt(spec: BenchSpec) -> int:
     return max(characters, default=spec.input_tokens)
 
 
+def _thinking_s(spec: BenchSpec) -> float:
+    """Return how long a stream pauses in a run, about."""
+    if not spec.think_time:
+        return 0.0
+    return parse_think_time(spec.think_time).mean_s * spec.requests / max(1, spec.concurrency)
+
+
 class Limits:
     """Time limits of one run. `heard_ns` is the monotonic time at which the last content of any
     request arrived."""
@@ -50,7 +58,9 @@ class Limits:
         self.spec = spec
         self.heard_ns = 0
         lasts_s = min(spec.seconds or math.inf, spec.trace_s or math.inf)
-        self.deadline_s = spec.deadline_s or RUN_S + (lasts_s if math.isfinite(lasts_s) else 0.0)
+        if not math.isfinite(lasts_s):
+            lasts_s = _thinking_s(spec)
+        self.deadline_s = spec.deadline_s or RUN_S + lasts_s
         prompt_tokens = _longest_prompt(spec)
         together = min(spec.concurrency, _PREFILLED_TOGETHER)
         self._least_stall_ns = int(1e9 * (STALL_S if spec.stall_s is None else spec.stall_s))

@@ -38,7 +38,7 @@ CLIENT = PythonProgram(
         "model.lazy_dataclass",
         *(f"model.{name}" for name in ("flags", "model_shape", "open_files", "plan")),
         *(f"model.{name}" for name in ("untrusted_text", "answer_text")),
-        *(f"model.{name}" for name in ("findings", "errors", "slo")),
+        *(f"model.{name}" for name in ("findings", "errors", "slo", "think_time")),
         *(f"model.{name}" for name in ("declared_options", "load_spec", "bench")),
         *("bench.records", "bench.client_cpu", "bench.trace_load"),
         *("bench.time_limits", "bench.schedule"),

@@ -80,6 +80,8 @@ def _load_line(result: BenchResult) -> str:
     load = f"{spec.rate:g} requests/s" if spec.rate else f"concurrency {spec.concurrency}"
     if spec.trace_name:
         load = spec.trace_text
+    if spec.think_time:
+        load += f", think time {spec.think_time} s"
     done = f"{summary.requests_ok} ok{failed}"
     return f"#{result.id}  {spec.profile}: {load}{tunnel}: {done}{simulated}"
 

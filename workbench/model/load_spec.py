@@ -43,6 +43,12 @@ def _check_slo(text: str) -> None:
     parse_slo(text)
 
 
+def _check_think_time(text: str) -> None:
+    from workbench.model.think_time import parse_think_time
+
+    parse_think_time(text)
+
+
 @dataclass(frozen=True, slots=True)
 class BenchSpec:
     """The workload of one benchmark run. Without `rate`, each of `concurrency` streams sends its
@@ -186,6 +192,17 @@ class BenchSpec:
             Choice(("poisson", "constant")),
             label="schedule",
             hint="of requests a second",
+        ),
+    )
+    # the pause of a stream after an answer (model/think_time.py); "" for none
+    think_time: str = field(
+        default="",
+        metadata=declared(
+            "--think-time SECONDS",
+            "pause of each stream between an answer and its next request: 5, 2-8, or exp:5 for an "
+            "exponential distribution",
+            SHAPE,
+            CheckedText(_check_think_time),
         ),
     )
     # output lengths are drawn from max_tokens * (1 ± this), from `seed`
@@ -423,6 +440,11 @@ class BenchSpec:
         """Whether requests start at times of their own, whatever the server does: at a rate, or at
         the times of a trace."""
         return self.rate is not None or self.trace_s is not None
+
+    @property
+    def has_pauses(self) -> bool:
+        """Whether a stream may have no request in flight although more are to be sent."""
+        return self.has_schedule or bool(self.think_time)
 
     @property
     def has_conversations(self) -> bool:

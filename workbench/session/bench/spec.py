@@ -84,6 +84,7 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     if merged.get("command") and "slo" not in given:
         merged["slo"] = ""  # of the preset, whose benchmark it is not
     _check_slo(merged)
+    _check_think_time(merged)
     return BenchSpec(**{"url": "", "model": "", **merged})
 
 
@@ -116,6 +117,23 @@ def _check_slo(merged: dict[str, Any]) -> None:
     limits = parse_slo(merged["slo"])
     check_streamed(limits, streamed=merged.get("stream", True))
     merged["slo"] = ", ".join(map(str, limits))
+
+
+def _check_think_time(merged: Mapping[str, Any]) -> None:
+    """Raise InputError for a think time in `merged`, the fields of BenchSpec, if no stream decides
+    when its next request starts."""
+    if not merged.get("think_time"):
+        return
+    reasons = {
+        "rate": "at a --rate, requests start on a schedule",
+        "trace_s": "the requests of the trace start at their recorded times",
+        "command": "your own command sends the requests",
+    }
+    why = next((why for name, why in reasons.items() if merged.get(name)), None)
+    if why is not None:
+        raise InputError(
+            f"{why}, so --think-time has no effect", next_step="leave out --think-time"
+        )
 
 
 def _check_content(given: Mapping[str, Any]) -> None:

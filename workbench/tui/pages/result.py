@@ -69,12 +69,13 @@ def load_text(result: BenchResult) -> str:
         prompts = f"{spec.trace_text}, {spec.input_tokens} in on average"
     spread = f" ±{spec.length_spread * 100:.0f} %" if spec.length_spread else ""
     loop = f"{spec.rate:g} requests/s {spec.arrival}, " if spec.rate is not None else ""
+    think = f", think time {spec.think_time} s" if spec.think_time else ""
     end = f", at most {spec.seconds:g} s" if spec.seconds is not None else ""
     warm = (f"{result.summary.warmup_requests or spec.warmup} warm-up") + (
         " until steady" if spec.until_steady else ""
     )
     size = f"{count_of(spec.concurrency, 'stream')}, {count_of(spec.requests, 'request')}"
-    return f"{spec.profile}: {loop}{size}{end}, {prompts} / {spec.max_tokens}{spread} out, {warm}"
+    return f"{spec.profile}: {loop}{size}{think}{end}, {prompts} / {spec.max_tokens}{spread} out, {warm}"
 
 
 def _conditions(result: BenchResult, width: int) -> list[Row]:

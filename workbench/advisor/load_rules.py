@@ -22,7 +22,7 @@ _UNIFIED = (
 )
 
 
-def _value(
+def _engine_value(
     facts: Facts,
     during: Callable[[EngineDuring], float | None],
     now: Callable[[EngineMetrics], float | None],
@@ -36,7 +36,7 @@ def _value(
 
 
 def _kv_use_pct(facts: Facts) -> float | None:
-    return _value(facts, lambda during: during.kv_use_max_pct, lambda now: now.kv_use_pct)
+    return _engine_value(facts, lambda during: during.kv_use_max_pct, lambda now: now.kv_use_pct)
 
 
 def invalid(facts: Facts) -> Iterator[Advice]:
@@ -63,8 +63,8 @@ def text(facts: Facts) -> Iterator[Advice]:
 
 def waiting(facts: Facts) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, and the limit that makes them wait."""
-    mean = _value(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
-    most = _value(facts, lambda during: during.running_max, lambda now: now.running)
+    mean = _engine_value(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
+    most = _engine_value(facts, lambda during: during.running_max, lambda now: now.running)
     # a few wait shortly at the start of a run
     if mean is None or mean < max(1.0, _WAITING * (most or 0)):
         return
@@ -102,7 +102,7 @@ def waiting(facts: Facts) -> Iterator[Advice]:
 
 def preemptions(facts: Facts) -> Iterator[Advice]:
     """Report requests that the engine returned to the queue because the KV cache was full."""
-    count = _value(facts, lambda during: during.preemptions, lambda now: now.preemptions)
+    count = _engine_value(facts, lambda during: during.preemptions, lambda now: now.preemptions)
     if not count:
         return
     text = (
@@ -113,7 +113,7 @@ def preemptions(facts: Facts) -> Iterator[Advice]:
         "lower the number of streams, shorten the contexts, or enlarge the KV cache (FP8, more "
         "memory)"
     )
-    kv = _value(facts, lambda during: during.kv_use_max_pct, lambda now: None)
+    kv = _engine_value(facts, lambda during: during.kv_use_max_pct, lambda now: None)
     evidence = f"{count:.0f} preemptions" + (
         f", KV cache up to {kv:.0f} %" if kv is not None else ""
     )
@@ -123,7 +123,7 @@ def preemptions(facts: Facts) -> Iterator[Advice]:
 def low_kv_use(facts: Facts) -> Iterator[Advice]:
     """Report that a nearly empty KV cache is not a problem."""
     use = _kv_use_pct(facts)
-    queued = _value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
+    queued = _engine_value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
     if use is None or use >= _KV_LOW_PCT or queued:
         return
     text = (
@@ -142,7 +142,9 @@ def low_kv_use(facts: Facts) -> Iterator[Advice]:
 def prefix_cache(facts: Facts) -> Iterator[Advice]:
     """Report that prompts came from the prefix cache, so that prompt tokens per second are not the
     speed of prefill."""
-    hits = _value(facts, lambda during: during.prefix_hit_pct, lambda now: now.prefix_hit_pct)
+    hits = _engine_value(
+        facts, lambda during: during.prefix_hit_pct, lambda now: now.prefix_hit_pct
+    )
     if hits is None or hits < _HITS_PCT:
         return
     text = (

@@ -243,7 +243,7 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
             and not (name == "prompt_words" and None in (u, v))
         )
         if known and u != v:
-            yield {"kind": "workload", "name": name, "a": _plain(u), "b": _plain(v)}
+            yield {"kind": "workload", "name": name, "a": _as_dict(u), "b": _as_dict(v)}
 
 
 def _one_release(a: str | None, b: str | None) -> bool:
@@ -279,7 +279,7 @@ def _mapping(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterable[
             yield {"kind": kind, "name": name, "a": a.get(name), "b": b.get(name)}
 
 
-def _plain(value: Any) -> Any:
+def _as_dict(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
@@ -293,7 +293,7 @@ def _gpu_names(gpus: Sequence[Mapping[str, Any]]) -> list[Any]:
 def _mismatches(differences: Sequence[Mapping[str, Any]], arms: Collection[str]) -> Iterable[str]:
     for kind, text in _MUST_MATCH.items():
         found = [d for d in differences if d["kind"] == kind and kind not in arms]
-        values = [f"{_shown(d['a'])} and {_shown(d['b'])}" for d in found]
+        values = [f"{_value_text(d['a'])} and {_value_text(d['b'])}" for d in found]
         if kind == "workload":
             values = [f"{d['name']} {value}" for d, value in zip(found, values, strict=True)]
         if found:
@@ -302,7 +302,7 @@ def _mismatches(differences: Sequence[Mapping[str, Any]], arms: Collection[str])
         yield "one result is simulated and the other is real: they cannot be compared"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "unknown" if value is None else str(value)
 
 

@@ -566,7 +566,7 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
             "between runs"
         )
     seen = (
-        f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_named(change)}, "
+        f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)} ({_change_text(change)}, "
         f"{done} pairs)"
     )
     if experiment.state == SeriesState.RUNNING:
@@ -578,7 +578,7 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
         return f"no claim: the results of {done - len(change.pairs)} of {done} pairs were deleted"
     if comparison is not None and (broken := comparison.broken_text):
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
-        return f"no claim: B {_is(change)} by {size} ({_named(change)}, {done} pairs), but {broken}"
+        return f"no claim: B {_is(change)} by {size} ({_change_text(change)}, {done} pairs), but {broken}"
     if comparison is not None and not comparison.like_for_like:
         said = f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
         return with_quality(said, comparison)
@@ -589,7 +589,7 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
                 "configuration affects the runs"
             )
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
-        claim = f"B {_is(change)} by {size} ({_named(change)}, {done} pairs)"
+        claim = f"B {_is(change)} by {size} ({_change_text(change)}, {done} pairs)"
         claim = with_quality(claim, comparison)
         return "; ".join(filter(None, (claim, comparison.content if comparison else "")))
     none = with_quality(f"no difference that {done} pairs can show: {seen}", comparison)
@@ -611,7 +611,7 @@ def with_quality(claim: str, comparison: Comparison | None) -> str:
     return f"{claim}, but {comparison.quality}" if worse else f"{claim}; {comparison.quality}"
 
 
-def _named(change: MetricChange) -> str:
+def _change_text(change: MetricChange) -> str:
     if change.metric == "output_tok_s":
         return "output tok/s"
     return change.metric.replace("_ms.", " ").replace("_", " ")

@@ -107,7 +107,7 @@ async def run(
     """
     secrets = tuple(v for k, v in env.items() if k.endswith("_KEY") and v not in ("", "none"))
     shown = shlex.join(mask_argv(argv, secrets))
-    tie, output, t0_unix = await _started(argv, env, shown, what)
+    tie, output, t0_unix = await _start_watcher(argv, env, shown, what)
     began = time.monotonic()
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
@@ -140,7 +140,7 @@ async def run(
         await asyncio.shield(_end_command(tie))
 
 
-async def _started(
+async def _start_watcher(
     argv: Sequence[str], env: Mapping[str, str], shown: str, what: str
 ) -> tuple[LocalProcess, int, float]:
     """Start the watcher (own_command_watcher.py), which runs the user's command and ends it
@@ -250,7 +250,7 @@ def summary(done: CommandOutcome) -> BenchSummary:
     absent = dict.fromkeys(
         ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why
     )
-    refused = (f"the benchmark command {_ended(done.exit_code)}",) if done.exit_code else ()
+    refused = (f"the benchmark command {_end_text(done.exit_code)}",) if done.exit_code else ()
     return BenchSummary(
         requests_ok=0,
         requests_failed=0,
@@ -318,5 +318,5 @@ def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
     )
 
 
-def _ended(code: int) -> str:
+def _end_text(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"

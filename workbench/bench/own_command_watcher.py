@@ -52,12 +52,12 @@ def main() -> int:
     _write_message({"pid": child.pid, "unix_s": time.time()})
     os.close(output)
     wanted = True
-    while wanted and not _ended(child.pid):
+    while wanted and not _has_ended(child.pid):
         ready, _, _ = select.select([0, wake_read], [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
         wanted = not (0 in ready and not os.read(0, 4096))
-    if _ended(child.pid):
+    if _has_ended(child.pid):
         _write_message({"exit": _exit_code(child.pid), "seconds": time.monotonic() - began})
         while wanted and os.read(0, 4096):
             pass
@@ -81,7 +81,7 @@ def _write_message(message: dict[str, float | int | None]) -> None:
         os.write(1, json.dumps(message).encode() + b"\n")
 
 
-def _ended(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
     """Return whether the command has ended. The command stays a zombie process, so that the kernel
     cannot give its process id and group id to a new process."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -99,7 +99,7 @@ def _end_all(leader: int, wait_s: float) -> None:
     seconds SIGKILL. SIGKILL is repeated, because a process may have forked meanwhile."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until, first = time.monotonic() + wait_s, True
-        while (left := _descendants()) or not _ended(leader):
+        while (left := _descendants()) or not _has_ended(leader):
             if first or number == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(leader, number)

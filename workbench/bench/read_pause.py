@@ -53,7 +53,7 @@ class ReadPause:
         """Compute the pause again from the newest times between two chunks of the requests in
         flight. `merged` is how many reads of the run returned chunks whose times are not known.
         Call this ten times a second."""
-        self._limit(merged)
+        self._adapt_limit(merged)
         self._sweeps.append([gap for one in running for gap in _newest_gaps(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
         gaps = sorted(chain.from_iterable(self._sweeps))
@@ -64,7 +64,7 @@ class ReadPause:
         gathered = len(running) * rest / max(1, gaps[len(gaps) // 2])
         self.ns = 0 if rest < _LEAST_NS or gathered < _LEAST_GATHERED else rest
 
-    def _limit(self, merged: int) -> None:
+    def _adapt_limit(self, merged: int) -> None:
         """Halve the longest pause if too many reads since the last call returned several chunks with
         one time, and let it grow otherwise."""
         reads, self._reads = max(0, self._clock.reads - self._reads), self._clock.reads

@@ -115,7 +115,7 @@ def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Win
         return None
     return (
         f"{mean:.2f} of {spec.concurrency} streams were in flight on average"
-        f" ({_below(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are"
+        f" ({_percent_rounded_down(100 * mean / spec.concurrency)} %, at least {100 * LEAST_LOAD:.0f} % are"
         f" needed): {_why_idle(counted, window)}"
     )
 
@@ -134,7 +134,7 @@ def _why_idle(counted: Sequence[RequestRecord], window: Window) -> str:
     return "the client, or the time to connect, limited the load"
 
 
-def _below(percent: float) -> str:
+def _percent_rounded_down(percent: float) -> str:
     """Return the percentage as text with one decimal, rounded down, so that a value below a limit
     never looks equal to the limit."""
     return f"{int(10 * percent) / 10:g}"

@@ -76,7 +76,7 @@ def halves_apart(spec: BenchSpec, counted: Sequence[RequestRecord], window: Wind
     half = len(inside) // 2
     if half < _HALF:
         return None
-    first, second = (_of(part, _per_token_ms) for part in (inside[:half], inside[-half:]))
+    first, second = (_values_of(part, _per_token_ms) for part in (inside[:half], inside[-half:]))
     apart = fmean(second) / fmean(first) - 1
     error = sqrt((variance(first) + variance(second)) / half)
     if abs(apart) <= _APART or abs(fmean(second) - fmean(first)) <= _SURE * error:
@@ -102,7 +102,9 @@ def variance(values: Sequence[float]) -> float:
     return sum((v - mean) ** 2 for v in values) / (len(values) - 1)
 
 
-def _of(records: Sequence[RequestRecord], pick: Callable[[RequestRecord], float]) -> list[float]:
+def _values_of(
+    records: Sequence[RequestRecord], pick: Callable[[RequestRecord], float]
+) -> list[float]:
     return [pick(r) for r in records]
 
 

@@ -85,10 +85,10 @@ def tpot_doubt(
     came some microseconds later after its first chunk than its record says."""
     low = (tpot_ms(r, -_early_us(r).get(len(r.gaps_us), 0)) for r in good)
     high = (tpot_ms(r, _early_us(r).get(0, 0)) for r in good)
-    return _doubt(distribution(_known(low)), distribution(_known(high)))
+    return _doubt(distribution(_known_values(low)), distribution(_known_values(high)))
 
 
-def _known(values: Iterable[float | None]) -> Iterable[float]:
+def _known_values(values: Iterable[float | None]) -> Iterable[float]:
     return (max(0.0, value) for value in values if value is not None)
 
 

@@ -87,7 +87,7 @@ def carry_out(
         line = _read_line(wake)
         if line is None:
             return 143
-        spec, key, processes = _asked(line)
+        spec, key, processes = _parse_request(line)
         endpoint = resolve(spec)
         processes = processes or processes_for(spec, endpoint.here)
     except WorkbenchError as error:
@@ -167,7 +167,7 @@ def _read_line(wake: int) -> bytes | None:
     return b"".join(pieces) or None
 
 
-def _asked(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
+def _parse_request(line: bytes) -> tuple[BenchSpec, str | None, int | None]:
     """Return (spec, API key, number of processes or None) from the input line of the worker. Raises
     BenchError if the line is invalid."""
     try:

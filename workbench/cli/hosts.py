@@ -87,7 +87,7 @@ async def hosts_show(arguments: argparse.Namespace) -> int:
         "name": name,
         "kind": session.host.kind,
         "address": address.text if address else None,
-        "entry": _masked(entry) if entry is not None else None,
+        "entry": _mask_entry(entry) if entry is not None else None,
         "engines": {
             engine: {"program": program, "from": file}
             for engine, (program, file) in engines.items()
@@ -95,11 +95,11 @@ async def hosts_show(arguments: argparse.Namespace) -> int:
         "clusters": clusters,
     }
     return emit_or_say(
-        arguments.json, document, [f"{label:<12}{text}" for label, text in _shown(document)]
+        arguments.json, document, [f"{label:<12}{text}" for label, text in _entry_rows(document)]
     )
 
 
-def _shown(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _entry_rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     entry = document["entry"] or {}
     yield "host", f"{document['name']} ({document['kind']})  {entry.get('label', '')}".rstrip()
     if document["address"]:
@@ -174,10 +174,10 @@ def hosts_add(arguments: argparse.Namespace) -> int:
         f"{entry.name} is written to {store.path}; check it with: workbench hosts check "
         f"{entry.name}"
     )
-    return emit_or_say(arguments.json, {"file": str(store.path), "entry": _masked(entry)}, text)
+    return emit_or_say(arguments.json, {"file": str(store.path), "entry": _mask_entry(entry)}, text)
 
 
-def _masked(entry: HostEntry) -> dict[str, Any]:
+def _mask_entry(entry: HostEntry) -> dict[str, Any]:
     from workbench.model.secrets import mask_env
 
     return asdict(entry) | {"env": mask_env(entry.env)}

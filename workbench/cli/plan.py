@@ -94,7 +94,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     """Load the preset that the command line names, apply the changes of the other options, find the
     engine and the model on the host, and return the plan."""
     async with gpus_read(session) as reading:
-        planned = await asyncio.to_thread(_planned, session, arguments)
+        planned = await asyncio.to_thread(_plan_of, session, arguments)
         try:
             session.core.update(telemetry=await reading)
         except HostError as error:
@@ -123,7 +123,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
     return session.plans.editor.effective
 
 
-def _planned(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
+def _plan_of(session: Session, arguments: argparse.Namespace) -> LaunchPlan:
     from workbench.engines import with_executable
 
     planned = session.presets.plan_of(arguments.preset, variables_of(arguments))

@@ -91,7 +91,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
     if arguments.json:
         emit_list(
             "results",
-            (_listed(r, known) for page in shown.pages() for r in page),
+            (_listed_json(r, known) for page in shown.pages() for r in page),
             lambda: {"more": shown.more},
         )
     else:
@@ -140,7 +140,7 @@ def _comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
     return QualityDb(db.path).newest()
 
 
-def _listed(result: BenchResult, known: Sequence[QualityResult]) -> dict[str, Any]:
+def _listed_json(result: BenchResult, known: Sequence[QualityResult]) -> dict[str, Any]:
     """Return a result of the list as JSON: of the comparisons of answers that it belongs to, the
     list has only what they found."""
     from workbench.engines.answer_settings import comparisons_of

@@ -155,7 +155,7 @@ async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str,
     computed from two readings of its counters, one second apart. Its field "absent" has the reason
     for each missing metric."""
     from workbench.model.engine_live import LIVE_METRICS
-    from workbench.server.engine_rates import between
+    from workbench.server.engine_rates import rates_between
 
     supervisor = session.servers.supervisor
     runs = [s.run_id for s in statuses if s.state is ServerState.READY]
@@ -170,7 +170,7 @@ async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str,
         await asyncio.sleep(1.0)
     live: dict[str, dict[str, Any]] = {}
     for run_id, before, now in zip(runs, first, await read(), strict=True):
-        values = between(before, now)
+        values = rates_between(before, now)
         absent = {
             metric.field: now.absent[name]
             for metric in LIVE_METRICS

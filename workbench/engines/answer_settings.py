@@ -188,7 +188,7 @@ def answer_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...
     `answer_settings` of both: flags such as "kv-cache-dtype", then variables, then facts such as
     "engine version"."""
     names = [*b, *(name for name in a if name not in b)]
-    changed = [name for name in names if _changed(name, a.get(name), b.get(name))]
+    changed = [name for name in names if _is_changed(name, a.get(name), b.get(name))]
     if a.get("model files") and a.get("model files") == b.get("model files"):
         changed = [name for name in changed if name not in _MODEL_FLAGS]  # one file at two places
     flags = [name.removeprefix(_SETTING) for name in changed if name.startswith(_SETTING)]
@@ -199,7 +199,7 @@ def answer_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, ...
     return (*flags, *rest)
 
 
-def _changed(name: str, x: Any, y: Any) -> bool:
+def _is_changed(name: str, x: Any, y: Any) -> bool:
     if name in _BOTH_KNOWN and None in (x, y):
         return False
     if name == "engine version":  # a log gives the release, the installed package also its build

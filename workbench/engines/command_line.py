@@ -194,12 +194,12 @@ def _adds_up(spec: FlagSpec | None) -> bool:
 def _note_repeated(read: _Read, name: str, before: FlagValue) -> None:
     now = read.plan.flag(name)
     if now != before:
-        values = "" if is_secret_name(name) else f": {_shown(before)} and {_shown(now)}"
+        values = "" if is_secret_name(name) else f": {_value_text(before)} and {_value_text(now)}"
         text = f"{name} is given several times{values}; the engine takes the last"
         read.findings.append(Finding(Level.WARN, "recipe.repeated", text, name))
 
 
-def _shown(value: FlagValue | None) -> str:
+def _value_text(value: FlagValue | None) -> str:
     values = value if isinstance(value, list | tuple) else [value]
     return mask_text(" ".join(word(one) for one in values))
 

@@ -76,7 +76,7 @@ def sequence_bytes(
     layers = [-(-one.count // pp) for one in kv]
     states = [one.state_size(rule.state_bits) / tp for one in kv]
     if rule.kind != "blocks":
-        kept = [_kept(one, length, rule) for one in kv]
+        kept = [_stored_tokens(one, length, rule) for one in kv]
         return sum(
             n * (t * k + state) for n, t, k, state in zip(layers, token, kept, states, strict=True)
         )
@@ -105,7 +105,7 @@ def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: f
     return -(-min(one.window - 1 + rule.in_flight, length) // size) + 1
 
 
-def _kept(one: KvLayers, length: int, rule: KvRule) -> float:
+def _stored_tokens(one: KvLayers, length: int, rule: KvRule) -> float:
     """Return the number of tokens of a sequence of `length` tokens that one layer stores in the KV
     cache."""
     if one.window is None or rule.kind == "all":

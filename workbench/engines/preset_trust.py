@@ -151,7 +151,7 @@ def foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[For
             and option.foreign
             and value != option.default
         ):
-            text = f"{run_as}, {name}: {option.foreign}: {_shown(name, value)}"
+            text = f"{run_as}, {name}: {option.foreign}: {_value_text(name, value)}"
             yield ForeignPart("preset.run-option", f"run-as.{name}", str(value), text, run_as)
 
 
@@ -161,7 +161,7 @@ def powerful_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[Fo
     for option in OPTIONS.get(run_as, ()):
         value = str(options.get(option.name, ""))
         if why := next(filter(None, map(option.power, value.splitlines())), ""):
-            text = f"{run_as}, {option.name}: {why}: {_shown(option.name, value)}"
+            text = f"{run_as}, {option.name}: {why}: {_value_text(option.name, value)}"
             yield ForeignPart("run.power", f"run-as.{option.name}", value, text, run_as)
 
 
@@ -186,7 +186,7 @@ def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
             )
         elif found := _foreign_variable(name, value):
             code, says = found
-            yield ForeignPart(code, name, str(value), f"{name} {says}: {_shown(name, value)}")
+            yield ForeignPart(code, name, str(value), f"{name} {says}: {_value_text(name, value)}")
 
 
 def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
@@ -214,7 +214,7 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
         name, spec, _ = lookup(catalog, spelling)
         if spec is None and key:
             name, spec, _ = lookup(catalog, base)
-        shown = _shown(name, value)
+        shown = _value_text(name, value)
         if value in _OFF:
             continue
         if _runs_code(name, {key: value} if key else value):
@@ -256,7 +256,7 @@ def is_tuning_variable(name: str) -> bool:
 
 
 def _runs_code(name: str, value: Any) -> bool:
-    name, value = name.replace("_", "-").lower(), _parsed(value)
+    name, value = name.replace("_", "-").lower(), _parse_json(value)
     if (name in _CODE_FLAGS or name.endswith(_CODE_ENDS)) and value not in _OFF:
         return True
     return isinstance(value, Mapping) and any(
@@ -265,7 +265,7 @@ def _runs_code(name: str, value: Any) -> bool:
 
 
 def _reaches(value: Any) -> bool:
-    value = _parsed(value)
+    value = _parse_json(value)
     if isinstance(value, Mapping):
         return any(_reaches(inner) for inner in value.values())
     if isinstance(value, list | tuple):
@@ -273,7 +273,7 @@ def _reaches(value: Any) -> bool:
     return isinstance(value, str) and _REACHES.fullmatch(value.strip()) is not None
 
 
-def _parsed(value: Any) -> Any:
+def _parse_json(value: Any) -> Any:
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError):
             return clean_json(value, len(value))
@@ -319,7 +319,7 @@ def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ..
     return tuple(part for part in found if part.digest not in known)
 
 
-def _shown(name: str, value: Any) -> str:
+def _value_text(name: str, value: Any) -> str:
     value = mask_data(value, name)
     return _short(value if isinstance(value, str) else str(value))
 

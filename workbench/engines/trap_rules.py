@@ -29,13 +29,13 @@ def _table(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _drafts(here: Situation) -> int:
+def _drafts_per_step(here: Situation) -> int:
     return drafted_tokens({setting.name: setting.value for setting in here.plan.flags})
 
 
 def draft_depth(here: Situation) -> Iterator[Finding]:
     """Report a plan that drafts so many tokens that most of them are probably refused."""
-    depth = _drafts(here)
+    depth = _drafts_per_step(here)
     if depth >= _DEEP:
         yield Finding(
             Level.HINT,
@@ -84,7 +84,7 @@ def full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
 
 def drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
     """Report many sequences with speculation on a GPU that shares the memory of the host."""
-    depth = _drafts(here)
+    depth = _drafts_per_step(here)
     if here.engine.name != "vllm" or not depth or not any(g.unified_memory for g in here.gpus):
         return
     sequences = int(here.number("max-num-seqs") or _SEQUENCES)
@@ -106,7 +106,7 @@ def drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
 def indexer_with_drafts(here: Situation) -> Iterator[Finding]:
     """Report speculation with a model whose sparse attention keeps an index that is one block too
     short for the drafted tokens."""
-    if here.engine.name == "vllm" and _drafts(here) and _INDEXED.search(here.plan.model):
+    if here.engine.name == "vllm" and _drafts_per_step(here) and _INDEXED.search(here.plan.model):
         yield Finding(
             Level.WARN,
             "spec.indexer",
@@ -116,7 +116,7 @@ def indexer_with_drafts(here: Situation) -> Iterator[Finding]:
             "load the server with three and more long requests at once before you rely on it; "
             "without speculation the fault is absent",
             _MINEFIELD.format(120),
-            evidence=f"{here.plan.model}, {_drafts(here)} draft tokens",
+            evidence=f"{here.plan.model}, {_drafts_per_step(here)} draft tokens",
         )
 
 

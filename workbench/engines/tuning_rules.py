@@ -63,7 +63,7 @@ def replicas_first(here: Situation) -> Iterator[Finding]:
         *(PlanChange(n, None) for n in (_TP, _PP) if here.plan.flag(n) is not None),
         PlanChange(_DP, replicas),
     )
-    alone = fit(_changed(here.plan, changes), here.gpus)
+    alone = fit(_with_changes(here.plan, changes), here.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
     sizes_of = " x ".join(
@@ -368,7 +368,7 @@ def allocation(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "gpus.unknown", text, VISIBLE_TO_CUDA, fix)
 
 
-def _changed(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
+def _with_changes(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPlan:
     for change in changes:
         plan = (
             plan.without_flag(change.name)

@@ -50,7 +50,7 @@ async def containers_of(host: Host, *, sudo: bool | None = None) -> ContainerLis
     kinds = [kind for kind in KINDS.values() if kind.listing[0] in present]
     if "pct" in present:  # its containers are those of LXC
         kinds = [kind for kind in kinds if kind.name != "lxc"]
-    answers = await asyncio.gather(*(_listed(host, kind, sudo) for kind in kinds))
+    answers = await asyncio.gather(*(_list_containers(host, kind, sudo) for kind in kinds))
     found: dict[str, ListedContainer] = {}
     for containers, _ in answers:
         for one in containers:  # by id, because `docker` may be podman under another name
@@ -59,7 +59,7 @@ async def containers_of(host: Host, *, sudo: bool | None = None) -> ContainerLis
     return ContainerList(tuple(sorted(found.values(), key=lambda one: one.address)), problems)
 
 
-async def _listed(
+async def _list_containers(
     host: Host, kind: ContainerKind, sudo: bool | None
 ) -> tuple[tuple[ListedContainer, ...], str]:
     problem = ""

@@ -268,10 +268,10 @@ class ContainerPorts:
         is an object that is the same until the container restarts. The container's network is
         examined again if `running` has changed."""
         if running is not self._running:
-            self._network = _parsed(
+            self._network = _parse_network(
                 (await self._host.run(shell_scripts.sh(shell_scripts.NETWORK))).out
             )
-            self._around, _ = _parsed(
+            self._around, _ = _parse_network(
                 (await self._inner.run(["readlink", "/proc/self/ns/net"])).out
             )
             self._running = running
@@ -341,7 +341,7 @@ class ContainerPorts:
                 await self._inside.close()
 
 
-def _parsed(text: str) -> tuple[str, tuple[str, ...]]:
+def _parse_network(text: str) -> tuple[str, tuple[str, ...]]:
     """Parse the output of the script NETWORK. Return (network namespace, addresses of the container
     except loopback)."""
     name, _, table = text.partition("\n")

@@ -145,7 +145,7 @@ async def start(
     command = shell_scripts.start(
         run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files, port
     )
-    return _started(await host.run(command, env=env), host, run_dir, argv, workdir)
+    return _started_process(await host.run(command, env=env), host, run_dir, argv, workdir)
 
 
 async def start_again(
@@ -165,7 +165,7 @@ async def start_again(
     command = shell_scripts.start_again(
         run_dir.rstrip("/"), f"{look.run.pid}-{look.run.start}", argv
     )
-    return _started(await host.run(command, env=env), host, run_dir, argv, None)
+    return _started_process(await host.run(command, env=env), host, run_dir, argv, None)
 
 
 async def end_session(host: Host, run_dir: str) -> None:
@@ -188,7 +188,7 @@ async def _kill_session(host: Host, look: _RunState) -> None:
         await _signal(host, "KILL", [p.key for p in left], left, SLICE_S)
 
 
-def _started(
+def _started_process(
     done: Completed, host: Host, run_dir: str, argv: Sequence[str], workdir: str | None
 ) -> DetachedProcess:
     """Return the process that a start script has started. `done` is the result of the script.

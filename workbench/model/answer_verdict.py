@@ -83,7 +83,7 @@ def load_findings(
     wrong = any(one.level in (Level.ERROR, Level.WARN) for one in broken)
     return (
         *broken,
-        *([] if wrong or nonsense_expected else _changed(load, earlier)),
+        *([] if wrong or nonsense_expected else _change_findings(load, earlier)),
         *_cut(load, asked),
         *usage,
         *_models(load, asked),
@@ -213,7 +213,7 @@ def repeats_more(a: SetFeatures, b: SetFeatures) -> bool:
     return a.compressed < _COMPRESSED * b.compressed
 
 
-def _changed(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
+def _change_findings(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
     """Return a finding if the answers do what they did not do in the same load before. Without an
     end mark, a healthy model repeats itself, but it then does so each time."""
     if earlier is None or not earlier.same_lengths:

@@ -131,7 +131,7 @@ def out_of_order(answers: Sequence[Answer]) -> str:
 
 def nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
     """Return whether two texts differ in one place of a word or two. Digits and `names` do not count."""
-    a, b = _masked(one, names), _masked(other, names)
+    a, b = _masked_words(one, names), _masked_words(other, names)
     if len(a) < _LEAST_EQUAL_WORDS or len(b) < _LEAST_EQUAL_WORDS:
         return a == b and len("".join(a)) >= _LEAST_EQUAL_CHARACTERS
     shorter, longer = sorted((a, b), key=len)
@@ -143,7 +143,7 @@ def nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
 def begin_alike(one: str, other: str, names: Sequence[str] = ()) -> bool:
     """Return whether one of two texts is the beginning of the other, apart from one place of up to
     a fifth of its words. Digits, `names` and the last word, which may be cut, do not count."""
-    shorter, longer = sorted((_masked(one, names), _masked(other, names)), key=len)
+    shorter, longer = sorted((_masked_words(one, names), _masked_words(other, names)), key=len)
     if len(shorter) < _LEAST_BEGINNING:
         return False
     begin, allowed = _common(shorter, longer), len(shorter) // 5
@@ -165,7 +165,7 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
     return next((place for place, (x, y) in enumerate(pairs) if x != y), min(len(one), len(other)))
 
 
-def _masked(text: str, names: Sequence[str]) -> list[str]:
+def _masked_words(text: str, names: Sequence[str]) -> list[str]:
     plain = _DIGITS.sub("0", text.lower())
     for name in names:
         plain = plain.replace(name, "#")

@@ -85,7 +85,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Return a value for a message about it, in which hundreds of digits would hide the rest."""
     text = f"{value:g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}… ({len(text)} characters)"
@@ -136,7 +136,7 @@ class Whole(Kind):
             too_high = is_whole and value > self.most
             limit = f"{self.most:,} or less" if too_high else f"{self.least:,} or more"
             raise InputError(
-                f"{_shown(value)} is not a valid value of {called(field)}",
+                f"{_value_text(value)} is not a valid value of {called(field)}",
                 next_step=f"give a whole number of {limit}",
             )
 
@@ -171,7 +171,7 @@ class Number(Kind):
             limit = f"from {self.least:g} to {self.most:g}" if above_0 else "above 0"
             name = called(field)
             raise InputError(
-                f"{name} {_shown(value)} is not a valid number of {self.unit}",
+                f"{name} {_value_text(value)} is not a valid number of {self.unit}",
                 next_step=f"give {name} a number {limit}",
             )
 

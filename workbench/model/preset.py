@@ -152,7 +152,7 @@ class PresetModel(_Strict):
     source: str | None = None
 
 
-def _ordered(value: tuple[int, int]) -> tuple[int, int]:
+def _check_order(value: tuple[int, int]) -> tuple[int, int]:
     if value[0] < 0 or value[0] > value[1]:
         raise ValueError("expected [min, max] in MHz with 0 <= min <= max")
     return value
@@ -175,7 +175,7 @@ def _field_of(setting: Setting) -> Any:
     if isinstance(setting, NumberSetting):
         return float | None, Field(None, gt=0)
     if isinstance(setting, ClockSetting):
-        return Annotated[MhzRange, AfterValidator(_ordered)] | None, None
+        return Annotated[MhzRange, AfterValidator(_check_order)] | None, None
     pattern = f"^({'|'.join(setting.choices)})$" if setting.choices else "^[a-z_]{1,32}$"
     return str | None, Field(
         None,

@@ -82,10 +82,10 @@ def why_impossible(value: Any, lowest: float, highest: float) -> str:
         return "not a number (NaN)"
     if lowest <= value <= highest:
         return ""
-    return f"an impossible number ({_shown(value)})"
+    return f"an impossible number ({_value_text(value)})"
 
 
-def _shown(value: float) -> str:
+def _value_text(value: float) -> str:
     if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
         return f"an integer of {value.bit_length()} bits"
     return f"{value:.6g}"

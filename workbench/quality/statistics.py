@@ -163,7 +163,11 @@ def _least_of_others(
     """
 
     def total(x: float, y: float) -> float:
-        return _part(u, y) + _part(x, v) + _part(rest_a - x, rest_b - y)
+        return (
+            _divergence_term(u, y)
+            + _divergence_term(x, v)
+            + _divergence_term(rest_a - x, rest_b - y)
+        )
 
     ratio = (u + rest_a) / (v + rest_b)
     x, y = v * ratio, u / ratio
@@ -174,7 +178,7 @@ def _least_of_others(
     return min(total(min(x_at_most_y, most_x), most_y), total(most_x, min(y_at_most_x, most_y)))
 
 
-def _part(p: float, q: float) -> float:
+def _divergence_term(p: float, q: float) -> float:
     return 0.0 if p <= 0.0 else p * math.log(p / max(q, _LEAST_REST * _LEAST_REST))
 
 

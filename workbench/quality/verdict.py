@@ -238,11 +238,11 @@ def _usable(
         else:
             good.append(text)
     for problem, names in reasons.items():
-        notes.append(f"{side} left out {_named(names)}: {problem}")
+        notes.append(f"{side} left out {_names_text(names)}: {problem}")
     return good
 
 
-def _named(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     shown = ", ".join(dict.fromkeys(names[:_MOST_NOTED]))
     more = f" and {len(names) - _MOST_NOTED} more" if len(names) > _MOST_NOTED else ""
     return f"{count_of(len(names), 'text')} ({shown}{more})"
@@ -272,9 +272,9 @@ def _compared(
         else:
             pairs.setdefault((text.lane, text.concurrency), []).append((text, other))
     if missing and others:  # if B scored nothing, the reason is said elsewhere
-        notes.append(f"B did not score {_named(missing)}")
+        notes.append(f"B did not score {_names_text(missing)}")
     if recut:
-        notes.append(f"A and B cut {_named(recut)} into different tokens")
+        notes.append(f"A and B cut {_names_text(recut)} into different tokens")
     return [_of_way(found, again) for found in pairs.values()]
 
 
@@ -395,7 +395,7 @@ def measures_of(
     for part in compared:
         of_part = _of_part(part, margins)
         only_shown = enough and len(part.texts) < LEAST_TEXTS
-        tested += map(_shown, of_part) if only_shown else of_part
+        tested += map(_without_test, of_part) if only_shown else of_part
     of_answers = [_of_forks(forks, forks_floor)] if forks is not None else []
     if answers is not None and answers.trios():
         of_answers.append(_of_answer_scores(answers))
@@ -444,7 +444,7 @@ def _of_part(part: Compared, margins: Margins) -> list[_Tested]:
     ]
 
 
-def _shown(one: _Tested) -> _Tested:
+def _without_test(one: _Tested) -> _Tested:
     """Return the measure without its test."""
     return _Tested(replace(one.measure, margin=None))
 
@@ -501,7 +501,7 @@ def _note_unscored(answers: ScoredAnswers, notes: list[str]) -> None:
             reasons.setdefault(one.problem, []).append(one.name)
     for problem, names in reasons.items():
         found = list(dict.fromkeys(names))
-        notes.append(f"A did not score the answers to {_named(found)}: {problem}")
+        notes.append(f"A did not score the answers to {_names_text(found)}: {problem}")
 
 
 def _verdict_of(one: _Tested, stands: bool) -> str:

@@ -116,14 +116,14 @@ def short(value: Any) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
-def finished(recipe: Recipe, notes: Notes) -> Recipe:
+def without_unusable(recipe: Recipe, notes: Notes) -> Recipe:
     """Return the recipe without values that a preset must not contain: secrets, and values that
     only a shell could compute. There is a finding for each removed value that the plan needs."""
     plan = recipe.plan
     if plan is not None:
         masked = mask_plan(plan)
-        flags = _kept(plan.flags, masked.flags, notes, "--")
-        env = _kept(plan.env, masked.env, notes, "")
+        flags = _usable_settings(plan.flags, masked.flags, notes, "--")
+        env = _usable_settings(plan.env, masked.env, notes, "")
         executable = plan.executable
         if any(COMPUTED in word or mask_text(word) != word for word in executable):
             notes.add(
@@ -180,7 +180,7 @@ def finished(recipe: Recipe, notes: Notes) -> Recipe:
     )
 
 
-def _kept(
+def _usable_settings(
     settings: tuple[FlagSetting, ...], masked: tuple[FlagSetting, ...], notes: Notes, dashes: str
 ) -> tuple[FlagSetting, ...]:
     kept = []

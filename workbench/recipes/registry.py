@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean, clean_data, clean_json
-from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, finished
+from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, without_unusable
 
 if TYPE_CHECKING:
     from workbench.recipes.launch import Launch
@@ -128,14 +128,14 @@ def read_text(text: str, given: Given | None = None) -> Recipe:
     given = given or Given()
     if systemd_unit.recognizes(text):
         given.check_entry(systemd_unit.FORM, "entry")
-        return finished(systemd_unit.read(text, notes), notes)
+        return without_unusable(systemd_unit.read(text, notes), notes)
     document = _document(text)
     if document is None:
-        return finished(_read_script(text, notes, given), notes)
+        return without_unusable(_read_script(text, notes, given), notes)
     for form in IMPORT_FORMS:
         if form.recognizes(document):
             try:
-                return finished(form.read(document, notes, given), notes)
+                return without_unusable(form.read(document, notes, given), notes)
             except RecursionError:
                 raise InputError("a value of the recipe is nested too deeply") from None
     known = ", ".join(form.title for form in IMPORT_FORMS)

@@ -77,13 +77,13 @@ class Report:
         """Return a copy of the report in which secrets, such as API keys, are masked."""
         return replace(
             self,
-            results=tuple(_masked(result) for result in self.results),
-            comparison=self.comparison and _masked(self.comparison),
-            experiment=self.experiment and _masked(self.experiment),
-            sweep=self.sweep and _masked(self.sweep),
-            quality=self.quality and _masked(self.quality),
+            results=tuple(_mask_record(result) for result in self.results),
+            comparison=self.comparison and _mask_record(self.comparison),
+            experiment=self.experiment and _mask_record(self.experiment),
+            sweep=self.sweep and _mask_record(self.sweep),
+            quality=self.quality and _mask_record(self.quality),
             answers={
-                number: tuple((side, _masked(one)) for side, one in found)
+                number: tuple((side, _mask_record(one)) for side, one in found)
                 for number, found in self.answers.items()
             },
         )
@@ -98,5 +98,5 @@ def answers_of(
     return {number: answers for number, answers in found.items() if answers}
 
 
-def _masked(record: Record) -> Record:
+def _mask_record(record: Record) -> Record:
     return from_json(type(record), mask_data(to_json(record)))

@@ -92,7 +92,7 @@ class RateMeter:
         return values
 
 
-def between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
+def rates_between(first: EngineMetrics, second: EngineMetrics) -> dict[str, float]:
     """Return the metric values between two readings, as {metric field: value}: rates per second,
     shares in %, and the gauges of the second reading, such as the number of running requests. A
     counter that decreased, as after an engine's restart, gives no value."""

@@ -231,7 +231,7 @@ def _about(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
     """Return findings with what the kernel says about the end of a process. `ended_by` is the name
     of the signal that ended it, None if that is unknown."""
     if kernel.lines:
-        return tuple(_quoted(finding) for finding in _known(kernel.lines))
+        return tuple(_quoted(finding) for finding in _known_findings(kernel.lines))
     source, fix = "the kernel's log", f"{_SEE_KERNEL}; {_SEE_GUARDS}"
     if kernel.oom_kills:
         processes = "a process" if kernel.oom_kills == 1 else f"{kernel.oom_kills} processes"
@@ -249,7 +249,7 @@ def _about(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
     return (Finding(Level.ERROR, _CODE, text, fix=fix, source=source),)
 
 
-def _known(lines: Sequence[str]) -> tuple[Finding, ...]:
+def _known_findings(lines: Sequence[str]) -> tuple[Finding, ...]:
     """Return findings about lines of the kernel's log, with the explanations of known ones."""
     known = log_patterns.match(lines)
     line = log_patterns.plain(lines[0])

@@ -130,13 +130,13 @@ class ExternalServers:
     async def find(self, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
         """Return the servers, sorted by port. `known_ports` are the ports of Workbench's own runs,
         which are skipped. Raises HostError if the host cannot be searched."""
-        processes, listening = _parsed(await self._look())
+        processes, listening = _parse_look(await self._look())
         candidates = _candidates(processes, listening, set(known_ports))
         for table in (self._answers, self._ask_at_s, self._pause_s):
             for gone in table.keys() - set(candidates):
                 del table[gone]
         due = [one for one in candidates if self._is_due(one)]
-        answers = await asyncio.gather(*(_asked(self.host, one) for one in due))
+        answers = await asyncio.gather(*(_ask_models(self.host, one) for one in due))
         for one, answer in zip(due, answers, strict=True):
             self._answers[one] = answer
             pause_s = self._pause_s.get(one, _ASK_AGAIN_S / 2)
@@ -202,7 +202,7 @@ def _is_shell(seen: _Seen) -> bool:
     )
 
 
-def _parsed(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
+def _parse_look(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
     """Return the processes and the listening sockets of a look. What is not of the expected form,
     as on a host that lies, is left out."""
     document = found if isinstance(found, dict) else {}
@@ -258,7 +258,7 @@ def _server(seen: _Seen, port: int) -> FoundServer:
     )
 
 
-async def _asked(host: Host, server: FoundServer) -> FoundServer | None:
+async def _ask_models(host: Host, server: FoundServer) -> FoundServer | None:
     """Return `server` with the names of the models that it serves. None if its port does not answer
     /v1/models: some ports that an engine opens do not speak HTTP."""
     forward = None

@@ -78,7 +78,7 @@ def _flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str
         "negations": negations,
         "kind": kind,
         "json_fields": fields,
-        "human_readable_int": kind == "int" and _parsed(action.type, "1k") == 1000,
+        "human_readable_int": kind == "int" and _convert(action.type, "1k") == 1000,
         "choices": None if switch else [_plain(choice) for choice in action.choices or ()],
         "default": _plain(action.default),
         "nargs": None if switch or action.nargs is None else str(action.nargs),
@@ -97,18 +97,18 @@ def _kind(convert: Any) -> Any:
     function in argparse, is called with sample values, because its name says nothing reliable."""
     if convert is None or convert is str:
         return "str", []
-    data = _parsed(convert, "{}")
+    data = _convert(convert, "{}")
     if dataclasses.is_dataclass(data):
         return "json", [field.name for field in dataclasses.fields(data) if field.init]
     if isinstance(data, dict):
         return "json", []
-    one, part = _parsed(convert, "1"), _parsed(convert, "1.5")
+    one, part = _convert(convert, "1"), _convert(convert, "1.5")
     if isinstance(one, int) and not isinstance(one, bool) and not isinstance(part, (float, str)):
         return "int", []
     return ("float" if isinstance(part, float) else "str"), []
 
 
-def _parsed(convert: Any, text: str) -> Any:
+def _convert(convert: Any, text: str) -> Any:
     try:
         return convert(text)
     except Exception:

@@ -77,7 +77,7 @@ def _of_slurm(answer: str) -> Iterator[Job]:
         words = line.split("|", 7)
         if len(words) < 8:
             continue
-        job_id, state, queue, node, gpus, left, reason, name = (_known(word) for word in words)
+        job_id, state, queue, node, gpus, left, reason, name = (_known_word(word) for word in words)
         yield Job(
             "slurm",
             job_id or "",
@@ -125,7 +125,7 @@ def _gpus_of_pbs(values: Mapping[str, str]) -> str | None:
     return f"gpu:{counts[0]}" if counts else None
 
 
-def _known(word: str) -> str | None:
+def _known_word(word: str) -> str | None:
     word = clean(word).strip()  # a tab would tear the row of a table
     return None if word in ("", "n/a", "N/A", "(null)", "None") else word
 

@@ -97,7 +97,7 @@ async def identify(
         looked = next((f"; searched {value}" for key, value in lines if key == "looked"), "")
         return ModelBytes(None, f"no model files of {argv[0]} were found on {host.name}{looked}")
     commit = next((value for key, value in lines if key == "commit"), None)
-    return _of(files, commit, started_unix_s)
+    return _fingerprint_of(files, commit, started_unix_s)
 
 
 def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | None) -> list[str]:
@@ -110,7 +110,7 @@ def locate_arguments(plan: LaunchPlan, env: Mapping[str, str], workdir: str | No
     return [model, workdir or "", known, *hub_variables(env)]
 
 
-def _of(
+def _fingerprint_of(
     files: list[tuple[str, ...]], commit: str | None, started_unix_s: float | None
 ) -> ModelBytes:
     lines = sorted(f"{name} {size} {digest}" for size, _, digest, name in files)

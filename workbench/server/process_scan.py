@@ -76,7 +76,7 @@ class ProcessScan:
             return
         if len(self._engines) >= MOST:
             return
-        started = _started(pid)
+        started = _start_time(pid)
         if started is None:
             return
         group = _read(f"/proc/{pid}/cgroup")
@@ -108,7 +108,7 @@ def _argv(pid: int) -> list[str]:
     return text.rstrip("\0").split("\0") if text else []
 
 
-def _started(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """Return the start time of a process, as text; None if it has ended."""
     words = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return words[19] if len(words) > 19 and words[0] not in "ZX" else None
@@ -116,7 +116,7 @@ def _started(pid: int) -> str | None:
 
 def _still_runs(key: tuple[int, str], pids: set[int]) -> bool:
     pid, started = key
-    return pid in pids and _started(pid) == started
+    return pid in pids and _start_time(pid) == started
 
 
 def _uid(pid: int) -> int | None:

@@ -49,10 +49,10 @@ def getter(ask: Ask, query: str = "") -> Get:
 
 def asker(http: httpx.AsyncClient) -> Ask:
     """Return a function that makes requests through `http`."""
-    return lambda path, body, timeout_s: _asked(http, path, body, timeout_s)
+    return lambda path, body, timeout_s: _ask(http, path, body, timeout_s)
 
 
-async def _asked(
+async def _ask(
     http: httpx.AsyncClient, path: str, body: Mapping[str, Any] | None, timeout_s: float
 ) -> Reply:
     import httpx

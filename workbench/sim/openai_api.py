@@ -393,7 +393,7 @@ class ApiReply:
         elif finished:
             self._deliver_whole(sequence)
         if finished:
-            self.engine.finished(self.api, self.id, sequence)
+            self.engine.log_finished(self.api, self.id, sequence)
 
     def _deliver_chunk(self, sequence: Sequence, tokens: int, finished: bool) -> None:
         events = ""

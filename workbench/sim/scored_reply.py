@@ -80,4 +80,4 @@ class ScoredReply:
         if not finished:
             return
         self._request.reply(200, self._body_of(self))
-        self._api.engine.finished(self._api, self.id, self.sequence)
+        self._api.engine.log_finished(self._api, self.id, self.sequence)

@@ -28,7 +28,7 @@ def keep_traceback(error: BaseException) -> str | None:
 
 
 def _written(error: BaseException) -> str | None:
-    text = _masked(clean("".join(traceback.format_exception(error)), _MOST_CHARS, lines=True))
+    text = _mask_secrets(clean("".join(traceback.format_exception(error)), _MOST_CHARS, lines=True))
     try:
         folder = state_dir() / "crashes"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -50,10 +50,10 @@ def defect_text(error: BaseException) -> tuple[str, str]:
         if kept
         else "please report this line; no traceback file could be written"
     )
-    return _masked(f"a defect in Workbench: {type(error).__name__}: {error}"), details
+    return _mask_secrets(f"a defect in Workbench: {type(error).__name__}: {error}"), details
 
 
-def _masked(text: str) -> str:
+def _mask_secrets(text: str) -> str:
     own = (
         value.strip()
         for name, value in os.environ.items()

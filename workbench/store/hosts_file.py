@@ -99,7 +99,7 @@ class HostsStore:
         from workbench.store.toml_edit import merge
 
         text = read_own_text(self.path) or ""
-        _parsed(text, self.path)
+        _parse_toml(text, self.path)
         document = tomlkit.parse(text)
         wanted = document.unwrap()
         hosts = wanted.setdefault("hosts", {})
@@ -141,7 +141,7 @@ class HostsStore:
         self._broken = None
         try:
             text = read_own_text(self.path) or ""
-            found = checked(_parsed(text, self.path))
+            found = checked(_parse_toml(text, self.path))
             lines = LineIndex(text)
             problems = dict.fromkeys(found.problems)  # those of a list are often all the same
             findings = tuple(
@@ -169,7 +169,7 @@ class HostsStore:
         return found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
-def _parsed(text: str, path: Path) -> dict[str, Any]:
+def _parse_toml(text: str, path: Path) -> dict[str, Any]:
     import tomllib
 
     try:

@@ -60,10 +60,10 @@ def _merged_text(document: Mapping[str, Any], path: Path) -> str:
         target = tomlkit.parse(old)
         merge(target, document)
         return tomlkit.dumps(target)
-    return tomlkit.dumps(_ordered(document))
+    return tomlkit.dumps(_with_tables_last(document))
 
 
-def _ordered(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
+def _with_tables_last(document: Mapping[str, Any]) -> tomlkit.TOMLDocument:
     """Return a TOML document with plain values before tables, because a key after a table's header
     would belong to that table."""
     result = tomlkit.document()

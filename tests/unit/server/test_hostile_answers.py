@@ -60,7 +60,7 @@ def test_no_number_of_a_start_script_is_a_defect(odd: str) -> None:
         words[at] = odd
         said = Completed(("sh",), 0, f"ok {' '.join(words)}".encode(), b"")
         with pytest.raises(WorkbenchError):
-            detached_process._started(said, FakeHost(), "/run", ["x"], None)
+            detached_process._started_process(said, FakeHost(), "/run", ["x"], None)
     found = shell_scripts.exit_code(f"\n{shell_scripts.INSIDE} exit {odd}\n")[1]
     assert found is None or 0 <= found < 10**18
     assert shell_scripts.marked_pid(f"{shell_scripts.MARK} {odd}") is None or odd.isdecimal()

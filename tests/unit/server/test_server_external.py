@@ -59,7 +59,7 @@ def test_of_two_processes_that_name_a_port_the_engine_is_shown_and_not_its_shell
     processes = [(100, shell), (200, argv)]
     for pid, words in processes:
         rows.append({"pid": pid, "uid": 1, "own": False, "argv": words, "inodes": []})
-    seen, listening = external_servers._parsed({"processes": rows, "listening": {"1": port}})
+    seen, listening = external_servers._parse_look({"processes": rows, "listening": {"1": port}})
     (server,) = external_servers._candidates(seen, listening, set())
     assert server.pid == 200 and "start_of" not in server.command
 
@@ -67,7 +67,7 @@ def test_of_two_processes_that_name_a_port_the_engine_is_shown_and_not_its_shell
 @pytest.mark.parametrize("pid", [10**400, -1, True, 1.5, "1", None])
 def test_a_host_that_lies_about_process_ids_shows_none(pid: object) -> None:
     row = {"pid": pid, "uid": 1, "own": False, "argv": ["vllm", "serve"], "inodes": []}
-    seen, _ = external_servers._parsed({"processes": [row], "listening": {"1": pid}})
+    seen, _ = external_servers._parse_look({"processes": [row], "listening": {"1": pid}})
     assert seen == []
 
 
@@ -118,13 +118,13 @@ def test_a_second_look_reads_only_what_is_new(
 ) -> None:
     wait_for(by_hand.port)  # type: ignore[attr-defined]
     asked: list[int] = []
-    ask = external_servers._asked
+    ask = external_servers._ask_models
 
     async def counted(host: LocalHost, server: FoundServer) -> FoundServer | None:
         asked.append(server.port)
         return await ask(host, server)
 
-    monkeypatch.setattr(external_servers, "_asked", counted)
+    monkeypatch.setattr(external_servers, "_ask_models", counted)
 
     async def looks() -> None:
         servers = ExternalServers(LocalHost())
@@ -165,9 +165,11 @@ def test_what_a_lying_host_says_of_its_processes_is_left_out() -> None:
         {"processes": [row], "listening": {"5": True}},
     ]
     for lie in lies:
-        processes, listening = external_servers._parsed(lie)
+        processes, listening = external_servers._parse_look(lie)
         assert external_servers._candidates(processes, listening, set()) == []
-    processes, listening = external_servers._parsed({"processes": [row], "listening": {"5": 80}})
+    processes, listening = external_servers._parse_look(
+        {"processes": [row], "listening": {"5": 80}}
+    )
     assert [one.port for one in external_servers._candidates(processes, listening, set())] == [80]
 
 

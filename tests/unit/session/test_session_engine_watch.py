@@ -49,7 +49,7 @@ async def go(url):
     served = await server_address.ask(url, BenchSpec(url, ""))
     async with asking(url, None, None) as ask:
         watch = EngineWatch(ask, None)
-        await watch.before()
+        await watch.read_before_load()
         await Tokenizer(ask, engines.get("vllm"), served.model).count({"prompt": "one"})
         print(served.model, watch.engine, "httpx" in sys.modules)
 

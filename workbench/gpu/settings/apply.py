@@ -85,7 +85,7 @@ async def apply(
     if not commands:
         return SettingsReport((), path, dry_run)
     if dry_run or any(c.right for c in commands):
-        planned = await _planned(host, commands, rights, dry_run)
+        planned = await _planned_outcomes(host, commands, rights, dry_run)
         return SettingsReport(tuple(judged.warned_once(planned)), path, dry_run)
     async with journals.locked(host) as held:
         now, was, before = await _announce(held, commands, watch)
@@ -119,7 +119,7 @@ async def apply(
         )
 
 
-async def _planned(
+async def _planned_outcomes(
     host: Host, commands: Sequence[SettingCommand], rights: Rights, dry_run: bool
 ) -> list[SettingOutcome]:
     now, state = await read_values(host, {c.setting for c in commands}), await journals.read(host)
@@ -127,7 +127,7 @@ async def _planned(
     found = []
     for one in annotated(commands, state, now):
         known = _present(one, state, now)
-        lost = "" if one.gpu_uuid in stays_loaded else judged.volatile(one, now)
+        lost = "" if one.gpu_uuid in stays_loaded else judged.volatility_warning(one, now)
         found.append(
             judged.planned(
                 one, known, dry_run, joined(_revert_warning(one, known, rights, now), lost)
@@ -155,7 +155,7 @@ async def _announce(
     while True:
         now = await read_values(host, settings)
         was = held.journal.without_gone(now.energy_j)
-        before = {c: _before(c, was, now) for c in commands}
+        before = {c: _previous_value(c, was, now) for c in commands}
         state = was
         for one in commands:
             old = was.get(one.gpu_uuid, one.setting)
@@ -205,7 +205,7 @@ def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownVa
     return now.value(one.gpu_uuid, one.setting), "read"
 
 
-def _before(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
+def _previous_value(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
     """Return (value that a revert will restore, where it comes from). Raises SettingsError if the
     driver does not report a value that it should report, because Workbench changes only settings
     that it can revert."""

@@ -73,13 +73,13 @@ async def settle(host: Host, *, never_sent: bool = False) -> tuple[Settled, ...]
             sure = never_sent and record.owner == THIS
             age_s = now.telemetry.unix_s - claims.set_at(record.entry.facts)
             if sure or age_s >= SETTLED_S:
-                state = _settled(state, record.entry, now, settled)
+                state = _settle_entry(state, record.entry, now, settled)
         if state is not held.journal:
             await held.save(state)
         return tuple(settled)
 
 
-def _settled(
+def _settle_entry(
     state: Journal, entry: JournalEntry, now: CurrentValues, settled: list[Settled]
 ) -> Journal:
     """Return the journal with the outcome of the change of `entry`, and add it to `settled`. The

@@ -61,7 +61,7 @@ def of_change(
     ):  # not done; else only the answer was lost
         step = hypervisors_part(one, now) or f"By hand: {by_hand(one, after or now)}"
         return outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {step}")
-    lost = volatile(one, after or now)
+    lost = volatility_warning(one, after or now)
     if is_lock(one.setting):
         message = NOT_CHECKED_LOCK if one.value != DEFAULT else "reset to the driver's default"
         return outcome(
@@ -205,7 +205,7 @@ def joined(*parts: str) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def volatile(one: SettingCommand, now: CurrentValues) -> str:
+def volatility_warning(one: SettingCommand, now: CurrentValues) -> str:
     """Return a warning if the driver forgets the setting when no program uses the GPU, otherwise
     ""."""
     if not setting_of(one.setting).needs_persistence:

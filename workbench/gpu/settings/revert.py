@@ -57,7 +57,7 @@ async def revert(
     path = await journals.path_on(host)
     if dry_run:
         return SettingsReport(
-            tuple(await _planned(host, gpu, rights, foreign, settings)), path, dry_run
+            tuple(await _planned_outcomes(host, gpu, rights, foreign, settings)), path, dry_run
         )
     async with journals.locked(host) as held:
         if not held.journal.entries:
@@ -165,7 +165,7 @@ def _untouched_command(
     return SettingCommand(index, entry.gpu_uuid, entry.setting, (), value=way.value)
 
 
-async def _planned(
+async def _planned_outcomes(
     host: Host,
     gpu: int | str | None,
     rights: Rights | None,

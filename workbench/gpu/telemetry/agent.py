@@ -128,8 +128,8 @@ class HostReader:
         governors = (
             self.nvml.host_file(f"{core}/cpufreq/scaling_governor") or "" for core in cores
         )
-        self.governor = _counted(map(str.strip, governors))
-        self.c_states = _counted(map(self.c_states_of, cores))
+        self.governor = _count_text(map(str.strip, governors))
+        self.c_states = _count_text(map(self.c_states_of, cores))
 
     def c_states_of(self, core: str) -> str:
         """Return the C-states of the core whose directory is `core`: "on", "off", or "off:2-3" if
@@ -164,7 +164,7 @@ class HostReader:
             return ""
 
 
-def _counted(values: Iterable[str]) -> str | None:
+def _count_text(values: Iterable[str]) -> str | None:
     counts: dict[str, int] = {}
     for value in filter(None, values):
         counts[value] = counts.get(value, 0) + 1

@@ -31,7 +31,7 @@ def entry(launch: Launch, notes: Notes) -> str:
             f"llama-swap must be started in {launch.workdir}: it sets no working directory",
         )
     at = words.index("--port") + 1
-    shown = [_shown(word) for word in words]
+    shown = [_word_text(word) for word in words]
     shown[at] = "${PORT}"
     model = {
         "name": launch.title or launch.name,
@@ -45,7 +45,7 @@ def entry(launch: Launch, notes: Notes) -> str:
     )
 
 
-def _shown(word: Word) -> str:
+def _word_text(word: Word) -> str:
     return (
         f"{quoted(word.prefix)}${{env.{word.variable}}}"
         if isinstance(word, Secret)

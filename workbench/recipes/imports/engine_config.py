@@ -18,7 +18,7 @@ FORM = "engine configuration"
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    return _known(_engine(document), document) * 2 > len(document)
+    return _count_known(_engine(document), document) * 2 > len(document)
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
@@ -31,10 +31,12 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
 
 
 def _engine(document: Mapping[str, Any]) -> Engine:
-    return max(map(registry.get, registry.names()), key=lambda engine: _known(engine, document))
+    return max(
+        map(registry.get, registry.names()), key=lambda engine: _count_known(engine, document)
+    )
 
 
-def _known(engine: Engine, document: Mapping[str, Any]) -> int:
+def _count_known(engine: Engine, document: Mapping[str, Any]) -> int:
     catalog = engine.catalog()
     return sum(
         not isinstance(value, Mapping | list)

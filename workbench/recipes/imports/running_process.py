@@ -10,7 +10,7 @@ from workbench.engines.preset_trust import is_tuning_variable
 from workbench.model.counts import count_of
 from workbench.model.secrets import mask_argv
 from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
-from workbench.recipes.recipe import Notes, Recipe, finished, short
+from workbench.recipes.recipe import Notes, Recipe, short, without_unusable
 
 FORM = "command of a running process"
 
@@ -22,7 +22,7 @@ def read(argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None
     found = next(starts_in(argv), None)
     if found is None:
         notes.findings.append(no_server(FORM, [short(" ".join(mask_argv(argv)))]))
-        return finished(Recipe(None, FORM), notes)
+        return without_unusable(Recipe(None, FORM), notes)
     start = found[1]
     if env is None:
         notes.left_out("its environment", "only the process's own user and root can read it")
@@ -34,4 +34,4 @@ def read(argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None
     relative = any("/" in word and not word.startswith("/") for word in start.executable)
     named = "." in start.engine.launch[-1]  # such an engine starts in its source directory
     plan = plan_of(ServerCommand(start, own, workdir if relative or named else None), notes)
-    return finished(Recipe(plan, FORM), notes)
+    return without_unusable(Recipe(plan, FORM), notes)

@@ -84,9 +84,9 @@ class EngineWatch:
         counters of all requests so far."""
         now = await self.read()
         known = [count for count in (now.running, now.waiting) if count is not None]
-        return RequestCounts(sum(known) if known else None, _counted(now))
+        return RequestCounts(sum(known) if known else None, _counters(now))
 
-    async def before(self) -> None:
+    async def read_before_load(self) -> None:
         """Read the engine's counters before the load."""
         self._before = await self.read()
 
@@ -105,7 +105,7 @@ class EngineWatch:
             self._samples.append(await self.read())
             self._hear(self._samples[-1])
 
-    async def after(
+    async def read_after_load(
         self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None
     ) -> EngineDuring:
         """Return what the engine counted since the call of `before`, and its other metrics between
@@ -125,12 +125,12 @@ class EngineWatch:
             if settled is not None and settled(found):
                 return found
             moment_s = time.monotonic()
-            if _counted(now) != _counted(last):
+            if _counters(now) != _counters(last):
                 last, changed_s = now, moment_s
             if moment_s >= until_s or (moment_s - changed_s >= _STILL_S and not now.running):
                 return found
             await asyncio.sleep(_LOOK_S)
 
 
-def _counted(metrics: EngineMetrics) -> tuple[int | None, ...]:
+def _counters(metrics: EngineMetrics) -> tuple[int | None, ...]:
     return metrics.requests_finished, metrics.prompt_tokens, metrics.generation_tokens

@@ -235,7 +235,7 @@ class Measurement:
         if not self._spec.command:
             await self._find_tokenizer(ask, engine)
         await self._probe_before(engine)
-        await engine.before()
+        await engine.read_before_load()
 
     async def _probe_before(self, engine: EngineWatch) -> None:
         """Send the part of the text probe before the load, and wait until the engine has counted
@@ -243,10 +243,10 @@ class Measurement:
         if self._probe.skipped:
             return
         self._show("looking at the text of answers")
-        await engine.before()
+        await engine.read_before_load()
         await self._probe.before(self._spec, self._count)
         sent = self._probe.sent
-        await engine.after(0.0, 0.0, lambda counted: caught_up(counted, *sent))
+        await engine.read_after_load(0.0, 0.0, lambda counted: caught_up(counted, *sent))
         if self._probe.given_up.requests and not await _idle(engine):
             self._left = self._probe.given_up
 
@@ -310,9 +310,9 @@ class Measurement:
         self._on_sent()
         begin, end = window_unix(outcome)
         if self._spec.command:
-            return outcome, await engine.after(begin, end)
-        sent = _sent(outcome.summary)
-        return outcome, await engine.after(
+            return outcome, await engine.read_after_load(begin, end)
+        sent = _sent_counts(outcome.summary)
+        return outcome, await engine.read_after_load(
             begin, end, lambda e: caught_up(e, *sent) or self._cancel.is_set()
         )
 
@@ -371,10 +371,10 @@ class Measurement:
             )
         # the engine may count a part of a failed request
         if not (summary.requests_failed or outcome.partial or left.requests):
-            during = replace(during, disagreements=disagreements(during, *_sent(summary)))
+            during = replace(during, disagreements=disagreements(during, *_sent_counts(summary)))
         others = foreign(
             during,
-            *_sent(summary),
+            *_sent_counts(summary),
             outcome.spec.concurrency + left.requests,
             uncounted=_of_failed(outcome.spec, summary, left),
         )
@@ -411,7 +411,7 @@ class Measurement:
         # what the words of the prompt cannot have may be template
         if self._length is not None:
             template = max(0, self._length.tokens - spec.least_text_tokens(self._length.words))
-        requests = _sent(outcome.summary)[0]
+        requests = _sent_counts(outcome.summary)[0]
         if hits - template * requests <= _CACHED_SHARE * prompt:
             return None
         return (
@@ -477,7 +477,7 @@ def _of_failed(spec: BenchSpec, summary: BenchSummary, left: GivenUp) -> tuple[i
     )
 
 
-def _sent(summary: BenchSummary) -> tuple[int, int | None, int | None]:
+def _sent_counts(summary: BenchSummary) -> tuple[int, int | None, int | None]:
     """Return the numbers of requests, prompt tokens and output tokens, including the warm-up. A
     number of tokens is None if the server does not report it."""
 

@@ -80,8 +80,8 @@ def label_of(
         name = result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
         return " ".join((*(_changed_load(after, result) if after else ()), name))
     parts = [
-        *_changed(before.conditions.flags, result.conditions.flags),
-        *_changed(before.conditions.env, result.conditions.env),
+        *_changed_words(before.conditions.flags, result.conditions.flags),
+        *_changed_words(before.conditions.env, result.conditions.env),
         *_changed_load(before, result),
     ]
     return " ".join(parts) or "again"
@@ -123,7 +123,7 @@ def _changed_shape(before: BenchSpec, now: BenchSpec) -> list[str]:
     return parts
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changed_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ignored = {"port"}
     named = [f"{n}={_short(v)}" for n, v in now.items() if n not in ignored and before.get(n) != v]
     return named + [f"-{n}" for n in before if n not in now and n not in ignored]

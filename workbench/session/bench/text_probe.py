@@ -262,7 +262,7 @@ class TextProbe:
                 ),
                 *answer_verdict.load_findings(
                     summary.text.load,
-                    _asked(self._spec, summary, hides=self._hides_reasoning),
+                    _requests_of(self._spec, summary, hides=self._hides_reasoning),
                     probe,
                     nonsense_expected=self._nonsense,
                     earlier=earlier,
@@ -302,7 +302,7 @@ def with_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
     )
 
 
-def _asked(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
+def _requests_of(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
     own = spec.prompts[: summary.requests_ok]
     ok = summary.requests_ok
     return answer_verdict.Asked(

@@ -20,7 +20,7 @@ from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.gpu import DriverStatus
 from workbench.model.server_run import ServerState
 from workbench.server import external_servers
-from workbench.server.engine_rates import between
+from workbench.server.engine_rates import rates_between
 from workbench.server.supervisor import Supervisor
 from workbench.session.fleet.state import FOUND, TRAIL, FleetHost, FleetServer
 
@@ -61,7 +61,9 @@ class _Rates:
         before, now = self._last, await self._read()
         self._last = now
         self.problem = now.absent.get("live_generation_tokens")
-        self.values = between(before, now) if before is not None and self.problem is None else {}
+        self.values = (
+            rates_between(before, now) if before is not None and self.problem is None else {}
+        )
 
 
 class FleetMember:

@@ -203,7 +203,7 @@ def _ready(status: ServerStatus) -> str:
     return f"{status.engine} READY{doubt}{after}"
 
 
-def _ended(status: ServerStatus) -> str:
+def _end_text(status: ServerStatus) -> str:
     reason = f": {status.reason}" if status.reason and status.state != "stopped" else ""
     return f"{status.engine} {status.state}{reason}"
 
@@ -211,7 +211,7 @@ def _ended(status: ServerStatus) -> str:
 _SERVER_TIMES = (
     ("started_unix_s", EventKind.SERVER_START, _starts),
     ("ready_unix_s", EventKind.SERVER_READY, _ready),
-    ("ended_unix_s", EventKind.SERVER_END, _ended),
+    ("ended_unix_s", EventKind.SERVER_END, _end_text),
 )
 
 

@@ -459,7 +459,7 @@ class PlanEditor:
                 replace(
                     f,
                     text=mask_text(f.text, values),
-                    changes=tuple(_masked(c, values) for c in f.changes),
+                    changes=tuple(_mask_change(c, values) for c in f.changes),
                 )
                 for f in findings
             ),
@@ -480,7 +480,7 @@ class PlanEditor:
         )
 
 
-def _masked(change: PlanChange, secrets: Sequence[str]) -> PlanChange:
+def _mask_change(change: PlanChange, secrets: Sequence[str]) -> PlanChange:
     secret = change.value is not None and (
         is_secret_name(change.name) or str(change.value) in secrets
     )

@@ -72,7 +72,7 @@ class AnswersBesideRuns:
         in which A and B differ, and `names` the engines, as far as they are known."""
         return cost_of(why, names, options_of(spec, concurrency, starts_a=starts_a))
 
-    async def beside(
+    async def comparison_of(
         self, experiment: Experiment, sides: Mapping[str, Side], concurrency: int, db: QualityDb
     ) -> ExperimentQuality:
         """Return the comparison of the answers of an experiment, with what it has measured so far.

@@ -126,7 +126,7 @@ class QualityComparisons:
         plans that `targets` has looked up. `tell` hears what is being done, and `on_step` also how
         far it is. Raises WorkbenchError if a server cannot be started or reached. A server that fails
         later ends the measurement, and the result then says so."""
-        spec = ExperimentSpec(_masked(a), _masked(b), {})
+        spec = ExperimentSpec(_mask_arm(a), _mask_arm(b), {})
         sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
         for line in _warnings(sides):
             tell(line)
@@ -308,10 +308,10 @@ def _own_line(own: OwnCommand) -> str:
     return f"your measure, of A and then of B, at most {own.minutes:g} minutes each: {own.shown}"
 
 
-def _masked(arm: Arm) -> Arm:
+def _mask_arm(arm: Arm) -> Arm:
     return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
 
 
 def words_of(arm: Arm) -> str:
     """Return what one side of a comparison of answers is, without secrets."""
-    return " ".join(_masked(arm).words)
+    return " ".join(_mask_arm(arm).words)

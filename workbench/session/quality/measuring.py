@@ -100,13 +100,13 @@ class Measuring:
         parts.conditions.setdefault(side, server.conditions)
         instrument = self._instrument(server, step)
         if step == FIRST:
-            await self._first(instrument)
+            await self._measure_first(instrument)
         elif step == AGAIN:
-            await self._again(instrument)
+            await self._measure_again(instrument)
         elif step == JUDGED:
-            await self._judged(instrument)
+            await self._judge(instrument)
         else:
-            await self._changed(instrument)
+            await self._measure_changed(instrument)
         texts = {token: text for token, text in instrument.pieces.items() if isinstance(token, int)}
         parts.pieces[side] = {**parts.pieces.get(side, {}), **texts}
         if not parts.problems:
@@ -118,7 +118,7 @@ class Measuring:
 
     # ---- the steps
 
-    async def _first(self, instrument: Instrument) -> None:
+    async def _measure_first(self, instrument: Instrument) -> None:
         proven = await self._prove(instrument, FIRST)
         if proven:
             began = time.monotonic()
@@ -130,11 +130,11 @@ class Measuring:
         self.parts.answers_a = await self._write(instrument, "A")
         self.parts.answers_again = await self._write(instrument, "A, again")
 
-    async def _again(self, instrument: Instrument) -> None:
+    async def _measure_again(self, instrument: Instrument) -> None:
         if all(proof.usable for proof in self.parts.proofs):
             self.parts.floors += (await self._score(instrument, AGAIN),)
 
-    async def _changed(self, instrument: Instrument) -> None:
+    async def _measure_changed(self, instrument: Instrument) -> None:
         proven = await self._prove(instrument, CHANGED)
         unusable = FIRST in self.parts.runs and not self.parts.a
         if proven and not unusable:
@@ -152,7 +152,7 @@ class Measuring:
         )
         return self.options.judged and proven and bool(of_a & of_b) and JUDGED not in parts.runs
 
-    async def _judged(self, instrument: Instrument) -> None:
+    async def _judge(self, instrument: Instrument) -> None:
         """Let A score the answers of both. If it cannot, the comparison is what it was without."""
         parts = self.parts
         every = (parts.answers_a, parts.answers_again, parts.answers_b)

@@ -146,7 +146,7 @@ class AnswersMaker(Protocol):
         in which A and B differ, and `names` the engines, as far as they are known."""
         ...
 
-    async def beside(
+    async def comparison_of(
         self, experiment: Experiment, sides: Mapping[str, Side], concurrency: int, db: QualityDb
     ) -> AnswersBeside:
         """Return the comparison of the answers of an experiment, with what it has measured so far."""

@@ -510,7 +510,7 @@ class Experiments:
         if not _changed_answers(plans[0], plans[1]) or self._shape(spec).endpoint == "embeddings":
             return None
         concurrency = self._shape(spec).concurrency
-        return await self._answers().beside(experiment, sides, concurrency, self._quality_db)
+        return await self._answers().comparison_of(experiment, sides, concurrency, self._quality_db)
 
     def _shape(self, spec: ExperimentSpec) -> BenchSpec:
         return self._load.spec_of(spec.preset_id, dict(spec.bench))

@@ -311,5 +311,5 @@ class SimulatedEngine:
             text += reply.event({"choices": [], "usage": reply.usage(sequence), **fields})
         return text + "data: [DONE]\n\n"
 
-    def finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+    def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         """Write the engine's log lines about one finished request."""

@@ -218,7 +218,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             }
         }
 
-    def finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+    def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         fresh = len(sequence.prompt) - sequence.cached
         lines = (
             ("prompt eval", sequence.prompt_s, fresh),

@@ -185,7 +185,7 @@ class SimulatedTabbyapi(SimulatedEngine):
         usage = {"usage": reply.usage(sequence)} if reply.usage_chunk else {}
         return reply.finish_event(usage) + "data: [DONE]\n\n"
 
-    def finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
+    def log_finished(self, api: Api, reply_id: str, sequence: RequestSequence) -> None:
         prompt_s, decode_s = sequence.prompt_s, sequence.decode_s
         fresh, made = len(sequence.prompt) - sequence.cached, sequence.generated
         api.log.line(

@@ -57,7 +57,7 @@ def _parts(a: BenchResult, b: BenchResult) -> Iterator[tuple[str, Sequence[Diffe
         "Versions",
         _unlike((name, getattr(x, key), getattr(y, key)) for name, key in _VERSIONS.items()),
     )
-    yield "GPU settings", _settings(x, y)
+    yield "GPU settings", _setting_differences(x, y)
     yield (
         "In force under load",
         _of_mappings(dict(settings_in_force(x.in_force)), dict(settings_in_force(y.in_force))),
@@ -89,7 +89,7 @@ def _command(x: Conditions, y: Conditions) -> Sequence[Difference]:
     return [*found, *_unlike([("words", " ".join(only[0]), " ".join(only[1]))])]
 
 
-def _settings(x: Conditions, y: Conditions) -> Sequence[Difference]:
+def _setting_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
     names = dict.fromkeys([*x.gpu_settings, *y.gpu_settings])
     values = ((n, x.gpu_settings.get(n), y.gpu_settings.get(n)) for n in names)
     return [

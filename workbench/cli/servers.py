@@ -89,10 +89,14 @@ async def start_server(arguments: argparse.Namespace) -> int:
         emit_or_say(
             arguments.json, {**status_json(status), "variables": variables_json(planned)}, run_id
         )
-        return _start_exit_code(status, arguments, session)
+        return _start_exit_code(status, arguments, session.servers.supervisor.statuses())
 
 
-def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace, session: Session) -> int:
+def _start_exit_code(
+    status: ServerStatus, arguments: argparse.Namespace, every: Sequence[ServerStatus] = ()
+) -> int:
+    """Say how the start ended, and return the exit code. `every` are the runs with which the duration
+    of the start is compared."""
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
@@ -107,7 +111,7 @@ def _start_exit_code(status: ServerStatus, arguments: argparse.Namespace, sessio
     if arguments.wait and not arguments.json:
         from workbench.server.start_times import ready_text
 
-        took = ready_text(status, session.servers.supervisor.statuses())
+        took = ready_text(status, every)
         note(f"{status.word}{took} at {status.url}")
         for finding in status.findings:
             if finding.code.startswith("text."):
@@ -288,7 +292,7 @@ async def adopt(arguments: argparse.Namespace) -> int:
             note(f"{run_id}: waiting for READY")
             status = await session.servers.wait_ready(run_id, arguments.timeout)
         emit_or_say(arguments.json, status_json(status), run_id)
-        return _start_exit_code(status, arguments, session)
+        return _start_exit_code(status, arguments, session.servers.supervisor.statuses())
 
 
 @command(
@@ -326,7 +330,7 @@ async def restart(arguments: argparse.Namespace) -> int:
     document = {**status_json(status), "command": shown}
     said = f"{run_id} restarted: {shown}" if in_place else run_id
     emit_or_say(arguments.json, document, said)
-    return _start_exit_code(status, arguments, session)
+    return _start_exit_code(status, arguments, session.servers.supervisor.statuses())
 
 
 async def _agree_to_restart(

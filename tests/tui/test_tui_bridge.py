@@ -43,7 +43,7 @@ def test_a_reading_is_one_frame_with_the_elapsed_times(drive: Any) -> None:
         await d.pilot.pause()
         assert len(sent) == 2
         assert ticked == [True]
-        # the next one after that brings the clock with it, although it may be a little late
+        # readings come often: the next one brings the clock with it, although it may be late
         loop, clock = asyncio.get_running_loop(), d.app.main.bridge._clock
         assert clock.when() - loop.time() > bridge.CLOCK_PERIOD_S
 
@@ -79,5 +79,17 @@ def test_without_readings_elapsed_times_are_drawn_by_the_clock(
         d.app.main.tick = lambda state, drawn=False: ticked.append(drawn)
         await d.until(lambda: len(ticked) >= 3)
         assert not any(ticked)
+
+    drive(scenario, stage="ready")
+
+
+def test_rare_readings_do_not_put_the_clock_off(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        loop, main = asyncio.get_running_loop(), d.app.main.bridge
+        main._last_reading_s, main._last_tick_s = loop.time() - 1.5, loop.time() - 0.3
+        clock = main._clock
+        d.session.tick()
+        await d.pilot.pause()
+        assert main._clock is clock and not clock.cancelled()
 
     drive(scenario, stage="ready")

@@ -55,7 +55,7 @@ class Bridge:
         self._soon: asyncio.TimerHandle | asyncio.Handle | None = None
         self._log_timer: asyncio.TimerHandle | None = None
         self._clock: asyncio.TimerHandle | None = None
-        self._last_tick_s = self._last_log_s = 0.0
+        self._last_tick_s = self._last_log_s = self._last_reading_s = 0.0
         self._unsubscribe: Callable[[], None] | None = None
 
     def start(self) -> None:
@@ -95,10 +95,7 @@ class Bridge:
             self._soon = self._loop.call_later(RETRY_S, self._flush, context=self._context)
             return
         changed, self._changed = frozenset(self._changed), set()
-        ticks = False
-        if changed >= READING:
-            ticks = self._loop.time() - self._last_tick_s >= 0.9 * CLOCK_PERIOD_S
-            self._wind(CLOCK_PERIOD_S + CLOCK_LATE_S)  # the next reading brings the clock with it
+        ticks = changed >= READING and self._takes_clock()
         if ticks:
             self._ticked()
         with self.viewer.app.one_frame():
@@ -136,6 +133,19 @@ class Bridge:
         self._ticked()
         with self.viewer.app.one_frame():
             self._draw(self.viewer.tick, self.session.state)
+
+    def _takes_clock(self) -> bool:
+        """Return whether ages and elapsed times are to be drawn with the reading that is drawn now.
+        If readings come at least as often as the clock, it waits for the next one."""
+        now = self._loop.time()
+        often = now - self._last_reading_s <= CLOCK_PERIOD_S + CLOCK_LATE_S
+        self._last_reading_s = now
+        due = now - self._last_tick_s >= 0.9 * CLOCK_PERIOD_S
+        if often:
+            self._wind(CLOCK_PERIOD_S + CLOCK_LATE_S)
+        elif due:
+            self._wind(CLOCK_PERIOD_S)
+        return due
 
     def _ticked(self) -> None:
         """Note that ages and elapsed times are drawn now."""

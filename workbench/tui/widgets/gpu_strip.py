@@ -109,6 +109,8 @@ class GpuStrip(Painted):
         self._read_t_s = -1.0
         # metrics of the second line that some GPU of this host reports
         self._given: tuple[Metric, ...] = ()
+        # properties and numbers of the GPUs, and their groups
+        self._grouped: tuple[tuple[GpuInfo, ...], list[int], list[Group]] | None = None
 
     def show(self, state: SessionState) -> None:
         self.state = state
@@ -201,11 +203,12 @@ class GpuStrip(Painted):
         """Return the GPUs as groups, each a tuple of GPU numbers. The GPUs of a group have the same
         short name and memory size."""
         telemetry = self.state.telemetry if self.state else None
-        groups: dict[str, list[int]] = {}
-        for sample in telemetry.gpus if telemetry else ():
-            info = telemetry.info(sample.index) if telemetry else None
-            groups.setdefault(card_title(info) or str(sample.index), []).append(sample.index)
-        return [tuple(group) for group in groups.values()]
+        if telemetry is None:
+            return []
+        infos, indexes = telemetry.infos, [sample.index for sample in telemetry.gpus]
+        if self._grouped is None or self._grouped[0] is not infos or self._grouped[1] != indexes:
+            self._grouped = infos, indexes, _alike(telemetry)
+        return self._grouped[2]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         telemetry = self.state.telemetry if self.state else None
@@ -716,6 +719,15 @@ class GpuStrip(Painted):
                 self.view.point((window.first + at.x - start) * window.cell_s, self.now_s)
                 self.post_message(self.ViewChanged())
                 return
+
+
+def _alike(telemetry: Telemetry) -> list[Group]:
+    """Return the numbers of the GPUs of each short name and memory size."""
+    groups: dict[str, list[int]] = {}
+    for sample in telemetry.gpus:
+        name = card_title(telemetry.info(sample.index)) or str(sample.index)
+        groups.setdefault(name, []).append(sample.index)
+    return [tuple(group) for group in groups.values()]
 
 
 def _unlike(telemetry: Telemetry) -> bool:

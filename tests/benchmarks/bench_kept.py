@@ -1,5 +1,5 @@
-"""Count the bytes that are kept of a benchmark, and the memory of the screen of the demo without and
-with a server that writes 2,000 log lines a second.
+"""Count the bytes that are kept of a benchmark, and the memory of the screen of the demo without a
+server, with one that has written one line, and with one that writes 2,000 log lines a second.
 
     python tests/benchmarks/bench_kept.py [--only benchmarks|log] [--seconds 30]
 
@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 from bench_ready import ready_server
-from speed_home import FIGURES, ROOT, SIMULATED, Home, new_home
+from speed_home import FIGURES, FLOOD, ROOT, SIMULATED, Home, new_home
 from terminal import Terminal, load_1m, memory_mib
 
 # what is asked, as options of `bench`
@@ -24,6 +24,7 @@ BENCHMARKS = (
     ("--requests", "4000", "--concurrency", "64", "--max-tokens", "16"),
     ("--requests", "10000", "--concurrency", "64", "--max-tokens", "1"),
 )
+ONE_LINE = "import time; print('INFO one line', flush=True); time.sleep(3600)"
 REFUSED = (0, 3)  # a benchmark that a busy machine makes invalid is kept too
 
 
@@ -63,16 +64,19 @@ def tree_mib(screen: Terminal) -> tuple[float, float]:
 
 
 def log(seconds: float) -> None:
-    for talks in (False, True):
+    for name, program in (
+        ("no server", ""),
+        ("one line", ONE_LINE),
+        ("2,000 lines a second", FLOOD),
+    ):
         with (
             new_home() as home,
-            home.talking_server() if talks else contextlib.nullcontext(),
+            home.talking_server(program) if program else contextlib.nullcontext(),
             home.demo() as screen,
         ):
             screen.until(FIGURES)
             screen.drain(seconds)
             own, whole = tree_mib(screen)
-        name = "2,000 lines a second" if talks else "without a log"
         print(
             f"{name}, after {seconds:.0f} s: screen {own:.1f}, with its agent {whole:.1f} MiB PSS"
         )

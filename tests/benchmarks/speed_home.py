@@ -171,9 +171,9 @@ class Home:
         (self.config / "workbench" / "hosts.toml").write_text(entries)
 
     @contextmanager
-    def talking_server(self) -> Iterator[None]:
-        """Run a process that writes 2,000 log lines a second, in a run directory of the simulated
-        host."""
+    def talking_server(self, program: str = FLOOD) -> Iterator[None]:
+        """Run a process that writes 2,000 log lines a second, or does what `program` says, in a run
+        directory of the simulated host."""
         from workbench.hosts import detached_process
         from workbench.hosts.local import LocalHost
 
@@ -183,7 +183,7 @@ class Home:
             if path.name != "plan.json":
                 path.unlink()
         asyncio.run(
-            detached_process.start(LocalHost(), str(run_dir), [sys.executable, "-c", FLOOD])
+            detached_process.start(LocalHost(), str(run_dir), [sys.executable, "-c", program])
         )
         try:
             yield

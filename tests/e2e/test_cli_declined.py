@@ -24,6 +24,7 @@ Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
 # the modules of workbench/cli that ask, and the test of each
 IN_THIS_FILE = {
+    "bisect.py",
     "experiments.py",
     "gpu_settings.py",
     "gpu_sweep.py",
@@ -92,6 +93,9 @@ def test_no_night_begins_and_no_unit_is_written_if_the_user_declines(
     WatchStore(paths.watches_dir()).add(one)
     declined("watch", "run")
     declined("watch", "install")
+    versions = ("venv:/opt/old", "venv:/opt/new", "--var", "model=org/m")
+    declined(*PRO, "bisect", "vllm-any", *versions)
+    assert not paths.bisections_dir().exists()
     assert WatchStore(paths.watches_dir()).nights() == ()
     assert not list(paths.config_dir().parent.rglob("*.timer"))
 

@@ -49,6 +49,7 @@ FILES: dict[str, tuple[str, ...]] = {
     "capacity": ("capacity",),
     "tune": ("tune",),
     "watch": ("watch",),
+    "bisect": ("bisect",),
     "trace": ("trace_capture",),
     "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),
     "doctor": ("doctor",),

@@ -72,19 +72,10 @@ def _store() -> WatchStore:
     examples=("workbench watch add vllm-any --candidate venv:/opt/vllm-nightly --nightly 03:00",),
 )
 def add_watch(arguments: argparse.Namespace) -> int:
-    from workbench.model.secrets import is_secret_name
     from workbench.model.watch import Watch
     from workbench.session.series.night_watch import checked_candidate
 
-    for word in arguments.variables:
-        if "=" not in word[1:]:
-            raise InputError(f"--var {word!r} is not of the form name=value")
-    for word in (*arguments.variables, *arguments.sets):
-        if is_secret_name(word.partition("=")[0]):
-            raise InputError(
-                f"{word.partition('=')[0]} is a secret, which a watch does not store",
-                next_step="leave it out: the preset, or the environment of `watch run`, has it",
-            )
+    checked_words(arguments)
     watch = Watch(
         preset=arguments.preset,
         candidate=checked_candidate(arguments.candidate),
@@ -100,6 +91,21 @@ def add_watch(arguments: argparse.Namespace) -> int:
     _store().add(watch)
     line = f"{watch.name} is watched; `workbench watch run` judges it now, `watch install` nightly"
     return emit_or_say(arguments.json, asdict(watch), line)
+
+
+def checked_words(arguments: argparse.Namespace) -> None:
+    """Raise InputError for a variable or a flag that cannot be stored with a watch or a bisection."""
+    from workbench.model.secrets import is_secret_name
+
+    for word in arguments.variables:
+        if "=" not in word[1:]:
+            raise InputError(f"--var {word!r} is not of the form name=value")
+    for word in (*arguments.variables, *arguments.sets):
+        if is_secret_name(word.partition("=")[0]):
+            raise InputError(
+                f"{word.partition('=')[0]} is a secret, which is not stored",
+                next_step="leave it out: the preset, or the environment of the command, has it",
+            )
 
 
 def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
@@ -177,7 +183,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
             own = argparse.Namespace(**{**vars(arguments), **given, "cluster": None})
             async with connected(own) as session:
                 await session.servers.adopt()
-                session.subscribe(_report_pairs())
+                session.subscribe(report_pairs())
                 yield session
 
         async with cancelled_by_signals():
@@ -189,7 +195,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
     return 1 if any(entry.state == "failed" for entry in night.entries) else 0
 
 
-def _report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
+def report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
     """Return a listener that prints what the pairs of an experiment have shown so far."""
     said = ""
 

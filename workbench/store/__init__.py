@@ -8,6 +8,7 @@ database.py           the SQLite file: transactions, format versions, error mess
 experiments.py        A/B experiments, in the same database
 quality_db.py         comparisons of answers, in the same database
 sweeps.py             sweeps, one JSON file each
+bisections.py         bisections, one JSON file each
 watches.py            the watches and their nights
 series_lock.py        locks of experiments and sweeps: one Workbench at a time runs each
 presets.py            the preset library: list, check, load and save

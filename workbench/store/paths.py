@@ -54,6 +54,11 @@ def watches_dir() -> Path:
     return data_dir() / "watches"
 
 
+def bisections_dir() -> Path:
+    """Return the directory of the bisections."""
+    return data_dir() / "bisections"
+
+
 def results_db() -> Path:
     return data_dir() / "results.sqlite3"
 

@@ -10,5 +10,6 @@ flag_sweep, flag_sweep_plan     sweeps of launch flags
 concurrency_sweep               sweeps of the number of streams
 user_capacity                   the search for the number of users under an SLO
 tune, tune_plan                 tunes: the race of the candidates, and the final
+bisect                          bisections: the first bad one of several versions
 night_watch                     nights of watches: an upgrade against the pinned version
 """

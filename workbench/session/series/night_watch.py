@@ -165,7 +165,7 @@ class NightRun:
             stored = await session.experiments.get(begun)
             if stored.state == SeriesState.DONE:
                 return stored
-            return _finished(await session.experiments.resume(begun))
+            return finished(await session.experiments.resume(begun))
         watch = entry.watch
         variables = dict(word.split("=", 1) for word in watch.variables)
         plan = await asyncio.to_thread(session.presets.plan_of, watch.preset, variables)
@@ -178,11 +178,11 @@ class NightRun:
         ended = await session.experiments.run(
             a, b, bases=bases, opened=note_id, pairs=pairs, bench=bench, quality=watch.quality
         )
-        return _finished(ended)
+        return finished(ended)
 
     async def _more_pairs(self, session: Session, first: Experiment) -> Experiment:
         more = watch_rule.MOST_FIRST_PAIRS
-        return _finished(await session.experiments.resume(first.id, pairs=more))
+        return finished(await session.experiments.resume(first.id, pairs=more))
 
     def _judge(self) -> None:
         places = sorted(self._pairs)
@@ -224,7 +224,9 @@ def _kv_tokens(chosen: Mapping[str, str]) -> float | None:
     return float(text) if text.isascii() and text.isdecimal() else None
 
 
-def _finished(experiment: Experiment) -> Experiment:
+def finished(experiment: Experiment) -> Experiment:
+    """Return an experiment that is done. Raises WorkbenchError if it failed or its link was lost, and
+    CancelledError if the user has stopped it."""
     if experiment.state == SeriesState.STOPPED and experiment.error == INTERRUPTED:
         raise asyncio.CancelledError  # by the user, whom the experiment has heard already
     if experiment.state != SeriesState.DONE:

@@ -1,0 +1,167 @@
+"""The command `bisect`, which searches the first bad one of several versions of an engine."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from workbench.cli.open_session import connected, session_of, use_host_of_record
+from workbench.cli.output import emit_or_say, note
+from workbench.cli.questions import confirm
+from workbench.cli.registry import command, option, repeatable
+from workbench.cli.shared_options import IF_MEASURED, YES
+from workbench.cli.stop_signals import cancelled_by_signals
+from workbench.cli.watch import checked_words, report_pairs
+from workbench.model.errors import InputError
+
+if TYPE_CHECKING:
+    from workbench.model.bisection import Bisection
+    from workbench.store.bisections import BisectionStore
+
+_ID = option("id", "id of a bisection", int)
+
+
+def _store() -> BisectionStore:
+    from workbench.store import paths
+    from workbench.store.bisections import BisectionStore
+
+    return BisectionStore(paths.bisections_dir())
+
+
+@command(
+    "bisect",
+    "search the first bad one of several versions of an engine, in log2(n) experiments",
+    option("preset PRESET", "the preset that starts each version"),
+    option(
+        "versions VERSION",
+        "image:NAME:TAG or venv:/PATH, in order: the good one first, the bad one last",
+        nargs="+",
+    ),
+    repeatable(
+        "--var name=value", "value of a variable of the preset; repeatable", dest="variables"
+    ),
+    repeatable("--set flag=value", "launch flag of all versions; repeatable", dest="sets"),
+    option("--requests N", "requests of each benchmark (as the preset says)", int),
+    option("--pairs N", "pairs of each experiment (5)", int, default=5),
+    IF_MEASURED,
+    YES,
+    usage="workbench bisect PRESET GOOD VERSION… BAD [OPTION…]\n"
+    "       workbench bisect resume|show ID",
+    examples=(
+        "workbench bisect vllm-any venv:/opt/vllm-0.31 venv:/opt/vllm-0.32 venv:/opt/vllm-0.33",
+    ),
+)
+async def bisect(arguments: argparse.Namespace) -> int:
+    from workbench.bench.experiment import MOST_PAIRS
+    from workbench.model.bisection import Bisection
+    from workbench.session.series.bisect import checked_versions
+    from workbench.session.series.night_watch import candidate_plan
+
+    checked_words(arguments)
+    if not 2 <= arguments.pairs <= MOST_PAIRS:
+        raise InputError(
+            f"{arguments.pairs} pairs show nothing", next_step=f"give --pairs 2 to {MOST_PAIRS}"
+        )
+    session = session_of(arguments)
+    versions = checked_versions(tuple(arguments.versions))
+    variables = dict(word.split("=", 1) for word in arguments.variables)
+    plan = session.presets.plan_of(arguments.preset, variables)
+    for version in versions:
+        candidate_plan(plan, version)
+    found = Bisection(
+        id=0,
+        unix_s=time.time(),
+        host=session.host.name,
+        preset=arguments.preset,
+        versions=versions,
+        variables=tuple(arguments.variables),
+        sets=tuple(arguments.sets),
+        requests=arguments.requests,
+        pairs=arguments.pairs,
+        simulated=bool(arguments.simulate),
+    )
+    await _confirm(arguments, found)
+    return await _carry_out(arguments, _store().add(found))
+
+
+async def _confirm(arguments: argparse.Namespace, found: Bisection) -> None:
+    what = f"the bisection starts and stops servers on {found.host}"
+    await confirm(
+        arguments,
+        f"T{what[1:]}. Continue?",
+        problem=f"{what}, and nobody can be asked to confirm",
+        next_step="add --yes to confirm",
+    )
+
+
+async def _carry_out(arguments: argparse.Namespace, found: Bisection) -> int:
+    from workbench.session.series.bisect import Bisector
+
+    store = _store()
+    note(f"bisection {found.id}")
+    with store.held(found.id):
+        async with connected(arguments) as session:
+            await session.servers.adopt()
+            session.subscribe(report_pairs())
+            async with cancelled_by_signals():
+                found = await Bisector(found, session, store, note).carry_out()
+    return emit_or_say(arguments.json, asdict(found), _lines(found))
+
+
+@command(
+    "bisect resume",
+    "go on with a bisection that ended early; its experiments are kept",
+    _ID,
+    IF_MEASURED,
+    YES,
+    examples=("workbench bisect resume 2",),
+)
+async def resume_bisection(arguments: argparse.Namespace) -> int:
+    found = _store().get(arguments.id)
+    if found.state in ("done", "running"):
+        raise InputError(
+            f"bisection {found.id} is {found.state}",
+            next_step=f"`workbench bisect show {found.id}` shows it",
+        )
+    use_host_of_record(arguments, found.host)
+    await _confirm(arguments, found)
+    return await _carry_out(arguments, found)
+
+
+@command(
+    "bisect show",
+    "show a bisection: its experiments, and the first bad version",
+    _ID,
+    examples=("workbench bisect show 2",),
+)
+def show_bisection(arguments: argparse.Namespace) -> int:
+    found = _store().get(arguments.id)
+    return emit_or_say(arguments.json, asdict(found), _lines(found))
+
+
+def _lines(found: Bisection) -> Iterator[str]:
+    simulated = "  SIMULATED" if found.simulated else ""
+    yield f"bisection {found.id}  {found.state}  {found.host}  {found.preset}{simulated}"
+    steps = {step.version: step for step in found.steps}
+    for place, version in enumerate(found.versions):
+        yield f"  {_step_text(place, steps.get(place)):<34}  {version}"
+    if found.verdict:
+        yield found.verdict
+    if found.state in ("stopped", "failed"):
+        yield f"{found.error}; to resume it: workbench bisect resume {found.id}"
+
+
+def _step_text(place: int, step: object) -> str:
+    from workbench.model.bisection import BisectStep
+
+    if place == 0:
+        return "good, by you"
+    if not isinstance(step, BisectStep):
+        return "not measured"
+    if step.loss_pct is None:
+        return f"not finished, experiment {step.experiment_id}"
+    said = "bad " if step.bad else "good"
+    return f"{said} {-step.loss_pct:+.1f} %, experiment {step.experiment_id}"

@@ -264,7 +264,7 @@ PARTS = {
     "servers": "start stop start_problem start_warnings go_back others=other_servers select=select_run search_log "
     "changes_against_running running_plan=plan_that_runs",
     "results": "get=result delete=delete_result mark compare export=export_result "
-    "find=find_results note=note_result"
+    "follow find=find_results note=note_result"
     " tag=tag_result",
     "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles "
     "cancel=cancel_bench"
@@ -776,6 +776,9 @@ class FakeSession(FakeMeasuring):
         made = canned_comparison(self.simulated)
         self.push(comparison=made)
         return made
+
+    async def follow(self, result_id: int) -> None:
+        """Do nothing: the canned comparison is the same for all results."""
 
     async def restart_bench_compare(self, *, quality: bool = True) -> None:
         self._called("restart_bench_compare", *(() if quality else ("no answers",)))

@@ -115,7 +115,7 @@ def test_a_reverted_setting_near_the_right_end_says_its_value(drive: Any) -> Non
         event = Event(NOW + d.session.ticks - 2, EventKind.SETTING_REVERTED, text)
         d.session.timeline.history.add_event(event)
         d.session.tick()
-        await d.until(lambda: strip_rows(d)[-2].strip() in ("250 W", text[7:]))
+        await d.until(lambda: strip_rows(d)[-2].strip() in ("250 W", "limit 250 W", text[7:]))
 
     drive(scenario, size=(80, 24))
 

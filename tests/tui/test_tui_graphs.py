@@ -154,6 +154,28 @@ def test_the_axis_has_times_and_marks() -> None:
     assert text(axis(window(), [])) == "         -20s      -10s    now"
 
 
+def test_the_newest_mark_of_each_kind_is_a_word_where_there_is_room() -> None:
+    marks = [
+        event(-68, EventKind.SETTING_MADE),
+        event(-56, EventKind.SERVER_END),
+        event(-55, EventKind.SERVER_START),
+        event(-50, EventKind.SERVER_READY),
+        event(-44, EventKind.BENCH_BEGIN),
+        event(-37, EventKind.BENCH_END),
+        event(-34, EventKind.QUEUEING),
+        event(-24, EventKind.QUEUEING),
+        event(-18, EventKind.SETTING_MADE),
+        event(-5, EventKind.SETTING_REVERTED),
+    ]
+    row = axis(window(70), marks)
+    said = text(row)
+    assert " g  " in said and "ES····Ready [bench=]  q   " in said and row_width(row) == 70, said
+    assert "queue gpu set" in said and said.endswith("-10s r  now"), said
+    # what is read at once is not run together: a mark behind the word needs a blank between
+    beside = [event(-20, EventKind.SERVER_READY), event(-15, EventKind.QUEUEING)]
+    assert "R    queue" in text(axis(window(), beside))
+
+
 def test_two_marks_of_one_cell_show_the_more_important_one() -> None:
     both = [
         event(-5, EventKind.THROTTLE),
@@ -170,7 +192,7 @@ def test_two_marks_of_one_cell_show_the_more_important_one() -> None:
 
 def test_a_benchmark_whose_end_is_not_known_is_drawn_to_now_only_while_one_runs() -> None:
     begun = [event(-10, EventKind.BENCH_BEGIN)]
-    assert text(axis(window(), begun, measuring=True)).endswith("[==========")
+    assert text(axis(window(), begun, measuring=True)).endswith("[bench=====")
     assert "=" not in text(axis(window(), begun))
     before = [event(-100, EventKind.BENCH_BEGIN), event(-20, EventKind.BENCH_END)]
     assert text(axis(window(), before)).startswith("=========]")

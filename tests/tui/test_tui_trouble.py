@@ -18,8 +18,15 @@ from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.model.setting_records import SettingCommand, SettingOutcome
 from workbench.session.state import BenchState
+from workbench.tui.cells import row_width
 from workbench.tui.formats import progress_text
-from workbench.tui.modals.gpu_confirm import change_rows, concerned_rows, finding_rows, note_rows
+from workbench.tui.modals.gpu_confirm import (
+    change_rows,
+    concerned_rows,
+    finding_rows,
+    lists_more,
+    note_rows,
+)
 from workbench.tui.pages.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import all_runs, runs_counted
@@ -270,6 +277,23 @@ def test_one_process_on_many_gpus_is_named_once() -> None:
         "991 train.py on GPU2: not started by Workbench" in text
         and ("! Other programs use these GPUs") in text
     )
+
+
+def test_many_processes_share_a_line_until_the_details_are_asked_for() -> None:
+    """At 80x24 the commands and the last line of the page have to be in view together."""
+    state = FakeSession(4).state
+    processes = [(n, 4242 + n, "VLLM::EngineCor", True) for n in range(4)]
+    processes += [(n, 90 + n, "train.py", False) for n in range(2)]
+    shown = concerned_rows(state, [0, 1, 2, 3], processes, 72)
+    text = said(shown)
+    assert len(shown) == 4 and max(map(row_width, shown)) <= 72, text
+    assert "GPU0-3  4 x RTX PRO 6000" in text and "GPU-0000" not in text
+    assert "4242 VLLM::EngineCor, 3 more: servers of Workbench" in text
+    assert "90 train.py, 91 train.py: not started by Workbench" in text
+    listed = said(concerned_rows(state, [0, 1, 2, 3], processes, 72, listed=True))
+    assert "4245 VLLM::EngineCor on GPU3: a server of Workbench" in listed
+    assert all(f"GPU{n}  RTX PRO 6000" in listed for n in range(4)) and "GPU-0000" in listed
+    assert lists_more([0, 1], processes) and not lists_more([3], processes)
 
 
 def test_gpus_with_the_same_finding_share_a_paragraph_and_the_worst_comes_first() -> None:

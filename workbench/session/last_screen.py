@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 _MARKS = ("mark_a", "mark_b")
+_CHOSEN = "b_chosen"
 
 
 class ScreenMemory:
@@ -59,6 +60,9 @@ class ScreenMemory:
         )
         shown = {row.id for row in state.results}
         self._core.update(**{name: left[name] for name in _MARKS if left.get(name) in shown})
+        self._core.update(
+            b_chosen=left.get(_CHOSEN) is True and self._core.state.mark_b is not None
+        )
         with suppress(WorkbenchError):
             await self._resume_series()
             await self._resume_comparison(left.get("compared"))
@@ -121,12 +125,15 @@ class ScreenMemory:
             self._keep()
 
     def _keep_marks(self, state: SessionState, changed: frozenset[str]) -> None:
-        if changed.intersection(("comparison", *_MARKS)) and self.resumed is self._core.host:
+        if (
+            changed.intersection(("comparison", _CHOSEN, *_MARKS))
+            and self.resumed is self._core.host
+        ):
             self._keep()
 
     def _keep(self) -> None:
         state = self._core.state
-        marks: dict[str, Any] = {name: getattr(state, name) for name in _MARKS}
+        marks: dict[str, Any] = {name: getattr(state, name) for name in (*_MARKS, _CHOSEN)}
         if state.comparison is not None:
             marks["compared"] = [state.comparison.a, state.comparison.b]
         screen_state.keep(self._core.host.name, {**marks, "forms": self._forms})

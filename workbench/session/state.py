@@ -237,6 +237,7 @@ class SessionState:
     results_search: str = ""  # words that all of `results` contain
     mark_a: int | None = None
     mark_b: int | None = None
+    b_chosen: bool = False  # whether the user marked B; else B follows the cursor in the list
     comparison: Comparison | None = None
     experiment: Experiment | None = None  # the one that runs, or was shown last
     sweep: Sweep | None = None  # likewise

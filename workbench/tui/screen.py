@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.reactive import Reactive
 from textual.screen import Screen
+from textual.timer import Timer
 from textual.widget import Widget
 
 from workbench.model.findings import Level
@@ -38,6 +39,8 @@ from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.progress import ProgressRows
 from workbench.tui.widgets.status_bar import StatusBar
 
+REST_S = 0.2  # without a move, after which the cursor of the Bench pane rests
+
 
 class MainScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings_for(SCREEN)
@@ -64,6 +67,7 @@ class MainScreen(Screen[None]):
         )
         self.controllers = Controllers(self.services)
         self.bridge = Bridge(session, self)
+        self._rests: Timer | None = None  # until the cursor of the Bench pane rests
         self._mounted = asyncio.Event()  # set when the screen can take keys
         self._host_message = ""  # the last one that was shown
         self._host_name = session.state.host.name
@@ -141,6 +145,13 @@ class MainScreen(Screen[None]):
 
     def on_pane_title_changed(self, event: Pane.TitleChanged) -> None:
         self.panes.refresh_titles()
+
+    def on_results_selected(self) -> None:
+        """Let the Compare pane follow the cursor once it rests: a key that is held down passes many
+        results."""
+        if self._rests is not None:
+            self._rests.stop()
+        self._rests = self.set_timer(REST_S, self.controllers.results.follow)
 
     def on_results_older_wanted(self) -> None:
         self.services.attempt(self.session.results.show_older(), only="older results")

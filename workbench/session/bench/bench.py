@@ -462,7 +462,7 @@ class Bench:
                     Level.INFO, f"{first}: change one flag and press . again to compare"
                 )
                 return
-            self._core.update(mark_a=before, mark_b=after)
+            self._core.update(mark_a=before, mark_b=after, b_chosen=False)
             await self._results.compare(before, after)
             if answers is not None and await self._answers().after(answers, run_id) is not None:
                 await self._results.compare(before, after)

@@ -182,6 +182,7 @@ def _row(result: BenchResult, label: str) -> BenchRow:
         imported=bool(conditions.imported),
         ttft_unsure_ms=summary.unsure_ms.get("ttft_ms", 0.0),
         ttft_absent=_why_no_ttft(result),
+        power_absent="" if summary.refused else summary.absent.get("power_w", ""),
         ceiling=ceiling_view(result),
     )
 

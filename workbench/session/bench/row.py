@@ -59,6 +59,7 @@ class BenchRow:
     series: SeriesView | None = None  # the experiment or the sweep to which it belongs
     ttft_unsure_ms: float = 0.0  # by how much the TTFT may be too high
     ttft_absent: str = ""  # why there is no TTFT, although others of the result are known
+    power_absent: str = ""  # why power and energy are not known
     ceiling: CeilingView | None = None
     # the most important first; only in the row of the newest valid result
     advice: tuple[Finding, ...] = ()

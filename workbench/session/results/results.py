@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
     from workbench.session.history.timeline import Timeline
     from workbench.session.results.timelines import ResultTimelines
+    from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
 
 KEPT_SAMPLES = 2000  # as in config_schema.py
@@ -40,6 +41,16 @@ def _kept_samples() -> int:
     from workbench.store.config import ConfigStore
 
     return int(ConfigStore().config.results.keep_samples)
+
+
+def _may_follow(state: SessionState, row: BenchRow) -> bool:
+    """Return whether the result under the cursor becomes B of the comparison with A."""
+    if state.mark_a is None or state.b_chosen or row.id == state.mark_a:
+        return False
+    if row.refused or row.imported or row.series is not None:
+        return False
+    shown = state.comparison
+    return shown is None or (shown.a, shown.b) != (state.mark_a, row.id)
 
 
 class Results:
@@ -120,7 +131,10 @@ class Results:
         await asyncio.to_thread(self.db.delete, result_id)
         timeline.unlink(missing_ok=True)
         state = self._core.state
-        gone = {name: None for name in ("mark_a", "mark_b") if getattr(state, name) == result_id}
+        names = ("mark_a", "mark_b")
+        gone: dict[str, Any] = {name: None for name in names if getattr(state, name) == result_id}
+        if "mark_b" in gone:
+            gone["b_chosen"] = False
         if state.comparison is not None and result_id in (state.comparison.a, state.comparison.b):
             gone["comparison"] = None
         self._core.update(**gone)
@@ -146,28 +160,48 @@ class Results:
 
     def mark(self, result_id: int, which: str) -> None:
         """Mark a result as "A" or "B" of the next comparison. A result that has the mark already
-        loses the mark."""
+        loses the mark; B then follows the cursor of the list again."""
         name = {"A": "mark_a", "B": "mark_b"}.get(which.upper())
         if name is None:
             raise InputError(
                 f"{which!r} is not a mark for results", next_step="give the mark A or B"
             )
-        self._core.update(
-            **{name: None if getattr(self._core.state, name) == result_id else result_id}
-        )
+        state = self._core.state
+        marked = getattr(state, name) == result_id
+        if name == "mark_a":
+            self._core.update(mark_a=None if marked else result_id)
+        elif marked and state.b_chosen:
+            # B follows the cursor again, which is on this result
+            self._core.update(mark_b=result_id if state.mark_a else None, b_chosen=False)
+        else:
+            self._core.update(mark_b=result_id, b_chosen=True)
+
+    async def follow(self, result_id: int) -> None:
+        """Let B be the result under the cursor of the list, and compare A with it, unless the user
+        has marked B. A rejected result, an imported one and a run of a series are not compared."""
+        state = self._core.state
+        row = next((row for row in state.results if row.id == result_id), None)
+        if row is None or not _may_follow(state, row):
+            return
+        a = state.mark_a
+        comparison = await self._compared(a or 0, result_id)
+        now = self._core.state
+        if (now.mark_a, now.mark_b, now.b_chosen) == (a, state.mark_b, False):
+            self._core.update(mark_b=result_id, comparison=comparison)
 
     async def compare(self, a: int | None = None, b: int | None = None) -> Comparison:
         """Compare two results, show the comparison in the session's state, and return it. A missing
         id is that of the marked result, or else that of one of the newest results; A is then the
         older."""
-        from workbench.bench.compare import compare
-
         first, second = self.pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
-        comparison = compare(
-            await self.get(first), await self.get(second), quality=await self.quality()
-        )
+        comparison = await self._compared(first, second)
         self._core.update(comparison=comparison)
         return comparison
+
+    async def _compared(self, a: int, b: int) -> Comparison:
+        from workbench.bench.compare import compare
+
+        return compare(await self.get(a), await self.get(b), quality=await self.quality())
 
     async def quality(self) -> tuple[QualityResult, ...]:
         """Return the newest comparisons of answers, newest first."""

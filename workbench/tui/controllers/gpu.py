@@ -30,6 +30,7 @@ from workbench.tui.modals.gpu_confirm import (
     command_rows,
     concerned_rows,
     finding_rows,
+    lists_more,
     note_rows,
     report_rows,
 )
@@ -128,19 +129,26 @@ class GpuController(Controller):
         agreed: Callable[[str | None], None],
         *,
         default_no: bool,
+        detailed: Make | None = None,
     ) -> None:
-        """Show `text`, the commands to run, in a box with `title`. Ask for consent, with the cursor
-        on no if `default_no` is true, and for a password if sudo needs one. If the user agrees,
-        call `agreed` with the password, or with None if sudo needs none."""
+        """Show `text`, the commands to run, in a box with `title`, and `detailed` after ctrl+o. Ask
+        for consent, with the cursor on no if `default_no` is true, and for a password if sudo needs
+        one. If the user agrees, call `agreed` with the password, or with None if sudo needs none."""
 
         def decided(given: Values | None) -> None:
             if given is not None:
                 agreed(given.get("password"))
 
         password = self.state.host.sudo_password
-        self.app.push_screen(
-            ConfirmSettings(title, text, yes=yes, default_no=default_no, password=password), decided
+        box = ConfirmSettings(
+            title,
+            text,
+            yes=yes,
+            default_no=default_no,
+            password=password,
+            detailed=detailed,
         )
+        self.app.push_screen(box, decided)
 
     def _confirm(
         self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None
@@ -149,10 +157,10 @@ class GpuController(Controller):
         commands = [o.command for o in planned]
         indexes = sorted({c.gpu_index for c in commands})
 
-        def text(width: int) -> list[Row]:
+        def text(width: int, listed: bool = False) -> list[Row]:
             rows = [*disturbed_rows(state.host.measured_by, width)]
             rows += [
-                *concerned_rows(state, indexes, processes, width),
+                *concerned_rows(state, indexes, processes, width, listed),
                 (),
                 *change_rows(planned, width),
                 (),
@@ -180,7 +188,15 @@ class GpuController(Controller):
 
         asks = any(c.right or c.foreign for c in commands)
         default_no = asks or state.host.measured_by is not None
-        self._ask("These commands change the GPUs", text, "run them", agreed, default_no=default_no)
+        more = lists_more(indexes, processes)
+        self._ask(
+            "These commands change the GPUs",
+            text,
+            "run them",
+            agreed,
+            default_no=default_no,
+            detailed=(lambda width: text(width, True)) if more else None,
+        )
 
     # revert
     def revert(self) -> None:

@@ -45,6 +45,11 @@ class ResultController(Controller):
         if (row := self.row) is not None:
             self.try_now(lambda: self.session.results.mark(row.id, which))
 
+    def follow(self) -> None:
+        """Compare A with the result under the cursor, unless the user has marked B."""
+        if (row := self.row) is not None:
+            self.attempt(self.session.results.follow(row.id), only="follow")
+
     def show(self) -> None:
         """Open the page of the result under the cursor, with its timeline. On an experiment or a
         sweep, list its runs."""

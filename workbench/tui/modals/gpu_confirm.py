@@ -11,11 +11,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from workbench.model.counts import gpus_text
+from workbench.model.counts import count_of, gpus_text
 from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.model.settings import HOST_INDEX
 from workbench.session.state import SessionState
-from workbench.tui.cells import Make, Row, cell, pad, paragraph
+from workbench.tui.cells import Make, Row, cell, cut, pad, paragraph
 from workbench.tui.formats import NA, setting_name, setting_value, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Label, ReadFirst, Text
@@ -42,46 +42,95 @@ KNOWN = {
 }
 
 
+# who started processes: the words for one and for several, by whether it was Workbench
+OF_WHOM = {
+    True: ("a server of Workbench", "servers of Workbench"),
+    False: ("not started by Workbench", "not started by Workbench"),
+}
+
+
 def place_of(index: int) -> str:
     return "host" if index == HOST_INDEX else f"GPU{index}"
 
 
 def concerned_rows(
-    state: SessionState, indexes: Sequence[int], processes: Sequence[Process] | None, width: int
+    state: SessionState,
+    indexes: Sequence[int],
+    processes: Sequence[Process] | None,
+    width: int,
+    listed: bool = False,
 ) -> list[Row]:
     """Return rows with the names of the GPUs that have the numbers `indexes`, and the processes on
-    these GPUs. `processes` is None if the processes are unknown."""
-    rows: list[Row] = []
+    these GPUs. Equal GPUs share a row, and so do the servers of Workbench and the other programs;
+    if `listed` is true, each GPU and each process has its own. `processes` is None if the
+    processes are unknown."""
+    rows = _named(state, indexes, listed)
+    if processes is None:
+        return [*rows, *paragraph("! the processes on these GPUs are not known", width, "warn")]
+    where: dict[tuple[int, str, bool], list[int]] = {}
+    for index, pid, what, ours in processes:
+        if index in indexes:
+            where.setdefault((pid, what, ours), []).append(index)
+    for ours in (True, False):
+        same = {key: on for key, on in where.items() if key[2] is ours}
+        role = "text" if ours else "warn"
+        if listed or len(same) == 1:
+            for (pid, what, _), on in same.items():
+                place = f" on {gpus_text(on)}" if len(indexes) > 1 else ""
+                text = f"      {pid} {what}{place}: {OF_WHOM[ours][0]}"
+                rows += paragraph(text, width, role, "        ")
+        elif same:
+            rows.append(((_programs([key[:2] for key in same], OF_WHOM[ours][1], width), role),))
+    if any(not key[2] for key in where):
+        rows += paragraph(
+            "! Other programs use these GPUs: the change affects them too.", width, "warn", "  "
+        )
+    return rows
+
+
+def lists_more(indexes: Sequence[int], processes: Sequence[Process] | None) -> bool:
+    """Return whether `concerned_rows` says more about these GPUs and processes with `listed`."""
+    concerned = {(pid, ours) for index, pid, _, ours in processes or () if index in indexes}
+    own = sum(ours for _, ours in concerned)
+    return len(indexes) > 1 or own > 1 or len(concerned) - own > 1
+
+
+def _named(state: SessionState, indexes: Sequence[int], apart: bool) -> list[Row]:
+    """Return rows with the names of GPUs: one row for GPUs with the same name, or, if `apart`,
+    one for each with its UUID."""
     telemetry = state.telemetry
+    alike: dict[tuple[str, str], list[int]] = {}
     for index in indexes:
         info = telemetry.info(index) if telemetry else None
         name = "CPUs of the host" if index == HOST_INDEX else NA
         if info:
             name = short_gpu_name(info.name)
+        single = apart or len(indexes) == 1
+        alike.setdefault((name, info.uuid if info and single else ""), []).append(index)
+    rows: list[Row] = []
+    for (name, uuid), same in alike.items():
+        place = place_of(same[0]) if len(same) == 1 else gpus_text(same)
+        count = f"{len(same)} x " if len(same) > 1 else ""
         rows.append(
             (
-                (pad(place_of(index), 6), "title"),
-                (name, "strong"),
-                (f"  {info.uuid}" if info else "", "dim"),
+                (pad(place, max(6, len(place) + 2)), "title"),
+                (f"{count}{name}", "strong"),
+                (f"  {uuid}" if uuid else "", "dim"),
             )
         )
-    where: dict[tuple[int, str, bool], list[int]] = {}
-    for index, pid, what, ours in processes or ():
-        if index in indexes:
-            where.setdefault((pid, what, ours), []).append(index)
-    for (pid, what, ours), on in where.items():
-        place = f" on {gpus_text(on)}" if len(indexes) > 1 else ""
-        said = f"      {pid} {what}{place}: " + (
-            "a server of Workbench" if ours else "not started by Workbench"
-        )
-        rows += paragraph(said, width, "text" if ours else "warn", "        ")
-    if processes is None:
-        rows += paragraph("! the processes on these GPUs are not known", width, "warn")
-    elif any(not ours for *_, ours in processes):
-        rows += paragraph(
-            "! Other programs use these GPUs: the change affects them too.", width, "warn", "  "
-        )
     return rows
+
+
+def _programs(processes: Sequence[tuple[int, str]], of_whom: str, width: int) -> str:
+    """Return one line with as many of the processes, each (pid, name), as have room."""
+    most = len(processes)
+    for shown in range(most, 0, -1):
+        names = ", ".join(f"{pid} {what}" for pid, what in processes[:shown])
+        more = f", {most - shown} more" if shown < most else ""
+        text = f"      {names}{more}: {of_whom}"
+        if len(text) <= width:
+            return text
+    return cut(f"      {count_of(most, 'process', 'processes')}: {of_whom}", width)
 
 
 def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
@@ -196,21 +245,32 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
     """The question before commands change GPU settings. It closes with {"password": the typed sudo
     password}, with {} if it asked for no password, or with None if the user cancels.
 
-    The box keeps no copy of the password: it empties the field on closing.
+    With `detailed`, the key ctrl+o shows that text in the place of `make`, and again back. The box
+    keeps no copy of the password: it empties the field on closing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "app.focus_next", show=False),
         Binding("up", "app.focus_previous", show=False),
+        Binding("ctrl+o", "detail", show=False, priority=True),
     ]
     AUTO_FOCUS = "Entry, Choices"
     agreeing = "yes"
 
     def __init__(
-        self, title: str, make: Make, *, yes: str, default_no: bool = False, password: bool = False
+        self,
+        title: str,
+        make: Make,
+        *,
+        yes: str,
+        default_no: bool = False,
+        password: bool = False,
+        detailed: Make | None = None,
     ) -> None:
-        super().__init__(title, "enter choose   esc cancel", wide=True)
+        more = "   ctrl+o details" if detailed else ""
+        super().__init__(title, f"enter choose{more}   esc cancel", wide=True)
         self.make, self.yes, self.default_no = make, yes, default_no and not password
+        self.detailed = detailed
         self.field = (
             Entry(on_submit=lambda _: self._taken("yes"), secret=True) if password else None
         )
@@ -224,6 +284,12 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
             parts.append(Horizontal(Label("sudo password", 18), self.field, hint, classes="field"))
         chosen = "no" if self.default_no else "yes"
         return (*parts, self.choosing(items, self._decide, chosen))
+
+    def action_detail(self) -> None:
+        """Change between the text and its detailed form."""
+        if self.detailed is not None:
+            self.make, self.detailed = self.detailed, self.make
+            self.body.make_again()
 
     def _decide(self, choice: str) -> None:
         if choice != "yes":

@@ -14,13 +14,16 @@ from workbench.tui.widgets.comparison import comparison_rows, verdict_rows
 from workbench.tui.widgets.scrolled import Scrolled
 
 if TYPE_CHECKING:
+    from workbench.model.bench import Comparison
     from workbench.model.experiment import Experiment
     from workbench.session.session import Session
 
 
 class Compare(Pane, Scrolled):
     NAME, TITLE, AREA = "compare", "Compare", "bottom"
-    FIELDS = frozenset({"comparison", "experiment", "results", "mark_a", "mark_b", "bench"})
+    FIELDS = frozenset(
+        {"comparison", "experiment", "results", "mark_a", "mark_b", "b_chosen", "bench"}
+    )
     KEYS = keys_of(
         "compare",
         Key(
@@ -79,10 +82,13 @@ class Compare(Pane, Scrolled):
 
     @property
     def detail(self) -> str:
-        experiment = self.state.experiment if self.state else None
-        return (
-            f"experiment {experiment.id}" if experiment is not None and self.of_experiment else ""
-        )
+        state = self.state
+        if state is None:
+            return ""
+        if state.experiment is not None and self.of_experiment:
+            return f"experiment {state.experiment.id}"
+        which = self._which_b(state, state.comparison) if state.comparison else ""
+        return f"B is {which}" if which else ""
 
     def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
@@ -93,7 +99,15 @@ class Compare(Pane, Scrolled):
         comparison = state.comparison
         if comparison is None:
             return self._empty(width)
-        return [*verdict_rows(comparison, width), *comparison_rows(comparison, width)]
+        which = self._which_b(state, comparison)
+        return [*verdict_rows(comparison, width), *comparison_rows(comparison, width, which)]
+
+    @staticmethod
+    def _which_b(state: SessionState, comparison: Comparison) -> str:
+        """Return why B is the result that it is; "" if it is not the marked one."""
+        if (comparison.a, comparison.b) != (state.mark_a, state.mark_b):
+            return ""
+        return "marked: B unmarks" if state.b_chosen else "selected"
 
     def _experiment(self, e: Experiment, width: int) -> list[Row]:
         """Return the verdict of the experiment, one row per completed pair with the confidence
@@ -136,4 +150,4 @@ def _drawn_from(state: SessionState) -> tuple[object, ...]:
     """Return what the pane shows of the state. The progress of a benchmark is not drawn here."""
     under_way = state.bench.running or state.bench.queued
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)
-    return *map(id, parts), under_way
+    return *map(id, parts), state.b_chosen, under_way

@@ -59,6 +59,7 @@ class Presets(Pane, PickList):
         super().__init__(session)
         self.query_text = ""
         self._read = asyncio.Event()
+        self._loaded: str | None = None  # the preset on which the cursor was put
 
     def show(self, state: SessionState) -> None:
         untouched = self.cursor == 0 and not self.query_text
@@ -66,6 +67,16 @@ class Presets(Pane, PickList):
         if state.presets_read:
             self._read.set()
         self._narrow_down(keep=not untouched)
+        self._follow_plan(state)
+
+    def _follow_plan(self, state: SessionState) -> None:
+        """Put the cursor on the preset of the plan when that has become another one. A search keeps
+        its own cursor."""
+        loaded = state.plan.plan.preset_id if state.plan else None
+        listed = any(item.id == loaded for item in self.items)
+        if loaded != self._loaded and listed and not self.query_text:
+            self._loaded = loaded
+            self.select(loaded)
 
     @property
     def detail(self) -> str:

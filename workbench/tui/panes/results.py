@@ -15,7 +15,7 @@ from workbench.model.server_run import ServerState
 from workbench.session.bench.row_changes import change_pct, change_text, row_before
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
-from workbench.tui.cells import Row, cut, fit, pad, paragraph
+from workbench.tui.cells import Row, cut, fit, pad, paragraph, width_of
 from workbench.tui.formats import NA, figure, gauge, preset_name
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
@@ -33,6 +33,8 @@ TABLE_BESIDE_PLOT = 64
 _TITLE = re.compile(r"\S+(?: \S+)*")  # of a column, such as "ITL ms"
 _SHOWN_DOUBT_MS = 0.5  # a TTFT is shown in whole milliseconds
 ADVICE = 3  # findings below the table, at most; the table keeps half of the rows
+MOST_ADVICE = 6  # rows of them, where the table leaves rows blank
+_TWO_LINES_FROM = 10  # rows of the pane from which a reason may take two
 
 
 # word at the beginning of a column's head -> the value of a result in it, and whether the highest
@@ -196,6 +198,10 @@ class Results(Pane, PickList):
         """The message that the pane sends to the screen when the cursor is on the last result of
         the list, and older results are stored."""
 
+    class Selected(Message):
+        """The message that the pane sends to the screen when the cursor has come to another
+        result."""
+
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._plotted: tuple[object, ...] = ()
@@ -256,6 +262,8 @@ class Results(Pane, PickList):
         self.state = state
         self._read_changes(state)
         self.set_items(self._listed(state), keep=not new)
+        if new:
+            self.post_message(self.Selected())
 
     def _read_changes(self, state: SessionState) -> None:
         """Note what the rows are compared with: the result before each, and the fastest one."""
@@ -314,7 +322,10 @@ class Results(Pane, PickList):
                 return
 
     def action_move(self, by: int) -> None:
+        before = self.cursor
         super().action_move(by)
+        if self.cursor != before:
+            self.post_message(self.Selected())
         if by > 0 and self.cursor == len(self.items) - 1 and self.session.results.has_older:
             self.post_message(self.OlderWanted())
 
@@ -453,32 +464,59 @@ class Results(Pane, PickList):
         return paragraph(f"x {error}", width, "bad")[:2] if error else []
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        return [*self._no_ttft(width), *self._limit(width), *self._advice(width, height)]
+        rows = [*self._why_absent(width, height), *self._limit(width)]
+        taken = len(self.items) + 1 + len(rows)  # with the head of the table
+        most = max(min(ADVICE, (height - 4) // 2), min(MOST_ADVICE, height - taken))
+        return [*rows, *self._advice(width, most)]
 
-    def _advice(self, width: int, height: int) -> list[Row]:
-        """Return rows with the most important findings of the advice on a result, one row for each
-        finding. The result is the newest one that has advice. The number of rows depends on
-        `height`."""
+    def _advice(self, width: int, most: int) -> list[Row]:
+        """Return at most `most` rows with the most important findings of the advice on a result.
+        The result is the newest one that has advice."""
         newest = (
             next((row for row in self.state.results if row.advice), None) if self.state else None
         )
-        most = min(ADVICE, (height - 4) // 2)
         if newest is None or most < 1:
             return []
-        label, rows = f"i advice #{newest.id} ", []
-        for finding in newest.advice[:most]:
+        findings = newest.advice[: min(ADVICE, most)]
+        label = f"i advice #{newest.id} "
+        rows: list[Row] = []
+        for number, finding in enumerate(findings):
             gain = f"{finding.expected_gain}: " if finding.expected_gain else ""
-            rows.append(fit(((label, "dim"), (gain, "good"), (finding.text, "text")), width))
-            label = " " * len(label)
+            lines = paragraph(f"{gain}{finding.text}", max(8, width - len(label)))
+            room = most - len(rows) - (len(findings) - number - 1)  # a row for each that follows
+            if len(lines) > room:
+                rest = " ".join(_said(line) for line in lines[room - 1 :])
+                lines = [*lines[: room - 1], _cut_row(rest, width - len(label), "i")]
+            first = _said(lines[0])
+            if gain and first.startswith(gain):
+                lines[0] = ((gain, "good"), (first.removeprefix(gain), "text"))
+            for line in lines:
+                rows.append(((label, "dim"), *line))
+                label = " " * len(label)
         return rows
 
-    def _no_ttft(self, width: int) -> list[Row]:
-        """Return a row that says why the result under the cursor has no TTFT; [] if it has one."""
+    def _why_absent(self, width: int, height: int) -> list[Row]:
+        """Return rows that say why the result under the cursor has no TTFT, or no power; [] if it
+        has both."""
         item = self.result
-        if item is None or not item.ttft_absent:
+        if item is None:
             return []
-        why = item.ttft_absent.removeprefix("withheld, because ")
-        return [((cut(f"TTFT withheld (#{item.id}): {why}", width), "warn"),)]
+        texts = []
+        if item.ttft_absent:
+            why = item.ttft_absent.removeprefix("withheld, because ")
+            texts.append(f"TTFT withheld (#{item.id}): {why}")
+        if item.power_absent and item.power_w is None and not item.refused:
+            texts.append(f"no W and tok/J (#{item.id}): {item.power_absent}")
+        rows: list[Row] = []
+        for text in texts:
+            lines = paragraph(text, width, "warn", "  ")
+            if len(lines) > (2 if height >= _TWO_LINES_FROM else 1):
+                first = lines[:1] if height >= _TWO_LINES_FROM else []
+                rest = " ".join(_said(line).strip() for line in lines[len(first) :])
+                indent = "  " if first else ""
+                lines = [*first, _cut_row(f"{indent}{rest}", width, "enter", "warn")]
+            rows += lines
+        return rows
 
     def _limit(self, width: int) -> list[Row]:
         ceiling = (
@@ -522,6 +560,18 @@ class Results(Pane, PickList):
         return paragraph(
             "No results yet. Press s to start the server, then b to benchmark it.", width, "dim"
         )
+
+
+def _said(row: Row) -> str:
+    return "".join(text for text, _ in row)
+
+
+def _cut_row(text: str, width: int, key: str, role: str = "text") -> Row:
+    """Return `text` in one row, which ends with the key that shows all of it if a part is missing."""
+    if width_of(text) <= width:
+        return ((text, role),)
+    tail = f" {key}: all"
+    return ((cut(text, width - len(tail)), role), (tail, "dim"))
 
 
 def _change(pct: float | None) -> tuple[str, str]:

@@ -80,6 +80,7 @@ def _settings(window: Window, events: Sequence[Event]) -> Iterator[Label]:
     for column, several in texts.items():
         first, *more = dict.fromkeys(several)
         rest = f" +{len(more)} more" if more else ""
-        value = first.partition(" by ")[0].removesuffix(" again").split(" ")[-2:]
-        forms = (f"{first}{rest}", first.partition(" by ")[0], " ".join(value))
+        brief = first.partition(" by ")[0]
+        words = brief.removesuffix(" again").split(" ")
+        forms = (f"{first}{rest}", brief, " ".join(words[-3:]), " ".join(words[-2:]))
         yield Label(column, tuple(((text, "warn"),) for text in forms))

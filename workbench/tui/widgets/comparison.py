@@ -59,9 +59,10 @@ def verdict_rows(comparison: Comparison, width: int) -> list[Row]:
     return paragraph(said, width, role)
 
 
-def comparison_rows(comparison: Comparison, width: int) -> list[Row]:
+def comparison_rows(comparison: Comparison, width: int, which_b: str = "") -> list[Row]:
     """Return rows of the whole comparison, without its verdict. Its differences share one row at the
-    top. If there are several, a table at the end lists them."""
+    top. If there are several, a table at the end lists them. `which_b` says why the result B is
+    this one."""
     from workbench.report.blocks import Items
     from workbench.report.series_blocks import (  # not for the first frame
         answer_texts,
@@ -80,10 +81,10 @@ def comparison_rows(comparison: Comparison, width: int) -> list[Row]:
         *([Items(comparison.notes)] if comparison.notes else []),
         *(difference_blocks(comparison) if len(comparison.differences) > 1 else []),
     ]
-    return [*_heading(comparison, width), *block_rows(blocks, width)]
+    return [*_heading(comparison, width, which_b), *block_rows(blocks, width)]
 
 
-def _heading(comparison: Comparison, width: int) -> list[Row]:
+def _heading(comparison: Comparison, width: int, which_b: str) -> list[Row]:
     """Return a row with the two results and a row with the differences between their conditions. A
     single difference stands in the first row if there is room."""
     texts = [_difference(d) for d in comparison.differences]
@@ -99,8 +100,13 @@ def _heading(comparison: Comparison, width: int) -> list[Row]:
         head += (("  SIMULATED", "warnb"),)
     if not comparison.like_for_like:
         head += (("  ! not like for like", "warnb"),)
-    if len(texts) == 1 and row_width(head) + len(texts[0]) + 3 <= width:
-        return [(*head, ("   ", "dim"), (texts[0], "text"))]
+    single = f"   {texts[0]}" if len(texts) == 1 else ""
+    beside = bool(single) and row_width(head) + width_of(single) <= width
+    told = f"  ({which_b})" if which_b else ""
+    if row_width(head) + width_of(told) + width_of(single if beside else f"  {count}") <= width:
+        head = (*head[:5], (told, "dim"), *head[5:])
+    if beside:
+        return [(*head, (single, "text"))]
     rows: list[Row] = [(*head, (f"  {count}", "dim"))]
     shown = list(texts)
     while len(shown) > 1 and width_of(_joined(shown, texts)) > width - 2:

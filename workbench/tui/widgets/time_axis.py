@@ -4,7 +4,7 @@ which selects an earlier second."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import Event, EventKind, History, Key
@@ -47,6 +47,21 @@ MARKS: dict[EventKind, tuple[str, str]] = {
     EventKind.THROTTLE: ("!", "bad"),
     EventKind.LINK_BACK: ("c", "goodb"),
     EventKind.LINK_LOST: ("x", "bad"),
+}
+# the word that a mark begins, where there is room for it
+WORDS: dict[EventKind, str] = {
+    EventKind.BENCH_BEGIN: "[bench",
+    EventKind.QUEUEING: "queue",
+    EventKind.SERVER_END: "Ended",
+    EventKind.SERVER_START: "Start",
+    EventKind.SERVER_READY: "Ready",
+    EventKind.PREEMPTION: "preempted",
+    EventKind.SETTING_MADE: "gpu set",
+    EventKind.SETTING_TRIAL: "trial",
+    EventKind.SETTING_REVERTED: "reverted",
+    EventKind.THROTTLE: "!throttled",
+    EventKind.LINK_BACK: "connected",
+    EventKind.LINK_LOST: "x link lost",
 }
 _WEIGHT = {kind: number for number, kind in enumerate(MARKS)}
 # what fills the time between two kinds of events: sign, role
@@ -184,6 +199,7 @@ def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Ro
         elif before is None or _WEIGHT[event.kind] > _WEIGHT[before]:
             cells[column] = MARKS[event.kind]
         drawn[column] = max(before or event.kind, event.kind, key=_WEIGHT.__getitem__)
+    _spell(cells, drawn, window.count if window.cursor is not None else window.count - len(" now"))
     at = window.cursor_column
     if at is not None:
         cells[at] = (G.pointer if cells[at] == _BLANK else cells[at][0], "select")
@@ -196,6 +212,25 @@ def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Ro
         ):
             cells[column:end] = [(c, "dim") for c in text]
     return merged(cells)
+
+
+def _spell(cells: list[Run], drawn: Mapping[int, EventKind], end: int) -> None:
+    """Complete the newest mark of each kind to its word, if the cells up to `end` have room for it:
+    one mark then explains the others."""
+    spelled: set[EventKind] = set()
+    for column in sorted(drawn, reverse=True):
+        kind = drawn[column]
+        word = WORDS.get(kind, "")
+        if kind in spelled or column < 0 or cells[column] != MARKS[kind]:
+            continue
+        after = column + len(word)
+        free = (_BLANK, *(_SPANS[pair] for pair in _SPANS if kind in pair))
+        # the end of a benchmark may follow its word; other marks would be read with it
+        apart = after if kind is EventKind.BENCH_BEGIN else after + 1
+        if word and after < end and all(cell in free for cell in cells[column + 1 : apart]):
+            role = MARKS[kind][1].removesuffix("b")
+            cells[column + 1 : after] = [(letter, role) for letter in word[1:]]
+            spelled.add(kind)
 
 
 def _time(event: Event) -> float:

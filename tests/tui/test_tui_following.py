@@ -51,7 +51,10 @@ def test_reasons_and_advice_are_read_whole_or_name_their_key(drive: Any) -> None
     long = "decoding reaches only 11 % of the limit by the memory bandwidth; " * 3
     held = "withheld, because its mean is between 52.4 and 55.2 ms and " + "so on " * 40
     row = made.bench_row(1, "baseline", 420.0, power_absent=why, ttft_absent=held, requests_ok=8)
-    advice = (Finding(Level.HINT, "limit", long.strip()), Finding(Level.HINT, "last", "the last one"))
+    advice = (
+        Finding(Level.HINT, "limit", long.strip()),
+        Finding(Level.HINT, "last", "the last one"),
+    )
 
     async def scenario(d: Any) -> None:
         d.session.push(results=(replace(row, advice=advice),))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import string
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,6 @@ import pytest
 from support.made_results import experiment, sweep
 from support.real_screen import PROFILE, RealScreen, crashes, on_free_port, real_screen
 from test_tui_sizes import stored
-from textual.pilot import WaitForScreenTimeout
 
 from workbench.model.gpu import Telemetry
 from workbench.session.history.telemetry_watch import TelemetryWatch
@@ -33,6 +32,7 @@ KEYS = (
     *OTHERS,
 )
 COLUMNS, ROWS = (10, 300), (3, 80)
+ANSWER_S = 30.0  # in which the screen answers a key, also on a busy machine
 USUAL = ((80, 24), (120, 40), (200, 60), (53, 24), (60, 15))
 
 
@@ -62,6 +62,21 @@ def size_of(dice: random.Random) -> tuple[int, int]:
     )
 
 
+async def pressed(s: RealScreen, key: str) -> list[Any]:
+    """Press a key. Return the parts of the screen that have not answered after ANSWER_S. The pilot
+    itself also waits for parts that the key has closed, which never answer."""
+    await s.app._press_keys([key])
+    waiting = {s.app, *s.app.screen.walk_children(with_self=True)}
+    for one in tuple(waiting):
+        one.call_later(lambda one=one: waiting.discard(one))
+    deadline = time.monotonic() + ANSWER_S
+    while True:
+        left = [one for one in waiting if one is s.app or one.is_attached]
+        if not left or not s.app.is_running or time.monotonic() > deadline:
+            return left if s.app.is_running else []
+        await asyncio.sleep(0.005)
+
+
 async def walk(s: RealScreen, dice: random.Random, steps: int) -> int:
     """Press random keys at random sizes. Return how many of `steps` are left if a key has ended the
     screen, as the palette can."""
@@ -73,8 +88,8 @@ async def walk(s: RealScreen, dice: random.Random, steps: int) -> int:
             await s.resize(*size)
         key = dice.choice(KEYS)
         done.append(key)
-        with suppress(WaitForScreenTimeout):  # a closed page does not answer the pilot any more
-            await s.press(key)
+        silent = await pressed(s, key)
+        assert not silent, f"after {' '.join(done[-30:])}: no answer of {silent}"
         if not s.app.is_running:
             return steps - step - 1
         text, (columns, rows) = s.text, s.app.size

@@ -10,10 +10,16 @@ from support.real_screen import RealScreen, shown
 from workbench.store.config import ConfigStore
 from workbench.store.config_schema import THEMES
 from workbench.tui import theme
-from workbench.tui.theme import GRAPH_ROLES, PALETTES, TEXT_ROLES, colour_of
+from workbench.tui.theme import GRAPH_ROLES, HIGH, LEVELLED, LOW, PALETTES, TEXT_ROLES, colour_of
 
 ROUNDED = [False, True]
-GRAPHS = sorted({*GRAPH_ROLES, *(role for palette in PALETTES.values() for role in palette.graphs)})
+GRAPHS = sorted(
+    {
+        *GRAPH_ROLES,
+        *(role for palette in PALETTES.values() for role in palette.graphs),
+        *(role + level for role in LEVELLED for level in (LOW, HIGH)),
+    }
+)
 
 
 def luminance(colour: str, rounded: bool) -> float:

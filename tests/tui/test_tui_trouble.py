@@ -31,6 +31,7 @@ from workbench.tui.pages.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import all_runs, runs_counted
 from workbench.tui.widgets.plot import Point, curve
+from workbench.tui.widgets.progress import bench_work
 
 
 def said(rows: Any) -> str:
@@ -238,6 +239,17 @@ def test_how_far_a_load_is() -> None:
     assert progress_text(counted) == "measuring 7/64"
     assert progress_text(replace(timed, busy=("verifying GPU settings",))) == "4s"
     assert progress_text(replace(timed, bench=replace(timed.bench, running=False))) == ""
+
+
+def test_the_time_left_of_a_benchmark_waits_for_the_first_requests() -> None:
+    """With the first of 8 equal requests done, the estimate was twice what was left."""
+    spec = BenchSpec("http://127.0.0.1:8000", "m", requests=64)
+    first = BenchProgress(1, 0, 64, 7, 128, 210.0, 4.2)
+    state = FakeSession().state
+    begun = replace(state, bench=BenchState(running=True, spec=spec, progress=first))
+    assert bench_work(begun).left == ""
+    going = replace(begun.bench, progress=replace(first, done=16, in_flight=8))
+    assert bench_work(replace(begun, bench=going)).left.startswith("about ")
 
 
 def test_runs_to_come_are_counted() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
+INITIALS = 500.0  # the score of initials: words have more, scattered letters less
 
 
 def score(query: str, text: str) -> float | None:
@@ -25,7 +26,7 @@ def score(query: str, text: str) -> float | None:
         return 1000.0 + 50 * starts - text.index(words[0]) - len(text) / 100
     letters = query.replace(" ", "")
     if letters == "".join(part[0] for part in parts):
-        return 500.0
+        return INITIALS
     spans = [_span(letters, text, start) for start in range(len(text)) if text[start] == letters[0]]
     return max((value for value in spans if value is not None), default=None)
 
@@ -44,7 +45,10 @@ def _span(letters: str, text: str, start: int) -> float | None:
 
 def best(query: str, items: Sequence[T], text_of: Callable[[T], str]) -> list[T]:
     """Return the items whose text, as `text_of` returns it, matches the query; the best match comes
-    first. An empty query returns all items in their order."""
+    first. If some contain every word of the query, those that have only its letters are left out.
+    An empty query returns all items in their order."""
     scored = [(score(query, text_of(item)), item) for item in items]
     kept = [(value, item) for value, item in scored if value is not None]
+    if any(value > INITIALS for value, _ in kept):
+        kept = [(value, item) for value, item in kept if value >= INITIALS]
     return [item for _, item in sorted(kept, key=lambda pair: -pair[0])]

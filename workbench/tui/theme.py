@@ -38,6 +38,9 @@ class Palette:
     select: tuple[str, str]  # text and ground of the cursor
     lit: str  # ground of the cursor of the time axis
     graphs: Mapping[str, str]
+    # of graphs over time: the lower third of the scale, and the upper one
+    low: Mapping[str, str]
+    high: Mapping[str, str]
     dark: bool = True
 
 
@@ -50,6 +53,8 @@ _DARK_GRAPHS = {
     "mem": "#87af87",
     "pcie": "#87afaf",
 }
+_DARK_LOW = {"util": "#0087af", "power": "#875faf", "sm": "#00875f", "spark": "#0087af"}
+_DARK_HIGH = {"util": "#87d7ff", "power": "#d7afff", "sm": "#87d7af", "spark": "#87d7ff"}
 _DARK_GROUNDS = {"ground": "#121212", "bar": "#262626", "box": "#1c1c1c"}
 PALETTES: Mapping[str, Palette] = {
     "dark": Palette(
@@ -67,6 +72,8 @@ PALETTES: Mapping[str, Palette] = {
         select=("#121212", "#d7d7d7"),
         lit="#5f5f5f",
         graphs=_DARK_GRAPHS,
+        low=_DARK_LOW,
+        high=_DARK_HIGH,
     ),
     "light": Palette(
         {"ground": "#ffffff", "bar": "#f0f0f0", "box": "#ffffff"},
@@ -91,6 +98,8 @@ PALETTES: Mapping[str, Palette] = {
             "mem": "#5f8700",
             "pcie": "#5f5f87",
         },
+        low={"util": "#5f87d7", "power": "#8787af", "sm": "#5f875f", "spark": "#5f87af"},
+        high={"util": "#000087", "power": "#5f0087", "sm": "#005f00", "spark": "#00005f"},
         dark=False,
     ),
     "high-contrast": Palette(
@@ -116,6 +125,8 @@ PALETTES: Mapping[str, Palette] = {
             "mem": "#afffaf",
             "pcie": "#afffff",
         },
+        low={"util": "#5fafd7", "power": "#af87d7", "sm": "#5fd787", "spark": "#5fafd7"},
+        high={"util": "#afffff", "power": "#ffd7ff", "sm": "#afffd7", "spark": "#afffff"},
     ),
     # Only colours that a terminal of 256 colours has: it does not replace them by others.
     "256": Palette(
@@ -133,6 +144,8 @@ PALETTES: Mapping[str, Palette] = {
         select=("#121212", "#d7d7d7"),
         lit="#5f5f5f",
         graphs=_DARK_GRAPHS,
+        low=_DARK_LOW,
+        high=_DARK_HIGH,
     ),
 }
 DEFAULT = "dark"
@@ -156,6 +169,8 @@ TEXT_ROLES: Mapping[str, tuple[str, bool]] = {
     "limited": ("warn", False),
 }
 GRAPH_ROLES: Mapping[str, str] = {"spark": "good", "faint": "faint", "fan": "dim", "band": "band"}
+LOW, HIGH = " low", " high"  # behind the role of a graph whose brightness shows the level
+LEVELLED = frozenset(_DARK_LOW)
 ON_BAND = " on band"  # the lowest of several GPUs in front of the highest
 
 
@@ -181,6 +196,9 @@ def colour_of(role: str, palette: Palette) -> tuple[str, bool]:
     if role in TEXT_ROLES:
         name, bold = TEXT_ROLES[role]
         return str(getattr(palette, name)), bold
+    for level, colours in ((LOW, palette.low), (HIGH, palette.high)):
+        if role.endswith(level):
+            return colours[role.removesuffix(level)], False
     return palette.graphs.get(role) or str(getattr(palette, GRAPH_ROLES[role])), False
 
 

@@ -55,13 +55,14 @@ from workbench.tui.widgets.strip_layout import (
     row_columns,
 )
 from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, events_in, label_row
+from workbench.tui.widgets.unlike_gpus import UnlikeGpus
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
 HEADED = (VRAM, TEMPERATURE)  # the values that come first in the header
 METER_CELLS = 8
-_arranged = lru_cache(maxsize=8)(arrange)  # asked with each reading
+_arrange = lru_cache(maxsize=8)(arrange)  # asked with each reading
 FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes on without values
 
 
@@ -98,12 +99,14 @@ class GpuStrip(Painted):
         self.history = history
         self.heads = KeptHeads(history)
         self.engine = EngineRows(history)
+        self.unlike = UnlikeGpus(history)
         self.view = TimeView()
         # the user's choice of a row per GPU; None: as there is room
         self.unfolded: bool | None = None
         self.state: SessionState | None = None
         self.stale: float | None = None
         self.arranged: StripLayout | None = None
+        self._differing = ""  # GPUs that have no room for graphs of their own, although they differ
         self._engine_rows = 0
         self._read_s = 0.0  # Unix time of the newest reading
         self._read_t_s = -1.0
@@ -152,20 +155,45 @@ class GpuStrip(Painted):
             self._engine_rows = self._engine_height(row_columns(width), height)
             return self._elsewhere + len(self._nothing(telemetry, width)) + self._engine_rows
         before = self.arranged
-        self.arranged = _arranged(
-            tuple(self._groups()),
-            width,
-            most_rows(height),
-            unfolded=True if self.unfolded is None and _unlike(telemetry) else self.unfolded,
-            header=bool(self._lasting_conditions()),
-            named=self._named(telemetry),
-            labels=self._labelled(width),
-        )
+        self.arranged = self._arranged(telemetry, width, height)
         self.view.per_cell = 2 if self.arranged.stacked and G.braille else 1
         if before is not None and before != self.arranged:
             self.call_later(self.repaint)  # also if the height stays the same
         self._engine_rows = self._engine_height(self.arranged.columns, height)
         return self._elsewhere + self.arranged.rows + self._engine_rows + self.back
+
+    def _arranged(self, telemetry: Telemetry, width: int, height: int) -> StripLayout:
+        """Return the layout of the GPUs. Equal GPUs that work differently are apart, if all of
+        them then still have graphs over the whole width. If not, the header names them."""
+        groups, named = self._groups(), self._named(telemetry)
+        lacking = self.unfolded is None and _unlike(telemetry)
+
+        def arranged(chosen: Sequence[Group]) -> StripLayout:
+            return _arrange(
+                tuple(chosen),
+                width,
+                most_rows(height),
+                unfolded=True if lacking else self.unfolded,
+                header=bool(self._lasting_conditions()),
+                named=named,
+                labels=self._labelled(width),
+            )
+
+        self._differing = ""
+        if self.unfolded is None and not lacking and not named:
+            parts = [
+                part
+                for group in groups
+                for part in self.unlike.parts(group, telemetry.info(group[0]), self.now_s)
+            ]
+            if len(parts) > len(groups):
+                apart = arranged(parts)
+                if apart.stacked:
+                    return apart
+                first = {group[0] for group in groups}
+                others = sorted(i for part in parts if part[0] not in first for i in part)
+                self._differing = f"{gpus_text(others)} differ{'s' if len(others) == 1 else ''}"
+        return arranged(groups)
 
     def _labelled(self, width: int) -> bool:
         """Return whether something happened in the time that the graphs may show that has a label
@@ -348,6 +376,9 @@ class GpuStrip(Painted):
                 count = f"{len(group)} x "
             left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
+        if self._differing:
+            told = ((f"{self._differing} ", "warn"), ("F", "key"), (" unfolds", "dim"))
+            signs = (*told, ("   ", "text"), *signs) if signs else told
         hints: tuple[Run, ...] = (
             ("[", "key"),
             (" earlier   ", "dim"),
@@ -356,7 +387,8 @@ class GpuStrip(Painted):
         )
         if any(len(group) > 1 for group in layout.groups):
             hints = (*hints, ("   F", "key"), (" unfolds", "dim"))
-        if len(layout.groups) == 1:
+        folded = len(self._groups()) == 1 and any(len(group) > 1 for group in layout.groups)
+        if folded or len(layout.groups) == 1:
             samples = [s for s in telemetry.gpus if s.live]
             for figures in self._figures(samples, telemetry.info(layout.groups[0][0])):
                 if row_width((*left, *figures, *signs)) + 2 > width:
@@ -489,6 +521,8 @@ class GpuStrip(Painted):
                 ),
             )
         if len(samples) > 1:
+            listed = gpus_text(s.index for s in samples)
+            name = listed if len(listed) < width else name
             return ((name, role), (card_title(info).split(" ")[0], "dim"))
         temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
         if sum(layout.heights) == 1:

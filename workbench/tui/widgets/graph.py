@@ -14,6 +14,7 @@ from functools import lru_cache
 from workbench.model.lazy_dataclass import dataclass
 from workbench.tui.cells import Row, Run, merged, pad, width_of
 from workbench.tui.glyphs import G
+from workbench.tui.theme import HIGH, LEVELLED, LOW
 
 EIGHTHS = 8  # heights of a block character
 AT_LIMIT = 0.98  # of the limit: a value this high is drawn as limited in a graph of one row
@@ -178,14 +179,37 @@ def _drawn_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]
         marks = [_dot_rows(line, graph, height) for line in graph.lines]
     rows = []
     for row in range(height - 1, -1, -1):
+        role = _level_role(graph.role, (row + 0.5) / height) if height > 1 else graph.role
         text = "".join(_pattern(a - DOTS * row, b - DOTS * row) for a, b in pairs)
-        drawn = _with_lines(text, held, marks, row, graph.role) if graph.lines else None
+        drawn: Row = ((text, role),)
+        if graph.lines:
+            drawn = _with_lines(text, held, marks, row, role)
         if low is not None:
-            drawn = _with_band(drawn or ((text, graph.role),), low, row, graph.role)
-        rows.append(_highlighted(drawn or ((text, graph.role),), cursor))
+            drawn = _with_band(drawn, low, row, role)
+        if height == 1:
+            drawn = _levelled(drawn, pairs, role)
+        rows.append(_highlighted(drawn, cursor))
     if graph.head:
         return [merged((*head, *row)) for head, row in zip(graph.head, rows, strict=True)]
     return rows
+
+
+def _level_role(role: str, share: float) -> str:
+    """Return the role of a graph for the part of its scale at `share`: the higher, the brighter."""
+    if role not in LEVELLED or 1 / 3 <= share <= 2 / 3:
+        return role
+    return role + (LOW if share < 1 / 3 else HIGH)
+
+
+def _levelled(drawn: Row, pairs: Sequence[tuple[int, int]], role: str) -> Row:
+    """Return a graph of one row whose cells show by their brightness how high their values are."""
+    if role not in LEVELLED:
+        return drawn
+    roles = [_level_role(role, max(0, height - 0.5) / DOTS) for height in range(DOTS + 1)]
+    return merged(
+        (char, roles[max(pair)] if its == role else its)
+        for (char, its), pair in zip(_characters(drawn), pairs, strict=True)
+    )
 
 
 def first_cells(row: Row, count: int) -> Row:

@@ -96,8 +96,9 @@ def bench_work(state: SessionState) -> Work:
     left_s = share = None
     if p.phase == "measuring" and seconds:
         left_s, share = max(0.0, seconds - p.elapsed_s), p.elapsed_s / seconds
-    elif p.phase == "measuring" and p.done:
-        # The requests in flight are half done on average, which matters for the first ones.
+    elif p.phase == "measuring" and p.done >= max(1, p.in_flight):
+        # The requests in flight are half done on average. Before the first of them have ended, that
+        # is a guess that may be wrong by a multiple.
         worked = p.done + p.in_flight / 2
         left_s, share = p.elapsed_s / worked * max(0, p.total - worked), p.done / max(1, p.total)
     return Work("benchmark", how_far, left_text(left_s), share, "K", "cancels")

@@ -108,7 +108,7 @@ def test_a_limit_is_a_step_at_its_true_value_in_a_graph_of_dots() -> None:
 
 def test_the_rows_above_the_lowest_gpu_are_faint_in_a_graph_of_dots() -> None:
     graph = Graph("util", "", [90.0] * 2, 100.0, low=[40.0] * 2, role="util", per_cell=2)
-    assert [row[0][1] for row in draw(graph, 3)] == ["band", "util", "util"]
+    assert [row[0][1] for row in draw(graph, 3)] == ["band", "util", "util low"]
 
 
 def test_a_gap_is_blank_and_zero_is_not() -> None:
@@ -150,7 +150,7 @@ def test_the_axis_has_times_and_marks() -> None:
         event(-3.5, EventKind.SETTING_REVERTED),
     ]
     row = axis(window(), marks)
-    assert text(row) == "S···R    [====!==]     g r now" and row_width(row) == 30
+    assert text(row) == "S···R    [run=!==] set g r now" and row_width(row) == 30
     assert text(axis(window(), [])) == "         -20s      -10s    now"
 
 
@@ -170,7 +170,17 @@ def test_the_newest_mark_of_each_kind_is_a_word_where_there_is_room() -> None:
     row = axis(window(70), marks)
     said = text(row)
     assert " g  " in said and "ES····Ready [bench=]  q   " in said and row_width(row) == 70, said
-    assert "queue gpu set" in said and said.endswith("-10s r  now"), said
+    assert "queue gpu reverted r" in said and said.endswith(" r  now"), said
+    close = [
+        event(-27, EventKind.SERVER_START),
+        event(-24, EventKind.SERVER_READY),
+        event(-22, EventKind.BENCH_BEGIN),
+        event(-17, EventKind.BENCH_END),
+        event(-8, EventKind.SETTING_MADE),
+        event(-6, EventKind.BENCH_BEGIN),
+        event(-2, EventKind.BENCH_END),
+    ]
+    assert text(axis(window(), close)) == "  S··R [run=]    set g [===]  "
     # what is read at once is not run together: a mark behind the word needs a blank between
     beside = [event(-20, EventKind.SERVER_READY), event(-15, EventKind.QUEUEING)]
     assert "R    queue" in text(axis(window(), beside))

@@ -10,7 +10,14 @@ import pytest
 from workbench.server.log_lines import LogRing
 from workbench.session.servers.run_log import RunLog
 from workbench.tui.panes.log import LogPane
-from workbench.tui.panes.log_lines import OWN, condensed, is_access, is_own_poll, kind_of
+from workbench.tui.panes.log_lines import (
+    OWN,
+    condensed,
+    is_access,
+    is_own_poll,
+    kind_of,
+    short_line,
+)
 
 ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
 
@@ -34,6 +41,31 @@ ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
 )
 def test_a_line_keeps_its_rank_its_time_its_level_and_its_message(line: str, short: str) -> None:
     assert condensed(line) == short
+
+
+VLLM_SPEED = (
+    "(APIServer pid=2898) INFO 11-23 12:03:07 [loggers.py:335] Engine 001: Avg prompt throughput: "
+    "62.4 tokens/s, Avg generation throughput: 1512.3 tokens/s, Running: 8 reqs, Waiting: 3 reqs, "
+    "GPU KV cache usage: 1.2%, Prefix cache hit rate: 0.0%"
+)
+SGLANG_SPEED = (
+    "[2026-11-21 12:03:07 DP1 TP0] Decode batch, #running-req: 8, #token: 1234, token usage: 0.02, "
+    "cuda graph: True, gen throughput (token/s): 512.34, #queue-req: 5, "
+)
+
+
+def test_the_speed_of_an_engine_is_in_columns_at_every_width() -> None:
+    assert short_line(VLLM_SPEED, 190) == (
+        "12:03:07 e1 prompt/s     62  gen/s   1512  running   8  waiting   3  KV  1.2%"
+    )
+    assert short_line(VLLM_SPEED, 60) == "12:03:07 e1 p/s 62 g/s 1512 run 8 wait 3 KV 1.2%"
+    assert short_line(VLLM_SPEED, 36) == "12:03:07 e1 g/s 1512 r 8+3 KV 1.2%"
+    for width in (32, 10):  # the pane cuts it
+        assert short_line(VLLM_SPEED, width) == "12:03:07 e1 1512/s r 8+3 KV 1%"
+    assert "gen/s    512  running   8  waiting   5  KV  2.0%" in short_line(SGLANG_SPEED, 120)
+    # without a KV cache usage it is not 0
+    assert short_line(VLLM_SPEED.partition(", GPU")[0], 190).endswith("KV   n/a")
+    assert short_line(ACCESS, 190) == condensed(ACCESS)
 
 
 def test_requests_of_a_rank_are_requests() -> None:

@@ -19,11 +19,10 @@ from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.log_lines import (
     OWN,
-    ROOM_FOR_ALL,
-    condensed,
     is_access,
     is_own_poll,
     kind_of,
+    short_line,
 )
 
 if TYPE_CHECKING:
@@ -266,8 +265,8 @@ class LogPane(Pane):
         elif at >= 0:  # the searched text must be visible, also at the end of a long line
             start = max(0, at - width // 3) if at + len(self.search) > width else 0
             text = G.more + text[start + 1 :] if start else text
-        elif width < ROOM_FOR_ALL:
-            text = condensed(text)
+        else:
+            text = short_line(text, width)
         return ((cut(text, width).ljust(width) if hit else cut(text, width), role),)
 
     def _failure(self, width: int, height: int) -> list[Row]:

@@ -1,7 +1,8 @@
-"""Short log lines for a narrow pane: the time, the level if it is above INFO, and the message.
+"""Short log lines: the time, the level if it is above INFO, and the message.
 
-Engines put 40 to 60 cells of process, date, level and source in front of each line. A wide pane, a
-log that is scrolled to the right, and the hit of a search show the whole line.
+Engines put 40 to 60 cells of process, date, level and source in front of each line. The lines with
+which an engine reports its speed become columns. A log that is scrolled to the right, and the hit of
+a search, show the whole line.
 """
 
 from __future__ import annotations
@@ -9,7 +10,16 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-ROOM_FOR_ALL = 110  # cells from which lines are shown whole
+# the lines in which engines report their speed, every ten seconds and every so many tokens
+_VLLM_SPEED = re.compile(
+    r"Engine 0*(?P<engine>\d+): Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, "
+    r"Avg generation throughput: (?P<gen>[\d.]+) tokens/s, Running: (?P<running>\d+) reqs?, "
+    r"Waiting: (?P<waiting>\d+) reqs?(?:.{0,200}?KV cache usage: (?P<kv>[\d.]+)%)?"
+)
+_SGLANG_SPEED = re.compile(
+    r"Decode batch.{0,20}?#running-req: (?P<running>\d+), .{0,120}?token usage: (?P<used>[\d.]+), "
+    r".{0,200}?gen throughput \(token/s\): (?P<gen>[\d.]+), #queue-req: (?P<waiting>\d+)"
+)
 # each line of a server on several hosts begins with its rank
 _RANK = re.compile(r"\[(rank|ray) (\d+)\] ")
 _WHO = r"(?:\((?P<who>\w+)[^)]*\) )?"
@@ -64,6 +74,37 @@ def condensed(text: str) -> str:
             f"{_without_source(text[rank.end() :])}"
         )
     return _without_source(text)
+
+
+@lru_cache(_KEPT_KINDS)
+def short_line(text: str, width: int) -> str:
+    """Return a log line without its source. A line in which the engine reports its speed has
+    columns, in the longest form that fits into `width` cells: tokens per second of prompts and of
+    answers, running and waiting requests, and the share of the KV cache that is used."""
+    line = condensed(text)
+    found = _VLLM_SPEED.search(line) or _SGLANG_SPEED.search(line)
+    if found is None:
+        return line
+    values = found.groupdict()
+    lead = line[: found.start()]
+    if values.get("engine") is not None:
+        lead += f"e{values['engine']} "
+    used = values.get("kv")
+    if values.get("used") is not None:
+        used = f"{100 * float(values['used']):.1f}"
+    kv = f"{used}%" if used is not None else "n/a"
+    rounded = f"{float(used):.0f}%" if used is not None else "n/a"
+    gen, run, wait = f"{float(values['gen']):.0f}", values["running"], values["waiting"]
+    prompt = values.get("prompt")
+    asked = f"prompt/s {float(prompt):>6.0f}  " if prompt is not None else ""
+    brief = f"p/s {float(prompt):.0f} " if prompt is not None else ""
+    forms = (
+        f"{lead}{asked}gen/s {gen:>6}  running {run:>3}  waiting {wait:>3}  KV {kv:>5}",
+        f"{lead}{brief}g/s {gen} run {run} wait {wait} KV {kv}",
+        f"{lead}g/s {gen} r {run}+{wait} KV {kv}",
+        f"{lead}{gen}/s r {run}+{wait} KV {rounded}",
+    )
+    return next((form for form in forms if len(form) <= width), forms[-1])
 
 
 def _without_source(text: str) -> str:

@@ -376,9 +376,9 @@ class GpuStrip(Painted):
                 count = f"{len(group)} x "
             left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
+        told: Row = ()
         if self._differing:
-            told = ((f"{self._differing} ", "warn"), ("F", "key"), (" unfolds", "dim"))
-            signs = (*told, ("   ", "text"), *signs) if signs else told
+            told = ((f"{self._differing} ", "warn"), ("F", "key"), (" unfolds  ", "dim"))
         hints: tuple[Run, ...] = (
             ("[", "key"),
             (" earlier   ", "dim"),
@@ -390,11 +390,15 @@ class GpuStrip(Painted):
         folded = len(self._groups()) == 1 and any(len(group) > 1 for group in layout.groups)
         if folded or len(layout.groups) == 1:
             samples = [s for s in telemetry.gpus if s.live]
-            for figures in self._figures(samples, telemetry.info(layout.groups[0][0])):
-                if row_width((*left, *figures, *signs)) + 2 > width:
+            info = telemetry.info(layout.groups[0][0])
+            for number, figures in enumerate(self._figures(samples, info)):
+                kept = (*told, *signs) if number else signs  # the memory comes before them
+                if row_width((*left, *figures, *kept)) + 2 > width:
                     break
                 left += [*figures, ("  ", "text")]
-        if not signs and row_width((*left, *hints)) <= width:
+        if told:
+            signs = (*told, *signs) if row_width((*left, *told, *signs)) <= width else signs
+        elif not signs and row_width((*left, *hints)) <= width:
             signs = hints
         return spread(tuple(left), signs, width)
 

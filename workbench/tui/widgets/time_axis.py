@@ -48,20 +48,27 @@ MARKS: dict[EventKind, tuple[str, str]] = {
     EventKind.LINK_BACK: ("c", "goodb"),
     EventKind.LINK_LOST: ("x", "bad"),
 }
-# the word that a mark begins, where there is room for it
-WORDS: dict[EventKind, str] = {
-    EventKind.BENCH_BEGIN: "[bench",
-    EventKind.QUEUEING: "queue",
-    EventKind.SERVER_END: "Ended",
-    EventKind.SERVER_START: "Start",
-    EventKind.SERVER_READY: "Ready",
-    EventKind.PREEMPTION: "preempted",
-    EventKind.SETTING_MADE: "gpu set",
-    EventKind.SETTING_TRIAL: "trial",
+# the words that a mark begins, the longest first
+WORDS: dict[EventKind, tuple[str, ...]] = {
+    EventKind.BENCH_BEGIN: ("[bench", "[run"),
+    EventKind.QUEUEING: ("queue",),
+    EventKind.SERVER_END: ("Ended", "End"),
+    EventKind.SERVER_START: ("Start",),
+    EventKind.SERVER_READY: ("Ready",),
+    EventKind.PREEMPTION: ("preempted",),
+    EventKind.SETTING_MADE: ("gpu set", "gpu"),
+    EventKind.SETTING_TRIAL: ("trial",),
+    EventKind.SETTING_REVERTED: ("reverted",),
+    EventKind.THROTTLE: ("!throttled",),
+    EventKind.LINK_BACK: ("connected",),
+    EventKind.LINK_LOST: ("x link lost",),
+}
+# the words in front of a mark, for less room
+BEFORE: dict[EventKind, str] = {
+    EventKind.SERVER_START: "start",
+    EventKind.SETTING_MADE: "set",
     EventKind.SETTING_REVERTED: "reverted",
-    EventKind.THROTTLE: "!throttled",
-    EventKind.LINK_BACK: "connected",
-    EventKind.LINK_LOST: "x link lost",
+    EventKind.QUEUEING: "queue",
 }
 _WEIGHT = {kind: number for number, kind in enumerate(MARKS)}
 # what fills the time between two kinds of events: sign, role
@@ -215,22 +222,39 @@ def axis(window: Window, events: Sequence[Event], measuring: bool = False) -> Ro
 
 
 def _spell(cells: list[Run], drawn: Mapping[int, EventKind], end: int) -> None:
-    """Complete the newest mark of each kind to its word, if the cells up to `end` have room for it:
-    one mark then explains the others."""
+    """Explain the newest mark of each kind with a word, if the cells up to `end` have room for it:
+    one mark then explains the others. The mark begins the word, or the word is in front of it."""
     spelled: set[EventKind] = set()
     for column in sorted(drawn, reverse=True):
         kind = drawn[column]
-        word = WORDS.get(kind, "")
         if kind in spelled or column < 0 or cells[column] != MARKS[kind]:
             continue
+        if _completed(cells, column, kind, end) or _preceded(cells, column, kind):
+            spelled.add(kind)
+
+
+def _completed(cells: list[Run], column: int, kind: EventKind, end: int) -> bool:
+    """Complete a mark to a word, and return whether there was room. The end of a benchmark may
+    follow its word; another mark behind a word would be read with it."""
+    free = (_BLANK, *(_SPANS[pair] for pair in _SPANS if kind in pair))
+    for word in WORDS.get(kind, ()):
         after = column + len(word)
-        free = (_BLANK, *(_SPANS[pair] for pair in _SPANS if kind in pair))
-        # the end of a benchmark may follow its word; other marks would be read with it
         apart = after if kind is EventKind.BENCH_BEGIN else after + 1
-        if word and after < end and all(cell in free for cell in cells[column + 1 : apart]):
+        if after < end and all(cell in free for cell in cells[column + 1 : apart]):
             role = MARKS[kind][1].removesuffix("b")
             cells[column + 1 : after] = [(letter, role) for letter in word[1:]]
-            spelled.add(kind)
+            return True
+    return False
+
+
+def _preceded(cells: list[Run], column: int, kind: EventKind) -> bool:
+    """Put a word in front of a mark, and return whether there was room."""
+    word = BEFORE.get(kind, "")
+    first = column - len(word) - 1
+    if not word or first < 1 or any(cell != _BLANK for cell in cells[first - 1 : column]):
+        return False
+    cells[first : column - 1] = [(letter, "dim") for letter in word]
+    return True
 
 
 def _time(event: Event) -> float:

@@ -21,7 +21,7 @@ BLOCK_TOKENS = 16  # of a number, as in vLLM's own prefix cache
 MOST_PIECES = 1 << 20  # that are remembered: about 140 MB
 _PIECE = 64  # characters of a prompt that have one hash
 _DIGEST = 8
-_MOST_TOKENS = 1_500_000  # of a prompt: its row must fit into a line
+_MOST_TOKENS = 1_500_000  # of a prompt or an answer: a row must fit into a line
 _FIRST_BITS = 40  # of the number of a piece's first block, below its place
 _FIRST = (1 << _FIRST_BITS) - 1
 
@@ -105,8 +105,8 @@ class CapturedTraffic:
             answer_tokens = tokens_of(characters) if characters else 0
         if not answer_tokens:
             raise Left("ended before the first token")
-        if prompt_tokens > _MOST_TOKENS:
-            raise Left("with a prompt that is too long for a trace")
+        if max(prompt_tokens, answer_tokens) > _MOST_TOKENS:
+            raise Left("that is too long for a trace")
         if usage.prompt:
             self._characters += len(text)
             self._tokens += usage.prompt

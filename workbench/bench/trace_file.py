@@ -334,7 +334,8 @@ def _plain_seconds(text: str) -> float:
 def _time(value: Any, name: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"the {name} is {value!r:.40}, which is no number")
-    if not math.isfinite(value) or value > _MOST_TIME:
+    # compared first: a whole number can be too large for `isfinite`
+    if abs(value) > _MOST_TIME or not math.isfinite(value):
         raise ValueError(f"the {name} {value!r:.40} is too large")
     if value < 0:
         raise ValueError(f"the {name} {value!r:.40} is negative")

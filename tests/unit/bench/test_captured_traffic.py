@@ -156,6 +156,12 @@ def test_an_answer_without_a_token_has_no_row() -> None:
             Clock().row(MESSAGES, answer)
 
 
+def test_a_length_that_no_trace_may_have_has_no_row() -> None:
+    for answer in (usage(2_000_000, 1), usage(1, 10**400)):
+        with pytest.raises(Left, match="that is too long for a trace"):
+            Clock().row(MESSAGES, answer)
+
+
 def test_pictures_count_as_themselves_and_not_by_their_characters() -> None:
     clock = Clock()
     rows = [

@@ -189,6 +189,10 @@ def row(**fields: Any) -> str:
         (row(timestamp=-1), ":1: the timestamp -1 is negative"),
         (row(timestamp="soon"), "the timestamp is 'soon', which is no number"),
         (row(timestamp=1e300), "the timestamp 1e+300 is too large"),
+        (
+            row(timestamp=10**400),
+            "the timestamp 1000000000000000000000000000000000000000 is too large",
+        ),
         ('{"timestamp": NaN, "input_length": 1, "output_length": 1}', "is too large"),
         (row(input_length=-5), "the input_length -5 is negative"),
         (row(input_length=10**9), "is larger than 2,000,000"),

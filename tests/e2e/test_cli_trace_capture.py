@@ -103,7 +103,8 @@ def test_what_was_captured_is_replayed(cli: Cli, run: str, tmp_path: Path) -> No
     thread.join()
     assert ran.code == 0, ran
     assert "6 requests in" in ran.out and "1 conversation, 5 turns" in ran.out
-    assert "SIMULATED" in ran.out and f"workbench bench {run} --trace {path}" in ran.out
+    replay = f"workbench --simulate {PRO[1]} bench {run} --trace {path}"
+    assert "SIMULATED" in ran.out and replay in ran.out
     assert "planted" not in path.read_text()
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert [row["output_length"] for row in rows] == [6] * 6

@@ -48,7 +48,6 @@ def main(path: Path) -> int:
                 file.write(line.encode())
             _tell(totals.document())
     _sort(path)
-    _tell({**totals.document(), "sorted": True})
     return 0
 
 

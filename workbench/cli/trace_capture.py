@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import time
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
@@ -146,14 +147,29 @@ def _report(
             next_step="send requests for chat or completions to the port while the capture runs",
         )
     document = {"written": str(path), "run": run_id, "simulated": simulated, **totals}
-    target = run_id or f"--url {arguments.url}"
-    return emit_or_say(arguments.json, document, _lines(path, target, totals, simulated=simulated))
+    lines = [*_lines(path, totals, simulated=simulated), *_next_lines(arguments, run_id, path)]
+    return emit_or_say(arguments.json, document, lines)
 
 
-def _lines(path: Path, target: str, totals: dict[str, Any], *, simulated: bool) -> Iterator[str]:
-    minutes = totals["seconds"] / 60
+def _next_lines(arguments: argparse.Namespace, run_id: str | None, path: Path) -> Iterator[str]:
+    """Yield the commands that replay the file."""
+    words = ["workbench"]
+    for name in ("host", "cluster", "container", "simulate"):
+        given = getattr(arguments, name)
+        words += [f"--{name}", given] if given else []
+    target = [run_id] if run_id else ["--url", arguments.url]
+    trace = ["--trace", str(path)]
+    yield f"next: `{shlex.join([*words, 'bench', *target, *trace])}` replays it"
+    if run_id:
+        compared = shlex.join([*words, "experiment", run_id, *trace])
+        yield f"      `{compared} --b FLAG=VALUE` compares a change on it"
+
+
+def _lines(path: Path, totals: dict[str, Any], *, simulated: bool) -> Iterator[str]:
+    seconds = totals["seconds"]
+    took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.1f} minutes"
     mark = "  SIMULATED" if simulated else ""
-    yield f"{path}: {count_of(totals['requests'], 'request')} in {minutes:,.1f} minutes{mark}"
+    yield f"{path}: {count_of(totals['requests'], 'request')} in {took}{mark}"
     yield (
         f"  {totals['prompt_tokens']:,} prompt tokens, {totals['answer_tokens']:,} answer tokens; "
         f"{count_of(totals['conversations'], 'conversation')}, {count_of(totals['turns'], 'turn')} "
@@ -174,10 +190,6 @@ def _lines(path: Path, target: str, totals: dict[str, Any], *, simulated: bool) 
         yield f"  {count_of(totals['cut'], 'answer')} cut by the client or the server"
     yield from (f"  {line}" for line in _left_lines(totals))
     yield "  the file contains no text and no hash of a text"
-    options = f"{target} --trace {path}"
-    yield f"next: `workbench bench {options}` replays it"
-    if "--url" not in target:
-        yield f"      `workbench experiment {options} --b FLAG=VALUE` compares a change on it"
 
 
 def _left_lines(totals: dict[str, Any]) -> Iterator[str]:

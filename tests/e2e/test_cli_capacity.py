@@ -87,7 +87,14 @@ WRONG = [
     ((), "the search for users needs limits"),
     (("--slo", "ttft<=500@100%"), "no number of requests can show"),
     (("--slo", "ttft<=500"), "does not say for how many requests"),
-    ((*SLO, "--rate", "3"), "--rate"),
+    ((*SLO, "--from", "2.5"), "2.5 users are not possible"),
+    ((*SLO, "--from", "nan"), "invalid level value: 'nan'"),
+    ((*SLO, "--horizon", "5"), "--horizon is the time over which a rate counts"),
+    ((*SLO, "--rate", "--horizon", "nan"), "a horizon of nan minutes is not possible"),
+    ((*SLO, "--rate", "--from", "2", "--horizon", "1"), "are 120 requests, and fewer than 1,000"),
+    ((*SLO, "--rate", "--most", "1"), "are 600 requests, and fewer than 1,000"),
+    ((*SLO, "--rate", "--requests", "50"), "--requests cannot be given"),
+    (("--rate",), "the search for a rate needs limits"),
     ((*SLO, "--from", "9", "--most", "3"), "a search from 9 to 3 users is not possible"),
     ((*SLO, "--max-minutes", "nan"), "a time limit of nan minutes is not possible"),
     ((*SLO, "--max-minutes", "-1"), "a time limit of -1 minutes is not possible"),
@@ -190,3 +197,27 @@ def test_a_server_that_is_stopped_leaves_a_search_that_can_be_resumed(cli: Cli) 
     assert process.returncode == 1 and b"workbench capacity resume 1" in out
     assert record()["state"] in ("failed", "stopped") and record()["error"]
     assert record()["points"][0]["slo_verdict"] == "holds"
+
+
+@pytest.mark.long
+def test_a_rate_is_searched_stopped_and_resumed(cli: Cli) -> None:
+    """The measured rates are kept over a time limit, and over a kill in the middle of a run."""
+    run = started(cli)
+    horizon = ("--rate", "--horizon", "0.1", "--from", "170", "--most", "180")
+    argv = ("capacity", run, *SLO, *SHORT, *horizon)
+    stopped = cli(*PRO, *argv, "--max-minutes", "0.09", "--json")
+    assert stopped.code == 1 and stopped.document["state"] == "stopped", stopped
+    first = stopped.document["points"][0]
+    assert first["label"] == "170 requests/s" and first["slo_verdict"] == "open"
+    command = [sys.executable, "-m", "workbench", *PRO, "capacity", "resume", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        wait_for(process, lambda points: len(points) > 1)
+        process.send_signal(signal.SIGKILL)
+    resumed = cli(*PRO, "capacity", "resume", "1", "--json")
+    assert resumed.code == 0 and resumed.document["state"] == "done", resumed
+    found = resumed.document
+    assert found["kind"] == "rates" and found["points"][0]["result_ids"] == first["result_ids"]
+    assert found["knee_text"].startswith("holds 180 requests/s over 0.1 min (attainment >= 9")
+    assert "higher rates were not asked for" in found["knee_text"]
+    again = cli(*PRO, *argv, "--max-minutes", "0.001")
+    assert "looks of " in again.err and "a number of users is found sooner" in again.err

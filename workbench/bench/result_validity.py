@@ -12,6 +12,7 @@ from workbench.model.answer_text import TextReport
 from workbench.model.bench import BUSY_CLIENT_PCT, FAILED_SHARE, BenchSpec
 from workbench.model.lazy_dataclass import dataclass
 
+NOT_OFFERED = "requests started at"  # begins a reason
 LEAST_LOAD = 0.97  # share of the requested streams or rate that must be reached
 CACHED_SHARE = 0.01
 _LATE_MS = 10.0  # a start that is further behind its schedule is late
@@ -191,7 +192,7 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
     reached = (len(starts) - 1) / (due_span_s + behind_s)
     scheduled = (len(starts) - 1) / due_span_s
     return (
-        f"requests started at {reached:.2f} per second instead of the scheduled {scheduled:.2f}: "
+        f"{NOT_OFFERED} {reached:.2f} per second instead of the scheduled {scheduled:.2f}: "
         "the last one was"
         f" {behind_s:.1f} s late, since {_streams(spec)} busy"
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from workbench.bench.independent_requests import independent_requests
 from workbench.bench.records import RequestRecord
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.steady_window import Window, requests_in, tokens_in
@@ -74,7 +75,29 @@ def _attained(
         _percent(keeping, counted),
         _reached_ms(limit, counted, first_tokens),
         limit.most_ms,
+        _independent(limit, counted, first_tokens),
     )
+
+
+def _independent(
+    limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
+) -> float | None:
+    """Return how many independent requests those with due times are worth; None without any."""
+    due = sorted((r for r in counted if r.due_s is not None), key=lambda r: r.due_s or 0.0)
+    latencies_ms = _latencies_ms(limit, due, first_tokens)
+    return (
+        round(independent_requests(latencies_ms, limit.most_ms, limit.percent), 1) if due else None
+    )
+
+
+def _latencies_ms(
+    limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
+) -> list[float]:
+    """Return the limited latency of each request, infinite if it failed."""
+    return [
+        _latency_ms(record, limit.latency, first_tokens) if record.ok else math.inf
+        for record in counted
+    ]
 
 
 def _reached_ms(
@@ -82,10 +105,7 @@ def _reached_ms(
 ) -> float | None:
     """Return the latency that exactly `limit.percent` of the requests kept, or None if more than
     the others failed."""
-    latencies = sorted(
-        _latency_ms(record, limit.latency, first_tokens) if record.ok else math.inf
-        for record in counted
-    )
+    latencies = sorted(_latencies_ms(limit, counted, first_tokens))
     if not latencies:
         return None
     needed = math.ceil(len(latencies) * limit.percent / 100 - _ROUNDING)

@@ -12,6 +12,7 @@ from workbench.model.bench import BenchSpec
 
 # in a shorter measurement, a single pause of server or client decides
 LEAST_REQUESTS, LEAST_S = 4, 1.0
+NOT_KEPT_UP = "the server did not keep up"  # begins the reason
 _HALF = 8  # least number of requests in a half
 _APART = 0.10  # relative difference that the halves may have
 _SURE = 4.0  # standard errors; a smaller difference may be chance
@@ -23,14 +24,21 @@ _GROWTH = 0.03
 
 def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     """Return a reason to reject the result if the server did not keep up with the requested rate;
-    otherwise None.
+    otherwise None."""
+    if not spec.has_schedule:
+        return None
+    return not_kept_up([(r.due_s, end_s(r)) for r in counted if r.due_s is not None])
 
-    The server did not keep up if, in the second half of the schedule, fewer requests were completed
-    than due (by more than chance) and each request waited longer than in the first half. All
-    latencies then grow for as long as the run lasts.
+
+def not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
+    """Return why the server did not keep up with its requests, whose (due time, end) in seconds are
+    given; None if it did.
+
+    It did not if, in the second half of the schedule, fewer requests were completed than due (by
+    more than chance) and each request waited longer than in the first half. All latencies then grow
+    for as long as the run lasts.
     """
-    due = [(r.due_s, end_s(r)) for r in counted if r.due_s is not None]
-    if not spec.has_schedule or len(due) < 2 * _HALF:
+    if len(due) < 2 * _HALF:
         return None
     begin, end = min(d for d, _ in due), max(d for d, _ in due)
     middle = (begin + end) / 2
@@ -44,7 +52,7 @@ def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     if fmean(late) < max(_LONGER * fmean(early), fmean(early) + _GROWTH * (end - begin)):
         return None
     return (
-        f"the server did not keep up: {came / seconds:.1f} requests/s were due and "
+        f"{NOT_KEPT_UP}: {came / seconds:.1f} requests/s were due and "
         f"{done / seconds:.1f}/s completed in"
         f" the second half of the schedule; the end-to-end time was {1000 * fmean(early):,.0f} ms "
         "in the first half and"

@@ -122,11 +122,11 @@ def _attainment(runs: Sequence[LevelRun], place: int, error: float = _ERROR) -> 
     """Return the lower bound of the share of requests that keep the limit at this place: Clopper
     and Pearson over all requests of the runs."""
     requests = sum(run.requests for run in runs)
-    return _lower_share(sum(_kept(run, place) for run in runs), requests, error)
+    return lower_share(sum(_kept(run, place) for run in runs), requests, error)
 
 
 @lru_cache(maxsize=1024)
-def _lower_share(kept: int, requests: int, error: float) -> float:
+def lower_share(kept: float, requests: float, error: float) -> float:
     """Return the share of which `kept` or more of the requests are seen with probability `error`."""
     if not kept:
         return 0.0

@@ -43,7 +43,7 @@ CLIENT = PythonProgram(
         *("bench.records", "bench.client_cpu", "bench.trace_load"),
         *("bench.time_limits", "bench.schedule"),
         *(f"bench.{name}" for name in ("steady_window", "steadiness", "result_validity")),
-        *("bench.request_latency", "bench.slo_attainment"),
+        *("bench.request_latency", "bench.independent_requests", "bench.slo_attainment"),
         *("model.distribution", "bench.time_doubt", "bench.summary"),
         *("model.json_records", "bench.client_report"),
         *(

@@ -1,9 +1,10 @@
-"""The command `capacity`, which searches the number of users that a server serves under limits on
-its latencies."""
+"""The command `capacity`, which searches the number of users, or the rate of requests, that a server
+serves under limits on its latencies."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,16 @@ from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.cli.sweeps import SWEEP_ID, print_sweep, stored_sweep
 from workbench.model.counts import count_of
+from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
+    from workbench.session.series.rate_capacity import Rates
     from workbench.session.series.user_capacity import UserLevels
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
-# these set no number of users
+# these set neither a number of users nor the rates of a search
 _NOT_USERS = ("seconds", "rate", "arrival", "own_command", "speed")
 _LOAD = tuple(
     each
@@ -34,27 +37,71 @@ _LOAD = tuple(
 )
 
 
+def level(text: str) -> float:
+    """Return a number of users or a rate."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value
+
+
 @command(
     "capacity",
-    "search how many users a server serves within limits on its latencies (--slo)",
+    "search how many users, or with --rate how many requests per second, a server serves within "
+    "limits on its latencies (--slo)",
     *TARGET,
-    option("--from N", "number of users to begin with (8)", int, dest="first_users"),
-    option("--most N", "highest number of users to try (4096)", int, dest="most_users"),
+    option(
+        "--rate",
+        "search requests per second instead of users: a bracket over the --horizon",
+        dest="of_rates",
+    ),
+    option(
+        "--horizon M",
+        "minutes over which a rate must keep the limits (10); at least 1,000 requests",
+        float,
+    ),
+    option(
+        "--from N", "number of users (8), or rate (2), to begin with", level, dest="first_level"
+    ),
+    option(
+        "--most N",
+        "highest number of users (4096), or rate (2000), to try",
+        level,
+        dest="most_level",
+    ),
     option("--max-minutes M", "time limit of the search; `capacity resume` continues it", float),
     *_LOAD,
     usage="workbench capacity [RUN | --url URL] --slo LIMITS [OPTION…]",
     examples=(
         "workbench capacity RUN --slo 'ttft<=500@p95, tpot<=40@p95'",
+        "workbench capacity RUN --rate --slo 'ttft<=500@p95' --horizon 5",
         "workbench capacity --url http://127.0.0.1:8000 --slo 'e2e<=8s@p99' --most 64",
     ),
 )
-async def search_users(arguments: argparse.Namespace) -> int:
+async def search_capacity(arguments: argparse.Namespace) -> int:
+    check_one_target(arguments)
+    if arguments.of_rates:
+        return await _search_rates(arguments)
+    if arguments.horizon is not None:
+        raise InputError(
+            "--horizon is the time over which a rate counts, and users are searched",
+            next_step="leave it out, or add --rate",
+        )
+    return await _search_users(arguments)
+
+
+async def _search_users(arguments: argparse.Namespace) -> int:
     from workbench.session.series.user_capacity import UserLevels
 
-    check_one_target(arguments)
-    given = {"first": arguments.first_users, "most": arguments.most_users}
-    numbers = {name: value for name, value in given.items() if value is not None}
-    if arguments.first_users is None and "most" in numbers:
+    given = {"first": arguments.first_level, "most": arguments.most_level}
+    broken = next((each for each in given.values() if each is not None and each % 1), None)
+    if broken is not None:
+        raise InputError(
+            f"{broken:g} users are not possible",
+            next_step="give a whole number, or search a rate with --rate",
+        )
+    numbers = {name: int(value) for name, value in given.items() if value is not None}
+    if arguments.first_level is None and "most" in numbers:
         numbers["first"] = min(numbers["most"], UserLevels().first)
     levels = UserLevels(**numbers)
     load = load_of(arguments)
@@ -70,6 +117,44 @@ async def search_users(arguments: argparse.Namespace) -> int:
             **load,
         )
     return print_sweep(sweep, arguments.json)
+
+
+async def _search_rates(arguments: argparse.Namespace) -> int:
+    from workbench.session.series.rate_capacity import Rates
+
+    horizon_s = None if arguments.horizon is None else 60 * arguments.horizon
+    given = {"first": arguments.first_level, "most": arguments.most_level, "horizon_s": horizon_s}
+    rates = Rates(**{name: value for name, value in given.items() if value is not None})
+    load = load_of(arguments)
+    async with connected(arguments) as session, cancelled_by_signals():
+        run_id = await ready_run(session, arguments.run)
+        session.subscribe(report_levels(arguments, tuple(_rate_plan_lines(rates))))
+        sweep = await session.sweeps.run_rates(
+            rates,
+            run_id=run_id,
+            url=arguments.url,
+            max_minutes=arguments.max_minutes,
+            **load,
+        )
+    return print_sweep(sweep, arguments.json)
+
+
+def _rate_plan_lines(rates: Rates) -> Iterator[str]:
+    from workbench.bench.rate_capacity import (
+        LEAST_REQUESTS,
+        TYPICAL_LOOKS,
+        TYPICAL_RUNS,
+        look_s,
+        rate_text,
+    )
+
+    look = duration(look_s(rates.begin, rates.horizon_s))
+    yield (
+        f"starts at {rate_text(rates.begin)}: looks of {look} find the region, then each rate is "
+        f"measured over {duration(rates.horizon_s)}, with at least {LEAST_REQUESTS:,} requests"
+    )
+    runs = f"{TYPICAL_LOOKS} looks and {TYPICAL_RUNS} runs"
+    yield f"takes about {duration(rates.typical_s)} ({runs}); a number of users is found sooner"
 
 
 def _plan_lines(
@@ -91,14 +176,14 @@ def _plan_lines(
 
 @command(
     "capacity resume",
-    "resume a search for users that ended early; the levels that were measured are kept",
+    "resume a search that ended early; the levels that were measured are kept",
     SWEEP_ID,
     MAX_MINUTES_LEFT,
     IF_MEASURED,
     examples=("workbench capacity resume 2",),
 )
 async def resume_search(arguments: argparse.Namespace) -> int:
-    stored = stored_sweep(arguments, "capacity", "a search for users")
+    stored = stored_sweep(arguments, "capacity", "a search for users or a rate")
     async with connected(arguments) as session, cancelled_by_signals():
         await session.servers.adopt()
         session.subscribe(report_levels(arguments, (), stored))

@@ -49,13 +49,15 @@ class LimitAttained:
     """How many of the requests of a run kept one limit. `kept_pct` is None if the latency could not
     be measured. `reached_ms` is the latency that `wanted_pct` of the requests kept, and `most_ms`
     the limit; both are None in results of older versions. `reached_ms` is also None if too many
-    requests failed."""
+    requests failed. `independent` is how many independent requests the measured ones are worth, if
+    they came at times of their own (bench/independent_requests.py); else None."""
 
     limit: str
     wanted_pct: float
     kept_pct: float | None
     reached_ms: float | None = None
     most_ms: float | None = None
+    independent: float | None = None
 
     @property
     def margin_pct(self) -> float | None:

@@ -23,10 +23,12 @@ class PointState(StrEnum):
 
 CONCURRENCY = "concurrency"
 USERS = "users"  # the kind of a search for the number of users under an SLO
+RATES = "rates"  # the kind of a search for the rate of requests under an SLO
 _RESUMED_BY = {
     "flag": "sweep",
     CONCURRENCY: "sweep",
     USERS: "capacity",
+    RATES: "capacity",
     TUNE: TUNE,
 }  # kind -> command
 UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
@@ -53,7 +55,7 @@ class SweepPoint:
     in_force: str | None = None  # whether the load proved a GPU setting to be in force
     error: str | None = None
     bound: bool | None = None  # whether a power limit lowered the clocks or was reached
-    # of a search for users: "holds", "fails" or "open", and the percentage of requests that kept
+    # of a search for users or a rate: "holds", "fails" or "open", and the percentage of requests that kept
     # all limits
     slo_verdict: str | None = None
     slo_pct: float | None = None
@@ -65,7 +67,8 @@ class SweepSpec:
     """The design of a sweep. It is stored before the first measurement, with secrets masked, so
     that the sweep can be resumed."""
 
-    # as typed: "400", "210-1500"; of flags "name=value"; of users the first and the highest level
+    # as typed: "400", "210-1500"; of flags "name=value"; of users and rates the first and the highest
+    # level; of rates also the horizon in seconds
     values: tuple[str, ...]
     bench: Mapping[str, Any] = field(default_factory=dict)  # fields of BenchSpec
     runs: int = 1
@@ -89,8 +92,8 @@ class SweepSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep and its points. `kind` is the key of a GPU setting, "concurrency", "flag", "users" or
-    "tune".
+    """A sweep and its points. `kind` is the key of a GPU setting, "concurrency", "flag", "users",
+    "rates" or "tune".
 
     `knee` is the index of the point beyond which a higher value gains little, or None if no knee
     was found. `knee_text` states the rule by which the knee was found.
@@ -137,8 +140,9 @@ class Sweep:
 
     @property
     def finds(self) -> str:
-        """What the sweep looks for among its values: "knee", or "capacity" of a search for users."""
-        return "capacity" if self.kind == USERS else "knee"
+        """What the sweep looks for among its values: "knee", or "capacity" of a search for users
+        or for a rate."""
+        return "capacity" if self.kind in (USERS, RATES) else "knee"
 
     @property
     def what(self) -> str:
@@ -166,7 +170,7 @@ class Sweep:
 
 def resumed(sweep: Sweep) -> Sweep:
     """Return the sweep ready for a new start: measured points keep their results and notes, and all
-    other points are in the state "planned" again. A level of users that was interrupted between two
+    other points are in the state "planned" again. A level of load that was interrupted between two
     of its runs keeps those that it had."""
     if sweep.kind == TUNE:
         return _resumed_tune(sweep)

@@ -458,7 +458,7 @@ def _point_columns(sweep: Sweep) -> dict[str, str]:
     done = [point for point in sweep.points if point.state == PointState.DONE]
     measured = [n for n in _POINT_METRICS if any(getattr(p, n) is not None for p in done)]
     shown = [name for name in _POINT_METRICS if name in measured or name == "tok_s"]
-    if sweep.kind in ("concurrency", "users"):
+    if sweep.kind in ("concurrency", "users", "rates"):
         shown.sort(key=lambda name: _OF_LOAD.index(name) if name in _OF_LOAD else len(_OF_LOAD))
     return {name: _POINT_METRICS[name] for name in shown}
 

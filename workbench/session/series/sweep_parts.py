@@ -68,7 +68,7 @@ class PlannedSweep:
     unit: str
     points: Sequence[tuple[str, float | None]]
     spec: SweepSpec
-    design: Callable[[SweepProgress], Design[int]]
+    design: Callable[[SweepProgress], Design[Any]]
     knee: Callable[[Sequence[SweepPoint]], Knee] | None = None
 
 

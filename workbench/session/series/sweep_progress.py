@@ -181,16 +181,22 @@ class SweepProgress:
         self._estimate(len(found))
         return found
 
-    async def run_once(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
+    async def run_once(
+        self,
+        index: int,
+        bench: Callable[[], Awaitable[int]],
+        refusal: Callable[[BenchResult], str | None] = lambda result: next(
+            iter(result.summary.refused), None
+        ),
+    ) -> BenchResult:
         """Run `bench`, which returns the id of a result, for the point with this index. A run with
-        an invalid result is repeated once. Return the result. Raises what `bench` raises, and
-        BenchCancelled if the user cancels."""
+        an invalid result, of which `refusal` returns the reason, is repeated once. Return the
+        result. Raises what `bench` raises, and BenchCancelled if the user cancels."""
         self.check_stop()
         result = await self._results.get(await bench())
-        if result.summary.refused and not broken(result):
-            self.note(
-                f"{self.sweep.points[index].label}: measured again ({result.summary.refused[0]})"
-            )
+        why = refusal(result)
+        if why and not broken(result):
+            self.note(f"{self.sweep.points[index].label}: measured again ({why})")
             self.check_stop()
             result = await self._results.get(await bench())
         if result.conditions.simulated and not self.sweep.simulated:

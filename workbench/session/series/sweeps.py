@@ -15,6 +15,7 @@ from workbench.model.secrets import MASK
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import (
     CONCURRENCY,
+    RATES,
     USERS,
     PointState,
     Sweep,
@@ -32,6 +33,11 @@ from workbench.session.series.concurrency_sweep import (
 from workbench.session.series.conduct import EndedEarly, Ending, conduct
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
+from workbench.session.series.rate_capacity import (
+    Rates,
+    plan_rate_capacity,
+    resumed_rate_capacity,
+)
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.series.tune_plan import TunePlanner, load_text
 from workbench.session.series.user_capacity import (
@@ -65,6 +71,7 @@ class Sweeps:
             "flag": self._flags.resumed,
             CONCURRENCY: partial(resumed_concurrency_sweep, parts),
             USERS: partial(resumed_user_capacity, parts),
+            RATES: partial(resumed_rate_capacity, parts),
             TUNE: self._tunes.resumed,
         }
         self._one = asyncio.Lock()
@@ -148,6 +155,22 @@ class Sweeps:
         which is a sweep of the kind "users"."""
         return await self._start(
             await plan_user_capacity(self._parts, levels, run_id, url, max_minutes, bench)
+        )
+
+    async def run_rates(
+        self,
+        rates: Rates,
+        *,
+        run_id: str | None = None,
+        url: str | None = None,
+        max_minutes: float | None = None,
+        **bench: Any,
+    ) -> Sweep:
+        """Search the rate of requests with which a server keeps its SLO over a horizon. The server
+        is the run `run_id` or the one at `url`, and `bench` has fields of BenchSpec. Return the
+        ended search, which is a sweep of the kind "rates"."""
+        return await self._start(
+            await plan_rate_capacity(self._parts, rates, run_id, url, max_minutes, bench)
         )
 
     def users_run_s(self, levels: UserLevels, run_id: str | None, url: str | None) -> float | None:

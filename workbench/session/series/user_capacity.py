@@ -5,11 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.runner import BenchCancelled
 from workbench.bench.trace_load import trace_load
 from workbench.bench.user_capacity import (
     FIRST_USERS,
@@ -23,11 +21,11 @@ from workbench.bench.user_capacity import (
     requests_of_a_run,
 )
 from workbench.model.counts import count_of, four_digits
-from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.slo import LATENCIES, Limit, parse_slo
-from workbench.model.sweep import USERS, PointState, SweepPoint, SweepSpec
-from workbench.session.series.conduct import Design
+from workbench.model.slo import parse_slo
+from workbench.model.sweep import USERS, SweepSpec
+from workbench.session.series.load_search import LoadSearch, check_limits
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
@@ -37,19 +35,13 @@ from workbench.session.series.sweep_parts import (
     same_target,
     target_of,
 )
-from workbench.session.series.sweep_progress import (
-    SweepProgress,
-    point_values,
-    stored_shape,
-)
+from workbench.session.series.sweep_progress import SweepProgress, stored_shape
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
+    from workbench.bench.user_capacity import Judged
     from workbench.model.bench import BenchResult, BenchSpec
     from workbench.model.sweep import Sweep
 
-_TRIES = 3  # of a run whose latencies were not timed well enough
 # fields of BenchSpec that the search sets itself, with the option that sets them elsewhere
 _OWN = {
     "concurrency": "--concurrency",
@@ -97,7 +89,7 @@ async def plan_user_capacity(
     if target.run_id is not None:
         preset_id = parts.servers.supervisor.status(target.run_id).preset_id
     load = parts.load.spec_of(preset_id, dict(bench))
-    _check_limits(load.slo)
+    check_limits(load.slo, "the search for users", MOST_PERCENT)
     levels = _levels_of_trace(levels, load)
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
@@ -123,24 +115,10 @@ def _planned(
     check_minutes(spec.max_minutes)
     first, most = map(int, spec.values)
 
-    def design(progress: SweepProgress) -> CapacitySearch:
-        return CapacitySearch(parts, progress, target, shape, UserLevels(first, most))
+    def design(progress: SweepProgress) -> UserSearch:
+        return UserSearch(parts, progress, target, shape, levels=UserLevels(first, most))
 
     return PlannedSweep(USERS, "users", "", (), spec, design)
-
-
-def _check_limits(slo: str) -> None:
-    if not slo:
-        raise InputError(
-            "the search for users needs limits, and there are none",
-            next_step="give them, for example --slo 'ttft<=500@p95, tpot<=40@p95'",
-        )
-    for limit in parse_slo(slo):
-        if limit.percent > MOST_PERCENT:
-            raise InputError(
-                f"{limit}: no number of requests can show that all of them keep a limit",
-                next_step=f"limit at most {MOST_PERCENT:g} % of the requests, for example @p99",
-            )
 
 
 def _levels_of_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
@@ -165,117 +143,39 @@ def _levels_of_trace(levels: UserLevels, load: BenchSpec) -> UserLevels:
 
 
 @dataclass
-class CapacitySearch(Design[int]):
-    """Measures levels of users until the search has its answer or a run cannot be judged. Its runs
-    are numbers of users. `bench` has the fields of BenchSpec, with the SLO."""
+class UserSearch(LoadSearch):
+    """Searches the number of users. Its levels are numbers of users."""
 
-    parts: SweepParts
-    progress: SweepProgress
-    target: Target
-    bench: Mapping[str, Any]
-    levels: UserLevels
-    results: dict[int, list[BenchResult]] = field(default_factory=dict)
-    _took_s: list[float] = field(default_factory=list)
-
-    @property
-    def limits(self) -> tuple[Limit, ...]:
-        return parse_slo(self.bench["slo"])
+    levels: UserLevels = field(default_factory=UserLevels)
 
     @property
     def search(self) -> Search:
-        runs = {users: list(map(_run_of, found)) for users, found in self.results.items()}
+        runs = {int(users): list(map(_run_of, found)) for users, found in self.results.items()}
         return Search(self.limits, runs, self.levels.first, self.levels.most)
-
-    async def prepare(self) -> None:
-        await self._read_results()
-        self._say(ended=False)
 
     def next_run(self) -> int | None:
         return self.search.next_level()
 
-    def check_go_on(self, users: int) -> None:
-        self.progress.check_stop()
-        self.progress.check_time(0.0)
+    def judged(self, level: float) -> Judged | None:
+        return self.search.judged(int(level))
 
-    async def conclude(self) -> None:
-        self._say(ended=True)
+    def holds(self) -> int | None:
+        return self.search.holds
 
-    async def _read_results(self) -> None:
-        """Read the results of the levels that a search measured before it was stopped. A result
-        that was deleted meanwhile is measured again."""
-        for point in self.progress.sweep.points:
-            found = []
-            for result_id in point.result_ids:
-                try:
-                    result = await self.parts.results.get(result_id)
-                except WorkbenchError:
-                    continue
-                if not _unjudged(result):
-                    found.append(result)
-            if found and point.x is not None:
-                self.results[int(point.x)] = found
+    def answer(self, *, ended: bool) -> str:
+        return answer(self.search, ended=ended)
 
-    async def make(self, users: int) -> None:
-        index = self._point_of(users)
-        self.progress.point(index, state=PointState.MEASURING)
-        runs = self.results.get(users, [])
-        bench = partial(
-            self.parts.bench.run_target,
-            self.target.run_id,
-            self.target.url,
-            **self._fields(users, len(runs)),
-        )
-        began_s = self.progress.elapsed_s
-        try:
-            result = await self._judgeable(index, bench)
-        except WorkbenchError as error:
-            await self._keep_runs(index, users, error)
-            raise
-        why = _unjudged(result)
-        if why:
-            unusable = BenchError(
-                f"{_label(users)}: {why}",
-                host=self.parts.core.host.name,
-                next_step="`workbench capacity resume` goes on with the levels that were measured",
-            )
-            await self._keep_runs(index, users, unusable)
-            raise unusable
-        self.results[users] = [*runs, result]
-        self._took_s.append(self.progress.elapsed_s - began_s)
-        self._show(index, users)
-        await self.progress.save()
+    def label(self, level: float) -> str:
+        return count_of(int(level), "user")
 
-    async def _keep_runs(self, index: int, users: int, error: WorkbenchError) -> None:
-        """Show a level whose run could not be made as it was before that run."""
-        if self.results.get(users):
-            self.progress.point(index, state=PointState.DONE)
-            await self.progress.save()
-        elif not isinstance(error, BenchCancelled):
-            await self.progress.fail(index, error.message)
+    def left_s(self) -> float:
+        runs_left = max(1, TYPICAL_RUNS - sum(map(len, self.results.values())))
+        return runs_left * fmean(self._took_s)
 
-    async def _judgeable(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
-        """Return a result that says something about its level, or the last one of _TRIES."""
-        result = await self.progress.run_once(index, bench)
-        for _ in range(_TRIES - 1):
-            why = _unjudged(result)
-            if why is None or not result.summary.requests_ok:
-                break
-            self.progress.note(f"{self.progress.sweep.points[index].label}: measured again ({why})")
-            result = await self.progress.run_once(index, bench)
-        return result
-
-    def _point_of(self, users: int) -> int:
-        points = self.progress.sweep.points
-        found = next((n for n, point in enumerate(points) if point.x == users), None)
-        if found is not None:
-            return found
-        ordered = sorted((*points, SweepPoint(_label(users), float(users))), key=lambda p: p.x or 0)
-        self.progress.change(points=tuple(ordered))
-        return next(n for n, point in enumerate(ordered) if point.x == users)
-
-    def _fields(self, users: int, earlier_runs: int) -> dict[str, Any]:
+    def fields(self, level: float) -> dict[str, Any]:
         """Return the fields of BenchSpec of one run. Each run has a seed of its own, so that no
         prompt is sent twice."""
+        users, earlier_runs = int(level), len(self.results.get(level, ()))
         warmup = self.bench.get("warmup")
         wanted = max(requests_of_a_run(users, self.limits), self.bench.get("requests") or 0)
         requests = {} if self.bench.get("trace_file") else {"requests": wanted}
@@ -287,36 +187,9 @@ class CapacitySearch(Design[int]):
             "seed": (self.bench.get("seed") or 0) + 1000 * users + earlier_runs,
         }
 
-    def _show(self, index: int, users: int) -> None:
-        judged = self.search.judged(users)
-        assert judged is not None
-        results = self.results[users]
-        kept = [result.summary.slo_pct for result in results]
-        known = [each for each in kept if each is not None]
-        self.progress.point(
-            index,
-            **{
-                **point_values(results),
-                "state": PointState.DONE,
-                "error": None,
-                "slo_verdict": str(judged.verdict),
-                "slo_pct": fmean(known) if known else None,
-            },
-        )
-        self._say(ended=False)
-        runs_left = max(1, TYPICAL_RUNS - sum(map(len, self.results.values())))
-        self.progress.change(left_s=runs_left * fmean(self._took_s))
-
-    def _say(self, *, ended: bool) -> None:
-        search = self.search
-        if not search.levels:
-            return
-        holds = search.holds
-        points = self.progress.sweep.points
-        index = next((n for n, point in enumerate(points) if point.x == holds), None)
-        self.progress.change(knee=index, knee_text=answer(search, ended=ended))
-        if ended and holds is not None:
-            self.progress.note(_rates(holds, self.results[holds]))
+    def yields(self, level: float) -> list[str]:
+        speeds = [result.summary.output_tok_s or 0.0 for result in self.results[level]]
+        return [f"{four_digits(fmean(speeds) / level)} tok/s per user", *super().yields(level)]
 
 
 def typical_run_s(
@@ -334,44 +207,6 @@ def typical_run_s(
     return None
 
 
-def _label(users: int) -> str:
-    return f"{users} user{'s' * (users != 1)}"
-
-
 def _run_of(result: BenchResult) -> LevelRun:
     summary = result.summary
     return LevelRun(summary.requests_ok + summary.requests_failed, summary.slo)
-
-
-def _unjudged(result: BenchResult) -> str | None:
-    """Return why a result says nothing about its level; None if it can be judged. Requests that
-    failed keep no limit, so they can be judged unless all failed."""
-    summary = result.summary
-    if not summary.requests_ok:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
-        return f"no request succeeded ({kinds})" if kinds else "no request succeeded"
-    for attained, limit in zip(summary.slo, parse_slo(result.spec.slo), strict=False):
-        if attained.kept_pct is None:
-            why = summary.absent.get(LATENCIES[limit.latency], "it was not measured")
-            return f"{limit} cannot be judged: {limit.latency} is {why}"
-    if not summary.slo:
-        return "the result has no SLO"
-    if summary.refused and not summary.requests_failed:
-        return f"the result is invalid: {summary.refused[0]}"
-    return None
-
-
-def _rates(users: int, results: Sequence[BenchResult]) -> str:
-    """Return what a user and a GPU get at the highest level that holds."""
-    speeds = [result.summary.output_tok_s or 0.0 for result in results]
-    tok_s = fmean(speeds)
-    parts = [f"{four_digits(tok_s / users)} tok/s per user"]
-    gpus = results[-1].summary.gpu
-    count = len(gpus.gpus) if gpus is not None else 0
-    if count:
-        parts.append(f"{four_digits(tok_s / count)} tok/s per GPU")
-    thrift = [r.summary.tok_per_joule for r in results]
-    known = [value for value in thrift if value is not None]
-    if known:
-        parts.append(f"{fmean(known):.3g} tok/J")
-    return f"at {_label(users)}: {', '.join(parts)}"

@@ -4,6 +4,7 @@ flags."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
@@ -13,6 +14,8 @@ from workbench.tui.modals.form import Values
 from workbench.tui.modals.sweep_form import Wanted, parse, sweep_form
 from workbench.tui.pages.live import Live, SweepPage
 from workbench.tui.panes.launch import Launch
+
+_OF_A_TRACE = ("trace", "trace_name", "trace_s", "trace_reuse", "speed", "first", "content")
 
 
 class SweepController(SeriesController[Sweep]):
@@ -74,12 +77,12 @@ class SweepController(SeriesController[Sweep]):
         shape = dict(self.session.bench.shape())
         if wanted.kind == "flag":
             return await self.session.sweeps.run_flags(wanted.flags, **shape)
-        if wanted.kind == "users":
-            from workbench.session.series.user_capacity import UserLevels
-
+        if wanted.kind in ("users", "rates"):
             own = ("requests", "warmup", "concurrency", "rate", "seconds", "command", "slo")
-            rest = {name: value for name, value in shape.items() if name not in own}
-            return await self.session.sweeps.run_users(UserLevels(), **rest, slo=wanted.slo)
+            # a search after the benchmark of a trace sends prompts of the trace's mean lengths
+            traced = _OF_A_TRACE if shape.get("trace_name") else ()
+            rest = {n: value for n, value in shape.items() if n not in (*own, *traced)}
+            return await self._search_capacity(wanted, {**rest, "slo": wanted.slo})
         # they follow from the level, or each value is given the same time
         for name in ("requests", "warmup"):
             shape.pop(name, None)
@@ -89,3 +92,11 @@ class SweepController(SeriesController[Sweep]):
                 [int(v) for v in wanted.values], **shape
             )
         return await self.session.sweeps.run_gpu(wanted.kind, wanted.values, wanted.gpu, **shape)
+
+    async def _search_capacity(self, wanted: Wanted, load: Mapping[str, Any]) -> Sweep:
+        from workbench.session.series.rate_capacity import Rates
+        from workbench.session.series.user_capacity import UserLevels
+
+        if wanted.kind == "rates":
+            return await self.session.sweeps.run_rates(Rates(horizon_s=wanted.horizon_s), **load)
+        return await self.session.sweeps.run_users(UserLevels(), **load)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from textual import events
 
+from workbench.bench.rate_capacity import HORIZON_S, LEAST_REQUESTS
 from workbench.bench.user_capacity import FIRST_USERS, LEAST_RUNS, MOST_RUNS, TYPICAL_RUNS
 from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
@@ -22,14 +23,16 @@ from workbench.tui.formats import value_text
 from workbench.tui.modals.form import Field, Form, Values, filled, gpu_index
 from workbench.tui.widgets.entry import Entry
 
-STREAMS, USERS, FLAG = "concurrency", "users", "flag"
+STREAMS, USERS, RATES, FLAG = "concurrency", "users", "requests/s", "flag"
 SETTING = {s.label: s for s in SWEPT}
 KINDS = {
     **{label: setting.key for label, setting in SETTING.items()},
     STREAMS: "concurrency",
     USERS: "users",
+    RATES: "rates",
     FLAG: "flag",
 }
+_OF_AN_SLO = (USERS, RATES)
 SLO = "ttft<=500@p95, tpot<=40@p95"  # suggested if the benchmark has none
 LEVELS = "1,2,4,8,16,32,64"
 POINTS = 7
@@ -41,6 +44,7 @@ class Wanted(NamedTuple):
     gpu: int | None
     flags: dict[str, list[str]]
     slo: str = ""
+    horizon_s: float = HORIZON_S
 
 
 def suggested(what: str, state: SessionState) -> str:
@@ -97,8 +101,10 @@ def parse(values: Values, count: int) -> Wanted:
     what, gpu = values["what"], gpu_index(values, count)
     if what == FLAG:
         return Wanted(KINDS[what], [], gpu, _flags(values["flags"]))
-    if what == USERS:
-        return Wanted(KINDS[what], [], gpu, {}, ", ".join(map(str, parse_slo(values["slo"]))))
+    if what in _OF_AN_SLO:
+        slo = ", ".join(map(str, parse_slo(values["slo"])))
+        horizon_s = _horizon_s(values["horizon"]) if what == RATES else HORIZON_S
+        return Wanted(KINDS[what], [], gpu, {}, slo, horizon_s)
     listed = re.split(r"[,\s]+", values["values"].strip(", "))
     bad = [v for v in listed if not _is_value(what, v)]
     if bad:
@@ -123,6 +129,17 @@ def check_limits(wanted: Wanted, state: SessionState) -> None:
             raise InputError(
                 f"values: {bad} is outside of {low:g}..{high:g} {setting.unit} of GPU{info.index}"
             )
+
+
+def _horizon_s(text: str) -> float:
+    """Return the horizon in seconds of a text in minutes. Raise InputError for any other text."""
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not 0 < minutes <= 60:
+        raise InputError(f"minutes: expected a number up to 60, got “{text}”")
+    return 60 * minutes
 
 
 def _flags(text: str) -> dict[str, list[str]]:
@@ -159,7 +176,7 @@ def sweep_form(
     accepted the form. `check_flags` raises InputError for flags and values that cannot be swept.
     """
     count = len(state.telemetry.gpus) if state.telemetry else 0
-    kinds = tuple(KINDS) if count else (STREAMS, USERS, FLAG)
+    kinds = tuple(KINDS) if count else (STREAMS, USERS, RATES, FLAG)
     first = kinds[0]
     flag_text = f"{flag.name}={around(flag)}" if flag is not None and not flag.is_env else ""
     fields = (
@@ -167,6 +184,9 @@ def sweep_form(
         Field("values", "values", suggested(first, state), wide=True),
         Field("flags", "flags", flag_text, wide=True),
         Field("slo", "SLO", load.slo or SLO, wide=True),
+        Field(
+            "horizon", "minutes", f"{HORIZON_S / 60:g}", "of each rate, with 1,000 requests or more"
+        ),
         *([Field("gpu", "GPU", "all", f"all or 0..{count - 1}")] if count > 1 else []),
     )
 
@@ -212,6 +232,13 @@ def _about(wanted: Wanted, load: BenchSpec) -> str:
             f"level is measured in {LEAST_RUNS} to {MOST_RUNS} runs. A search has about "
             f"{TYPICAL_RUNS} runs."
         )
+    if wanted.kind == "rates":
+        minutes = wanted.horizon_s / 60
+        return (
+            f"Short looks find the region, then each rate is measured over {minutes:g} min with at "
+            f"least {LEAST_REQUESTS:,} requests. The answer is what holds and what fails over "
+            f"{minutes:g} min. A number of users is found sooner."
+        )
     points = count_of(len(wanted.values), "point")
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
     if wanted.kind == "concurrency":
@@ -239,7 +266,7 @@ class _SweepForm(Form):
 
     def other_key(self, event: events.Key) -> None:
         """Type a key that chooses no quantity into the values."""
-        name = {FLAG: "flags", USERS: "slo"}.get(self.values["what"], "values")
+        name = {FLAG: "flags", USERS: "slo", RATES: "slo"}.get(self.values["what"], "values")
         entry = self.inputs[name]
         if isinstance(entry, Entry):
             self.set_focus(entry)
@@ -249,8 +276,9 @@ class _SweepForm(Form):
         what = self.values["what"]
         hidden: Mapping[str, bool] = {
             "flags": what != FLAG,
-            "values": what in (FLAG, USERS),
-            "slo": what != USERS,
+            "values": what in (FLAG, *_OF_AN_SLO),
+            "slo": what not in _OF_AN_SLO,
+            "horizon": what != RATES,
             "gpu": what not in SETTING,
         }
         for name, line in self.lines.items():

@@ -187,7 +187,7 @@ def plots(s: Sweep, width: int, height: int) -> list[Row]:
         return sum(getattr(s.points[n], name) is not None for n in done)
 
     second = ("tok_per_joule", "tok/J")
-    if s.kind in ("concurrency", "users") or known("tok_per_joule") < min(
+    if s.kind in ("concurrency", "users", "rates") or known("tok_per_joule") < min(
         len(done), known("ttft_p50_ms")
     ):
         second = ("ttft_p50_ms", "TTFT p50 ms")

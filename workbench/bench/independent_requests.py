@@ -1,0 +1,61 @@
+"""How many independent requests the requests of a run are worth.
+
+Requests that come at a rate share one queue: if one waits long, so do the next ones. Over such a run
+a percentage is known no better than from a smaller number of independent requests: the number of
+requests divided by their correlation time, in requests. That is the variance of the means of blocks
+of requests, times the length of a block, over the variance of one request. It is estimated from
+blocks of rising lengths, and the longest time counts, so that a slow queue is not missed.
+
+What is correlated is whether the requests keep the limit. A run in which all of them do shows nothing
+about that, so the correlation time of the latencies counts as well, unless they are far from the
+limit: by _FAR times as much as they differ between the tenths of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from workbench.bench.steadiness import fmean, variance
+
+_BLOCKS = 10  # least number of blocks from which a variance is estimated
+_FAR = 2.5  # standard deviations of a block
+_LEAST_MS = 1e-3
+_FAILED_MS = 1e9  # stands for the latency of a request that failed
+
+
+def independent_requests(latencies_ms: Sequence[float], most_ms: float, percent: float) -> float:
+    """Return how many independent requests these are worth, at least 1 and at most their number.
+    `latencies_ms` are in the order in which the requests were due, infinite if one failed. `percent`
+    of them should be at most `most_ms`."""
+    if not latencies_ms:
+        return 0.0
+    logs = [math.log(min(max(each, _LEAST_MS), _FAILED_MS) / most_ms) for each in latencies_ms]
+    slower = _correlation_requests([float(each <= 0) for each in logs])
+    if not _far(logs, percent):
+        slower = max(slower, _correlation_requests(logs))
+    return max(1.0, len(logs) / slower)
+
+
+def _far(logs: Sequence[float], percent: float) -> bool:
+    """Return whether the latency at the wanted percentage is far from the limit. `logs` are the
+    logarithms of latency / limit."""
+    size = len(logs) // _BLOCKS
+    if not size:
+        return False
+    place = max(1, math.ceil(size * percent / 100 - 1e-9)) - 1
+    reached = [sorted(logs[n * size : (n + 1) * size])[place] for n in range(_BLOCKS)]
+    return abs(fmean(reached)) >= _FAR * math.sqrt(variance(reached))
+
+
+def _correlation_requests(values: Sequence[float]) -> float:
+    """Return the correlation time of the values, in requests; 1 if they are independent."""
+    mean = fmean(values)
+    of_one = sum((value - mean) ** 2 for value in values) / len(values)
+    longest = 1.0
+    size, means = 1, list(values)
+    while of_one > 0 and len(means) >= _BLOCKS:
+        longest = max(longest, size * variance(means) / of_one)
+        means = [(a + b) / 2 for a, b in zip(means[::2], means[1::2], strict=False)]
+        size *= 2
+    return longest

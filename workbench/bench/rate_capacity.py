@@ -1,0 +1,246 @@
+"""Which rate of requests a server keeps up with under an SLO, over a stated horizon: what the runs at
+a rate prove, which rate comes next, and the answer, which is always a bracket. All functions are
+pure.
+
+A rate is far noisier than a number of users, because near saturation a queue needs minutes to grow
+or to empty. So only a run over the whole horizon, with at least LEAST_REQUESTS requests, can show
+that a rate *holds*: the exact bound of Clopper and Pearson over the independent requests that the
+run is worth (independent_requests.py) shows for each limit that the wanted share is kept, and the
+server kept up. A rate *fails* if the same bound shows for one limit that the share is not kept.
+Otherwise it is *open*. Short looks find the region first, and prove at most that a rate fails.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from workbench.bench.user_capacity import Judged, Verdict, lower_share
+from workbench.model.counts import four_digits
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.slo import Limit, LimitAttained
+
+LEAST_REQUESTS = 1000  # of a run that shows that a rate holds
+HORIZON_S = 600.0
+FIRST_RATE = 2.0  # requests/s
+MOST_RATE = 2000.0
+LOOK_S = 60.0
+TYPICAL_LOOKS, TYPICAL_RUNS = 8, 4  # of a search, in tests/benchmarks/bench_rate_capacity.py
+_LOOK_REQUESTS = 100
+_LOOK_SHARE = 0.2  # of the horizon
+_ERROR = 0.005  # one-sided, of one verdict: a search has a few of them
+_NEAR = 1.15  # factor between two looks at which runs over the horizon begin
+_STEP = 1.1  # least factor between two rates that are measured over the horizon
+_MOST_RUNS = 6  # over the horizon, of a search
+
+
+@dataclass(frozen=True, slots=True)
+class RateRun:
+    """One run at a rate. `whole` says whether it covers the horizon, and `kept_up` whether the
+    server completed the requests as fast as they came."""
+
+    requests: int
+    attained: tuple[LimitAttained, ...]
+    kept_up: bool
+    whole: bool
+
+
+def least_rate(horizon_s: float) -> float:
+    """Return the lowest rate whose horizon has enough requests to be judged."""
+    return _rounded(LEAST_REQUESTS / horizon_s, up=True)
+
+
+def look_s(rate: float, horizon_s: float) -> float:
+    """Return how long a look at a rate is: at most a part of the horizon."""
+    wanted_s = max(LOOK_S, _LOOK_REQUESTS / rate)
+    return min(wanted_s, max(_LOOK_SHARE * horizon_s, _LOOK_REQUESTS / rate), horizon_s)
+
+
+def judge_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> Judged | None:
+    """Return the verdict on a rate from its last run, None before its first one. The `ratio` of the
+    verdict is that of the latency reached to its limit, infinite if too many requests failed."""
+    if not runs:
+        return None
+    run = runs[-1]
+    margins = [_kept(run, n) - limit.percent / 100 for n, limit in enumerate(limits)]
+    binding = min(range(len(limits)), key=lambda place: (margins[place], -_ratio(run, place)))
+    lowest = _lowest_share(run, binding)
+    return Judged(_verdict(run, limits), binding, _ratio(run, binding), 100 * lowest)
+
+
+def _verdict(run: RateRun, limits: Sequence[Limit]) -> Verdict:
+    error = _ERROR / len(limits)
+    for place, limit in enumerate(limits):
+        worth = _independent(run, place)
+        missed = (1 - _kept(run, place)) * worth
+        if lower_share(missed, worth, error) > 1 - limit.percent / 100:
+            return Verdict.FAILS
+    if not run.whole or not run.kept_up:
+        return Verdict.OPEN
+    shown = (_lowest_share(run, n) >= limit.percent / 100 for n, limit in enumerate(limits))
+    return Verdict.HOLDS if all(shown) else Verdict.OPEN
+
+
+def _kept(run: RateRun, place: int) -> float:
+    return (run.attained[place].kept_pct or 0.0) / 100
+
+
+def _independent(run: RateRun, place: int) -> float:
+    """Return how many independent requests the run is worth; 1 if that is not known."""
+    return min(float(run.requests), run.attained[place].independent or 1.0)
+
+
+def _lowest_share(run: RateRun, place: int) -> float:
+    worth = _independent(run, place)
+    return lower_share(_kept(run, place) * worth, worth, _ERROR)
+
+
+def _ratio(run: RateRun, place: int) -> float:
+    attained = run.attained[place]
+    if attained.reached_ms is None or not attained.most_ms:
+        return math.inf
+    return attained.reached_ms / attained.most_ms
+
+
+def _rounded(rate: float, *, up: bool = False) -> float:
+    """Return a rate with three digits."""
+    scale = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    steps = math.ceil(rate / scale - 1e-9) if up else round(rate / scale)
+    return float(f"{steps * scale:.12g}")
+
+
+@dataclass(frozen=True, slots=True)
+class RateSearch:
+    """The rates that were measured so far, with their runs. Looks double the rate until one does not
+    keep the limits, and halve the gap. Then runs over the horizon begin at the highest rate that
+    kept them, and go down until a rate holds and up until one fails."""
+
+    limits: tuple[Limit, ...]
+    levels: Mapping[float, Sequence[RateRun]]
+    horizon_s: float = HORIZON_S
+    first: float = FIRST_RATE
+    most: float = MOST_RATE
+
+    def next_run(self) -> tuple[float, float] | None:
+        """Return (rate, seconds) of the next run. None if the search has ended."""
+        whole = [rate for rate, runs in self.levels.items() if any(run.whole for run in runs)]
+        if not whole:
+            rate = self._next_look()
+            if rate is not None:
+                return rate, look_s(rate, self.horizon_s)
+        rate = self._next_whole(whole)
+        return None if rate is None else (rate, self.horizon_s)
+
+    @property
+    def least(self) -> float:
+        return least_rate(self.horizon_s)
+
+    def _next_look(self) -> float | None:
+        """Return the next rate to look at. None if the looks have found the region."""
+        if not self.levels:
+            return self.first
+        missed = min((rate for rate in self.levels if not self._keeps(rate)), default=None)
+        if missed is None:
+            top = max(self.levels)
+            return _rounded(min(2 * top, self.most)) if top < self.most else None
+        kept = max((rate for rate in self.levels if rate < missed), default=None)
+        if kept is None:
+            return _rounded(max(missed / 2, self.least)) if missed > self.least else None
+        return _rounded(math.sqrt(kept * missed)) if missed > _NEAR * kept else None
+
+    def _keeps(self, rate: float) -> bool:
+        """Return whether the last run at a rate kept all limits, as far as it can tell."""
+        run = self.levels[rate][-1]
+        shares = (_kept(run, n) >= limit.percent / 100 for n, limit in enumerate(self.limits))
+        return run.kept_up and all(shares)
+
+    def _next_whole(self, whole: Sequence[float]) -> float | None:
+        """Return the next rate to measure over the horizon. None if the bracket is narrow, if no
+        other rate can be measured, or after _MOST_RUNS."""
+        if not whole:
+            kept = [rate for rate in self.levels if self._keeps(rate)]
+            return max(kept, default=self.least)
+        if len(whole) >= _MOST_RUNS:
+            return None
+        holds, fails = self.holds, self.fails
+        step = _STEP ** len(whole)  # longer, the longer nothing is found
+        if holds is None:
+            lower = _rounded(max(min(whole) / step, self.least))
+            return lower if lower < min(whole) else None
+        if fails is None:
+            higher = _rounded(min(max(whole) * step, self.most))
+            return higher if higher > max(whole) else None
+        opened = [rate for rate in whole if holds < rate < fails]
+        for low, high in ((holds, min(opened, default=fails)), (max(opened, default=holds), fails)):
+            if high > _STEP * _STEP * low:
+                return _rounded(math.sqrt(low * high))
+        return None
+
+    @property
+    def holds(self) -> float | None:
+        """The highest rate that holds; None if none does. A rate above one that fails does not
+        count."""
+        fails = self.fails
+        found = [
+            rate
+            for rate in self.levels
+            if self._is(rate, Verdict.HOLDS) and (fails is None or rate < fails)
+        ]
+        return max(found, default=None)
+
+    @property
+    def fails(self) -> float | None:
+        """The lowest rate that fails; None if none does."""
+        return min((rate for rate in self.levels if self._is(rate, Verdict.FAILS)), default=None)
+
+    def judged(self, rate: float) -> Judged | None:
+        """Return the verdict on a rate, or None if it was not measured."""
+        return judge_rate(self.levels.get(rate, ()), self.limits)
+
+    def _is(self, rate: float, verdict: Verdict) -> bool:
+        judged = self.judged(rate)
+        return judged is not None and judged.verdict == verdict
+
+
+def rate_text(rate: float) -> str:
+    return f"{rate:g} requests/s"
+
+
+def answer(search: RateSearch, *, ended: bool) -> str:
+    """Return the answer: which rate holds over the horizon, which fails, what is open between them,
+    and which limit binds. `ended` says whether the search came to its end."""
+    holds, fails = search.holds, search.fails
+    over = f"over {search.horizon_s / 60:g} min"
+    if holds is None and fails is None:
+        return f"no rate was decided {over}"
+    words = [f"{word} {rate:g}" for word, rate in (("holds", holds), ("fails", fails)) if rate]
+    sentences = [f"{', '.join(words)} requests/s {over}"]
+    if holds is not None:
+        lowest = search.judged(holds)
+        assert lowest is not None
+        sentences[0] += f" (attainment >= {lowest.attainment_pct:.1f} %)"
+    return "; ".join([*sentences, *_missing(search, ended=ended), *_binding(search)])
+
+
+def _missing(search: RateSearch, *, ended: bool) -> list[str]:
+    holds, fails = search.holds, search.fails
+    if fails is None:
+        if ended and holds == search.most:
+            return ["higher rates were not asked for"]
+        return ["a rate that fails was not found"]
+    if holds is not None:
+        return []
+    if ended and min(search.levels) <= search.least:
+        return [f"no rate holds; less than {search.least:g} requests/s needs a longer --horizon"]
+    return ["a rate that holds was not found"]
+
+
+def _binding(search: RateSearch) -> list[str]:
+    at = search.fails if search.fails is not None else search.holds
+    judged = None if at is None else search.judged(at)
+    if at is None or judged is None:
+        return []
+    limit = search.limits[judged.binding]
+    if not math.isfinite(judged.ratio):
+        return [f"{limit} binds: too many requests failed at {rate_text(at)}"]
+    return [f"{limit} binds: {four_digits(judged.ratio * limit.most_ms)} ms at {rate_text(at)}"]

@@ -1,0 +1,235 @@
+"""What the searches for a number of users and for a rate of requests share: a level of load is a
+point of a sweep, is measured in one or more runs, and has a verdict."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import field
+from functools import partial
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.runner import BenchCancelled
+from workbench.model.counts import four_digits
+from workbench.model.errors import BenchError, InputError, WorkbenchError
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.slo import LATENCIES, Limit, parse_slo
+from workbench.model.sweep import PointState, SweepPoint
+from workbench.session.series.conduct import Design
+from workbench.session.series.sweep_parts import SweepParts, Target
+from workbench.session.series.sweep_progress import SweepProgress, point_values
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from workbench.bench.user_capacity import Judged
+    from workbench.model.bench import BenchResult
+
+_TRIES = 3  # of a run whose latencies were not timed well enough
+
+
+@dataclass
+class LoadSearch(Design[float]):
+    """Measures levels of load until the search has its answer or a run cannot be judged. Its runs
+    are levels. `bench` has the fields of BenchSpec, with the SLO."""
+
+    parts: SweepParts
+    progress: SweepProgress
+    target: Target
+    bench: Mapping[str, Any]
+    results: dict[float, list[BenchResult]] = field(default_factory=dict)
+    _took_s: list[float] = field(default_factory=list)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        return parse_slo(self.bench["slo"])
+
+    @abstractmethod
+    def judged(self, level: float) -> Judged | None:
+        """Return the verdict on a level; None if it was not measured."""
+
+    @abstractmethod
+    def holds(self) -> float | None:
+        """Return the highest level that holds, None if none does."""
+
+    @abstractmethod
+    def answer(self, *, ended: bool) -> str:
+        """Return the answer so far. `ended` says whether the search came to its end."""
+
+    @abstractmethod
+    def label(self, level: float) -> str:
+        """Return the name of a level, such as "8 users"."""
+
+    @abstractmethod
+    def fields(self, level: float) -> dict[str, Any]:
+        """Return the fields of BenchSpec of the next run at a level."""
+
+    @abstractmethod
+    def left_s(self) -> float:
+        """Return how many seconds the rest of the search takes, about."""
+
+    def refusal(self, result: BenchResult) -> str | None:
+        """Return why an invalid result says nothing about its level; None if it can be judged."""
+        return next(iter(result.summary.refused), None)
+
+    async def prepare(self) -> None:
+        await self._read_results()
+        self._say(ended=False)
+
+    def check_go_on(self, level: float) -> None:
+        self.progress.check_stop()
+        self.progress.check_time(0.0)
+
+    async def conclude(self) -> None:
+        self._say(ended=True)
+
+    async def _read_results(self) -> None:
+        """Read the results of the levels that a search measured before it was stopped. A result
+        that was deleted meanwhile is measured again."""
+        for point in self.progress.sweep.points:
+            found = []
+            for result_id in point.result_ids:
+                try:
+                    result = await self.parts.results.get(result_id)
+                except WorkbenchError:
+                    continue
+                if not self.unjudged(result):
+                    found.append(result)
+            if found and point.x is not None:
+                self.results[point.x] = found
+
+    async def make(self, level: float) -> None:
+        index = self._point_of(level)
+        self.progress.point(index, state=PointState.MEASURING)
+        runs = self.results.get(level, [])
+        bench = partial(
+            self.parts.bench.run_target,
+            self.target.run_id,
+            self.target.url,
+            **self.fields(level),
+        )
+        began_s = self.progress.elapsed_s
+        try:
+            result = await self._judgeable(index, bench)
+        except WorkbenchError as error:
+            await self._keep_runs(index, level, error)
+            raise
+        why = self.unjudged(result)
+        if why:
+            unusable = BenchError(
+                f"{self.label(level)}: {why}",
+                host=self.parts.core.host.name,
+                next_step="`workbench capacity resume` goes on with the levels that were measured",
+            )
+            await self._keep_runs(index, level, unusable)
+            raise unusable
+        self.results[level] = [*runs, result]
+        self._took_s.append(self.progress.elapsed_s - began_s)
+        self._show(index, level)
+        await self.progress.save()
+
+    async def _keep_runs(self, index: int, level: float, error: WorkbenchError) -> None:
+        """Show a level whose run could not be made as it was before that run."""
+        if self.results.get(level):
+            self.progress.point(index, state=PointState.DONE)
+            await self.progress.save()
+        elif not isinstance(error, BenchCancelled):
+            await self.progress.fail(index, error.message)
+
+    async def _judgeable(self, index: int, bench: Callable[[], Awaitable[int]]) -> BenchResult:
+        """Return a result that says something about its level, or the last one of _TRIES."""
+        result = await self.progress.run_once(index, bench, self.refusal)
+        for _ in range(_TRIES - 1):
+            why = self.unjudged(result)
+            if why is None or not result.summary.requests_ok:
+                break
+            self.progress.note(f"{self.progress.sweep.points[index].label}: measured again ({why})")
+            result = await self.progress.run_once(index, bench, self.refusal)
+        return result
+
+    def _point_of(self, level: float) -> int:
+        points = self.progress.sweep.points
+        found = next((n for n, point in enumerate(points) if point.x == level), None)
+        if found is not None:
+            return found
+        added = SweepPoint(self.label(level), float(level))
+        ordered = sorted((*points, added), key=lambda p: p.x or 0)
+        self.progress.change(points=tuple(ordered))
+        return next(n for n, point in enumerate(ordered) if point.x == level)
+
+    def _show(self, index: int, level: float) -> None:
+        judged = self.judged(level)
+        assert judged is not None
+        shown = self.shown(level)
+        kept = [result.summary.slo_pct for result in shown]
+        known = [each for each in kept if each is not None]
+        self.progress.point(
+            index,
+            **{
+                **point_values(shown),
+                "result_ids": tuple(result.id for result in self.results[level]),
+                "state": PointState.DONE,
+                "error": None,
+                "slo_verdict": str(judged.verdict),
+                "slo_pct": fmean(known) if known else None,
+            },
+        )
+        self._say(ended=False)
+        self.progress.change(left_s=self.left_s())
+
+    def _say(self, *, ended: bool) -> None:
+        if not self.results:
+            return
+        holds = self.holds()
+        points = self.progress.sweep.points
+        index = next((n for n, point in enumerate(points) if point.x == holds), None)
+        self.progress.change(knee=index, knee_text=self.answer(ended=ended))
+        if ended and holds is not None:
+            self.progress.note(f"at {self.label(holds)}: {', '.join(self.yields(holds))}")
+
+    def shown(self, level: float) -> Sequence[BenchResult]:
+        """Return those results of a level whose means are shown."""
+        return self.results[level]
+
+    def yields(self, level: float) -> list[str]:
+        """Return what the server gives at a level, in words."""
+        results = self.shown(level)
+        tok_s = fmean(result.summary.output_tok_s or 0.0 for result in results)
+        gpus = results[-1].summary.gpu
+        count = len(gpus.gpus) if gpus is not None else 0
+        parts = [f"{four_digits(tok_s / count)} tok/s per GPU"] if count else []
+        thrift = [r.summary.tok_per_joule for r in results]
+        known = [value for value in thrift if value is not None]
+        return [*parts, f"{fmean(known):.3g} tok/J"] if known else parts
+
+    def unjudged(self, result: BenchResult) -> str | None:
+        """Return why a result says nothing about its level; None if it can be judged. Requests that
+        failed keep no limit, so they can be judged unless all failed."""
+        summary = result.summary
+        if not summary.requests_ok:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
+            return f"no request succeeded ({kinds})" if kinds else "no request succeeded"
+        for attained, limit in zip(summary.slo, parse_slo(result.spec.slo), strict=False):
+            if attained.kept_pct is None:
+                why = summary.absent.get(LATENCIES[limit.latency], "it was not measured")
+                return f"{limit} cannot be judged: {limit.latency} is {why}"
+        if not summary.slo:
+            return "the result has no SLO"
+        invalid = None if summary.requests_failed else self.refusal(result)
+        return f"the result is invalid: {invalid}" if invalid else None
+
+
+def check_limits(slo: str, what: str, most_percent: float) -> None:
+    """Raise InputError unless an SLO has limits that `what`, a search, can show."""
+    if not slo:
+        raise InputError(
+            f"{what} needs limits, and there are none",
+            next_step="give them, for example --slo 'ttft<=500@p95, tpot<=40@p95'",
+        )
+    for limit in parse_slo(slo):
+        if limit.percent > most_percent:
+            raise InputError(
+                f"{limit}: no number of requests can show that all of them keep a limit",
+                next_step=f"limit at most {most_percent:g} % of the requests, for example @p99",
+            )

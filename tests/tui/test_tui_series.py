@@ -354,6 +354,16 @@ def test_two_flags_at_most() -> None:
         sweep_form.parse({**values, "flags": "a=1,2 b=1,2 c=1,2"}, 1)
 
 
+def test_a_search_for_a_rate_asks_for_limits_and_minutes() -> None:
+    values = {"what": sweep_form.RATES, "values": "", "flags": "", "gpu": "all"}
+    given = {**values, "slo": "ttft<=1s@95%", "horizon": "2.5"}
+    wanted = sweep_form.parse(given, 4)
+    assert (wanted.kind, wanted.slo, wanted.horizon_s) == ("rates", "ttft<=1000@p95", 150.0)
+    for minutes in ("", "x", "nan", "0", "61"):
+        with pytest.raises(InputError, match="minutes: expected"):
+            sweep_form.parse({**given, "horizon": minutes}, 4)
+
+
 def test_a_sweep_needs_a_server(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("S")

@@ -55,6 +55,7 @@ class SweepPoint:
     in_force: str | None = None  # whether the load proved a GPU setting to be in force
     error: str | None = None
     bound: bool | None = None  # whether a power limit lowered the clocks or was reached
+    goodput_request_s: float | None = None  # of a load with an SLO
     # of a search for users or a rate: "holds", "fails" or "open", and the percentage of requests that kept
     # all limits
     slo_verdict: str | None = None

@@ -31,6 +31,7 @@ from workbench.report.tune_blocks import tune_blocks
 
 _POINT_METRICS = {  # field of SweepPoint -> metric, in the order of the columns
     "slo_pct": "slo_pct",
+    "goodput_request_s": "goodput_request_s",
     "tok_s": "output_tok_s",
     "tok_per_joule": "tok_per_joule",
     "limit_pct": "limit_pct",
@@ -41,7 +42,14 @@ _POINT_METRICS = {  # field of SweepPoint -> metric, in the order of the columns
     "ttft_p90_ms": "ttft_ms.p90",
     "itl_mean_ms": "itl_ms.mean",
 }
-_OF_LOAD = ("slo_pct", "tok_s", "ttft_p50_ms", "ttft_p90_ms", "itl_mean_ms")  # first, over loads
+_OF_LOAD = (
+    "slo_pct",
+    "tok_s",
+    "goodput_request_s",
+    "ttft_p50_ms",
+    "ttft_p90_ms",
+    "itl_mean_ms",
+)  # first, over loads
 _RESULTS_IMPORTANCE = len(_POINT_METRICS)  # the ids of results go before any metric
 _VERDICTS = {  # verdict -> its short form, its mark
     "better": ("better", "good"),

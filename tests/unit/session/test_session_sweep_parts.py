@@ -18,9 +18,10 @@ from workbench.model.errors import BenchError, InputError, StoreError
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import ClockRange
-from workbench.model.sweep import Sweep, SweepPoint
+from workbench.model.sweep import PointState, Sweep, SweepPoint
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.concurrency_sweep import levels_of
+from workbench.session.series.flag_sweep import best_of, deciding_metric
 from workbench.session.series.flag_sweep_plan import combinations_of
 from workbench.session.series.gpu_sweep_plan import values_of
 from workbench.session.series.sweep_parts import check_minutes, conditions_of_plan
@@ -440,3 +441,25 @@ def test_a_secret_is_no_flag_to_sweep() -> None:
     editor = PlanEditor(LaunchPlan("vllm", "org/tiny"), "tiny")
     with pytest.raises(InputError, match="api-key is a secret"):
         combinations_of(editor, {"api-key": ["k1", "k2"]})
+
+
+def measured(name: str, tok_s: float, goodput: float | None = None) -> SweepPoint:
+    return SweepPoint(name, None, PointState.DONE, tok_s=tok_s, goodput_request_s=goodput)
+
+
+def test_a_load_with_limits_ranks_the_values_of_a_flag_by_goodput() -> None:
+    points = (measured("now", 900.0, 4.0), measured("a", 1200.0, 1.0), measured("b", 950.0, 6.0))
+    assert deciding_metric(points) == "goodput_request_s"
+    assert best_of(points, "goodput_request_s") == 2
+    assert best_of(points, "output_tok_s") == 1
+
+
+def test_without_a_goodput_of_every_value_the_speed_ranks_them() -> None:
+    unknown = (measured("now", 900.0, 4.0), measured("a", 1200.0))
+    assert deciding_metric(unknown) == "output_tok_s"
+    none_kept = (measured("now", 900.0, 0.0), measured("a", 1200.0, 0.0))
+    assert deciding_metric(none_kept) == "output_tok_s"
+    equal = (measured("now", 900.0, 4.0), measured("a", 1200.0, 4.0))
+    assert best_of(equal, "goodput_request_s") is None  # the current value is not worse
+    failed = replace(measured("now", 900.0), state=PointState.FAILED)
+    assert best_of((failed, measured("a", 1200.0)), "output_tok_s") is None

@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SCREENED = "screened with {}: only a value that was compared in pairs is claimed to be different"
 
+GOODPUT, SPEED = "goodput_request_s", "output_tok_s"
+_FIELDS = {GOODPUT: "goodput_request_s", SPEED: "tok_s"}  # of SweepPoint
+_MORE = {GOODPUT: "more goodput", SPEED: "more tok/s"}
+
 
 @dataclass(frozen=True, slots=True)
 class Combination:
@@ -111,11 +115,13 @@ class FlagSweep(SweepDesign):
 
     def experiment_options(self) -> dict[str, Any]:
         """Return the fields of ExperimentSpec for the comparison of the best combination."""
+        metric = deciding_metric(self.progress.sweep.points)
         return {
             "pairs": self.pairs,
             "bench": dict(self.bench),
             "quality": self.quality,
             "quality_texts": self.quality_texts,
+            **({} if metric == SPEED else {"metric": metric}),
         }
 
     # ---- screening
@@ -188,14 +194,15 @@ class FlagSweep(SweepDesign):
 
     async def _confirm(self) -> None:
         points = self.progress.sweep.points
-        best = _best(points)
+        metric = deciding_metric(points)
+        best = best_of(points, metric)
         if self.pairs < 1:
             return self.progress.note("no value was compared in pairs: --pairs 0")
         if best is None:
             why = (
                 "the current values were not measured"
                 if points[0].state != PointState.DONE
-                else "no value was faster than the current one"
+                else f"no value had {_MORE[metric]} than the current one"
             )
             return self.progress.note(f"no value was compared in pairs: {why}")
         label = points[best].label
@@ -247,17 +254,27 @@ def changes_answers(engine: str, sets: Sequence[str]) -> bool:
     return any(flag_sets(engine, word.partition("=")[0]) for word in sets)
 
 
-def _best(points: Sequence[SweepPoint]) -> int | None:
-    """Return the index of the fastest of a sweep's measured values. None if no value is faster than
-    the first, which is the plan's current one, or if that one was not measured."""
+def deciding_metric(points: Sequence[SweepPoint]) -> str:
+    """Return the metric by which the values are ranked and compared in pairs: the goodput if the
+    load has an SLO of which it is known at every measured value, otherwise the tok/s."""
+    done = [point for point in points if point.state == PointState.DONE]
+    known = [point.goodput_request_s for point in done]
+    return GOODPUT if any(known) and None not in known else SPEED
+
+
+def best_of(points: Sequence[SweepPoint], metric: str) -> int | None:
+    """Return the index of the best of a sweep's measured values by this metric, one of _FIELDS.
+    None if no value is better than the first, which is the plan's current one, or if that one was
+    not measured."""
+    values = [(getattr(point, _FIELDS[metric]), n) for n, point in enumerate(points)]
     known = [
-        (p.tok_s, i)
-        for i, p in enumerate(points)
-        if p.state == PointState.DONE and p.tok_s is not None
+        (value, -n)
+        for value, n in values
+        if points[n].state == PointState.DONE and value is not None
     ]
     if not known or points[0].state != PointState.DONE:
         return None
-    return max(known)[1] or None
+    return -max(known)[1] or None
 
 
 def _reason(status: ServerStatus) -> str:

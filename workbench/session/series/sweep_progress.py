@@ -274,6 +274,8 @@ def _values(summary: BenchSummary) -> dict[str, float | None]:
         "ttft_p50_ms": summary.ttft_ms.p50 if summary.ttft_ms else None,
         "ttft_p90_ms": summary.ttft_ms.p90 if summary.ttft_ms else None,
         "itl_mean_ms": summary.itl_ms.mean if summary.itl_ms else None,
+        "slo_pct": summary.slo_pct,
+        "goodput_request_s": summary.goodput_request_s,
     }
 
 

@@ -181,6 +181,8 @@ def row(name: str, server: Server, horizon_s: float, noise: float, searches: int
 
 SERVERS = (
     ("ttft<=1000@p95", Server(), 600.0),
+    ("ttft<=500@p95, tpot<=40@p95", Server(slots=64, step_s=0.008), 600.0),
+    ("tpot<=30@p95", Server(slots=256), 600.0),
     ("e2e<=20s@p95", Server(slots=64, prompt_tokens=4096, spread=0.4), 600.0),
     ("ttft<=500@p95", Server(slots=64, step_s=0.004, request_s=0.00005, output_tokens=64), 120.0),
 )

@@ -11,6 +11,7 @@ from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
 from workbench.engines.tunable_flags import PREFILL, TunableFlag
 from workbench.engines.weight_bits import name_of
+from workbench.model.counts import count_of
 from workbench.model.findings import Finding, PlanChange
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
@@ -48,7 +49,7 @@ def choices(here: Situation, findings: Sequence[Finding], work: Work) -> Iterato
     those about the plan."""
     yield from _graphs(here)
     yield from _proposed(here, findings)
-    yield from _parallel(here)
+    yield from _parallel(here, work.streams)
     yield from _weights(here)
     yield from _sequences(here, work.streams)
     yield from _speculation(here, work.streams)
@@ -84,14 +85,19 @@ def _assignment(change: PlanChange) -> str | None:
     return f"{change.name}={format_value(change.value)}"
 
 
-def _parallel(here: Situation) -> Iterator[Choice]:
-    """Yield two replicas and a model that is split over two GPUs, if there are two GPUs and the plan
-    uses one."""
-    if here.gpus_visible < 2 or here.gpus_needed > 1 or here.nodes > 1:
+def _parallel(here: Situation, streams: int) -> Iterator[Choice]:
+    """Yield replicas and a model that is split over two GPUs, if there are several GPUs and the plan
+    uses one. A request at a time has no use for a replica."""
+    gpus = here.gpus_visible
+    if gpus < 2 or here.gpus_needed > 1 or here.nodes > 1:
         return
-    if _REPLICAS in here.catalog.flags:
-        reason = "two replicas share the requests, and need no link between the GPUs"
-        yield TuneCandidate((f"{_REPLICAS}=2",), reason)
+    if _REPLICAS in here.catalog.flags and streams < 2:
+        reason = "the load has 1 request at a time, and a second replica would have none"
+        yield LeftOut(_REPLICAS, reason)
+    elif _REPLICAS in here.catalog.flags:
+        for replicas in sorted({2, min(gpus, streams)}, reverse=True):
+            reason = f"{replicas} replicas share the requests, and need no link between the GPUs"
+            yield TuneCandidate((f"{_REPLICAS}={replicas}",), reason)
     if _TENSOR in here.catalog.flags:
         reason = "each GPU reads half of the weights for a token; the link between them decides"
         yield TuneCandidate((f"{_TENSOR}=2",), reason)
@@ -115,7 +121,7 @@ def _speculation(here: Situation, streams: int) -> Iterator[Choice]:
         return
     config = here.plan.flag(flag)
     if streams > _FEW_STREAMS:
-        reason = f"{streams} requests at a time leave no compute for guessed tokens"
+        reason = f"{_requests(streams)} at a time leave no compute for guessed tokens"
         yield LeftOut(f"other speculation ({flag})", reason)
         return
     if isinstance(config, dict) and isinstance(config.get("num_speculative_tokens"), int):
@@ -130,7 +136,7 @@ def _speculation(here: Situation, streams: int) -> Iterator[Choice]:
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
-        reason = f"guessed tokens are checked in one step; {streams} requests leave compute for it"
+        reason = f"a step checks several guessed tokens: {_requests(streams)} at a time leave room"
         yield TuneCandidate((f"{flag}={text}",), reason)
 
 
@@ -141,15 +147,19 @@ def _sequences(here: Situation, streams: int) -> Iterator[Choice]:
         return
     now = here.number(flag) if here.plan.flag(flag) is not None else None
     if now is not None and 0 < now < streams:
-        reason = f"the load has {streams} requests at a time, and {streams - now:g} of them wait"
+        reason = f"the load has {_requests(streams)} at a time, and {streams - now:g} of them wait"
         yield TuneCandidate((f"{flag}={streams}",), reason)
         if 2 * now < streams:
             half = "less waiting, with a KV cache for fewer requests than the load has"
             yield TuneCandidate((f"{flag}={2 * now:g}",), half)
         return
     at_most = f"{now:g}" if now is not None else "the default"
-    reason = f"the load has {streams} requests at a time, and {at_most} allows them already"
+    reason = f"the load has {_requests(streams)} at a time, which {at_most} allows already"
     yield LeftOut(f"a higher {flag}", reason)
+
+
+def _requests(streams: int) -> str:
+    return count_of(streams, "request")
 
 
 def _table(here: Situation, work: Work) -> Iterator[Choice]:
@@ -165,7 +175,9 @@ def _table(here: Situation, work: Work) -> Iterator[Choice]:
             if text == now:
                 continue
             if flag.reason == PREFILL and _holds_all(here, flag.name, text, work):
-                reason = f"the prompts of {work.streams} requests have {work.prompt_tokens} tokens"
+                reason = (
+                    f"the prompts of {_requests(work.streams)} have {work.prompt_tokens} tokens"
+                )
                 yield LeftOut(f"{flag.name}={text}", f"{reason}, which one step holds already")
                 continue
             yield TuneCandidate((f"{flag.name}={text}",), _reason(flag, text, here))

@@ -193,7 +193,10 @@ def _state(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
         return "leads" if sweep.experiment_id is None else "in the final"
     left = f"{entry_of(point.label)[0]}: {shown(one.entry)}: "
     why = next((note for note in reversed(sweep.notes) if note.startswith(left)), "")
-    return why.rpartition("; ")[2] if "; " in why else ""
+    if "; " in why:
+        return why.rpartition("; ")[2]
+    over = sweep.state == SeriesState.DONE and one.gain is not None and one.gain <= 0
+    return "not better than the start preset" if over else ""
 
 
 def _mark(one: Standing, leads: Entry | None) -> str:

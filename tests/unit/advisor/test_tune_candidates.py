@@ -50,7 +50,7 @@ def test_a_limit_below_the_load_is_raised_and_one_above_is_left() -> None:
     candidates, _ = found("vllm", Work(16, 512), max_num_seqs=4)
     assert "12 of them wait" in candidates["max-num-seqs=16"] and "max-num-seqs=8" in candidates
     _, left_out = found("vllm", Work(16, 512), max_num_seqs=64)
-    assert "64 allows them already" in left_out["a higher max-num-seqs"]
+    assert "which 64 allows already" in left_out["a higher max-num-seqs"]
 
 
 def test_a_limit_that_lets_requests_wait_is_tried_before_speculation() -> None:
@@ -79,6 +79,15 @@ def test_two_gpus_offer_replicas_and_a_split_and_one_neither() -> None:
         "vllm", Work(8, 512), gpus=2
     )[0].keys()
     assert not any("parallel" in name for name in found("vllm", Work(8, 512))[0])
+
+
+def test_replicas_use_all_gpus_if_there_are_requests_for_them() -> None:
+    four = found("vllm", Work(8, 512), gpus=4)[0]
+    assert {"data-parallel-size=4", "data-parallel-size=2"} <= four.keys()
+    assert "data-parallel-size=4" not in found("vllm", Work(3, 512), gpus=4)[0]
+    candidates, left_out = found("vllm", Work(1, 512), gpus=2)
+    assert "1 request at a time" in left_out["data-parallel-size"]
+    assert not any(name.startswith("data-parallel") for name in candidates)
 
 
 def test_what_a_finding_proposes_for_speed_is_tried() -> None:

@@ -42,6 +42,16 @@ def test_a_finished_tune_shows_its_pairs_and_is_not_resumed_for_a_candidate_that
     assert found_blocks(stopped) == [Alert("warning", "The tune is stopped", ("cancelled",))]
 
 
+def test_what_was_started_twice_and_did_not_gain_says_so() -> None:
+    tune = canned_tune(over=True)
+    slow = replace(tune.points[-1], tok_s=2300.0)
+    first = replace(tune.points[1], tok_s=2440.0)
+    points = (tune.points[0], first, *tune.points[2:-1], slow)
+    tune = replace(tune, points=points, experiment_id=None, confirmed=None, notes=())
+    rows = {row[0]: row[-1] for row in race_table(tune).rows}
+    assert rows["max-num-seqs=64"] == "not better than the start preset"
+
+
 def test_a_start_preset_that_breaks_a_limit_says_so_in_the_race() -> None:
     tune = canned_tune()
     broken = replace(tune.points[0], error="infeasible: power 450 W, above 400 W")

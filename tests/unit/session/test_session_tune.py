@@ -20,6 +20,7 @@ from workbench.bench.tune_race import RaceSize
 from workbench.model.bench import BenchResult, Distribution, GpuDuring
 from workbench.model.errors import BenchError, SettingsError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.findings import Finding, Level
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
 from workbench.model.quality import KL, SAME, Interval, QualityMeasure, QualityResult
@@ -35,7 +36,7 @@ from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.conduct import conduct
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.series.tune import Tune
-from workbench.session.series.tune_plan import combination_of
+from workbench.session.series.tune_plan import _is_proposal, combination_of
 from workbench.session.session import Session
 
 EIGHT, FOUR, ASYNC = "max-num-seqs=8", "max-num-seqs=4", "async-scheduling=true"
@@ -495,3 +496,12 @@ def test_the_preset_of_a_winner_has_its_gpu_settings_and_its_evidence() -> None:
     (entry,) = preset.gpu_settings
     assert (entry.gpu, entry.settings, entry.reason) == ("all", wanted, evidence[0])
     assert tuple(preset.caveats) == evidence
+
+
+def test_a_proposal_about_another_flag_excludes_no_candidate() -> None:
+    """On two Sparks, 8-bit weights were excluded because the model then fits one GPU."""
+    fits = Finding(Level.WARN, "dp-before-tp", "it fits one", flag="tensor-parallel-size")
+    proposal = replace(fits, expected_gain="+30 %")
+    assert _is_proposal(proposal, ("quantization=fp8",))
+    assert not _is_proposal(proposal, ("tensor-parallel-size=2",)), "it is about this change"
+    assert not _is_proposal(fits, ("quantization=fp8",))

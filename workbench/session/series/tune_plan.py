@@ -296,12 +296,20 @@ def combination_of(base: PlanEditor, sets: Sequence[str]) -> Combination | str:
     if sets:
         known = {_key(finding) for finding in base.findings()}
         new = [f for f in changed.findings() if f.level in _EXCLUDE and _key(f) not in known]
+        new = [finding for finding in new if not _is_proposal(finding, sets)]
         problem = next((f for f in new if f.code not in _ALLOWED), None)
         if problem is not None:
             return problem.text
         if (memory := _does_not_fit(base, changed)) is not None:
             return memory
     return Combination(shlex.join(sets) or tune.START, None, tuple(sets), changed)
+
+
+def _is_proposal(finding: Finding, sets: Sequence[str]) -> bool:
+    """Return whether a finding does not speak against these assignments, but proposes another change
+    that would gain more with them."""
+    names = {word.partition("=")[0] for word in sets}
+    return finding.expected_gain is not None and finding.flag not in (None, *names)
 
 
 def _does_not_fit(base: PlanEditor, changed: PlanEditor) -> str | None:

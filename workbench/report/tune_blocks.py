@@ -186,7 +186,8 @@ def _state(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
     if point.error:
         return f"not tried: {point.error}" if point.state == PointState.SKIPPED else point.error
     if point.state in (PointState.PLANNED, PointState.MEASURING):
-        return "waits" if point.state == PointState.PLANNED else "measuring"
+        word = "waits" if point.state == PointState.PLANNED else "measuring"
+        return f"leads, {word}" if one.entry == leads else word
     if one.entry == leads:
         if sweep.state == SeriesState.DONE:
             return "proven in the final" if sweep.confirmed else "not proven in the final"

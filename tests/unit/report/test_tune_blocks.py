@@ -22,7 +22,7 @@ def states(**fields: object) -> dict[str, str]:
 def test_the_race_says_where_each_configuration_stands() -> None:
     running = states()
     assert list(running)[:2] == ["start preset", "max-num-seqs=64"]
-    assert running["max-num-seqs=64"] == "measuring"
+    assert running["max-num-seqs=64"] == "leads, measuring"
     assert running["speculative-config={ngram,3,4}"] == "out, too far behind for chance"
     assert running["kv-cache-dtype=fp8"].startswith("infeasible: ttft<=500@p95")
     assert running["attention-backend=FLASHINFER"].startswith("not started")

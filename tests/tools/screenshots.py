@@ -305,6 +305,28 @@ async def _sweep(scene: Scene) -> None:
     await scene.press("escape")
 
 
+async def _tune(scene: Scene) -> None:
+    """Take pictures of a tune: its plan, its race, and what it has proven."""
+    await scene.load("vllmany")
+    for name, value in (("port", "8013"), ("max-num-seqs", "2")):
+        scene.session.plans.set_flag(name, value)
+    await scene.press("N", "tab", "tab")
+    await scene.type("16")
+    await scene.press("enter")
+    await scene.until(lambda: scene.page.startswith("Tune of"))
+    await scene.shot("tune-plan-120x40")
+    await scene.press("end", "y")
+    await scene.until(
+        lambda: (s := scene.session.state.sweep) is not None and s.points[-1].label[:1] == "2"
+    )
+    await scene.shot("tune-race-120x40")
+    await scene.shot("tune-race-80x24", (80, 24))
+    await scene.sweep_ends()
+    await scene.shot("tuned-80x24", (80, 24))
+    await scene.shot("tuned-120x40", (120, 40))
+    await scene.press("escape")
+
+
 async def _experiment(scene: Scene) -> None:
     """Take pictures of an A/B experiment about the power limit."""
     await scene.load("vllmany")
@@ -421,6 +443,7 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "tuning": ("sim:four-pcie", _tuning),
     "experiment": ("sim:rtx-pro-6000", _experiment),
     "sweep": ("sim:rtx-pro-6000", _sweep),
+    "tune": ("sim:rtx-pro-6000", _tune),
     "concurrency": ("sim:rtx-pro-6000", _concurrency),
     "settings": ("sim:rtx-pro-6000-passthrough", _settings),
     "preset": ("sim:rtx-5060ti-x2", _preset),

@@ -26,6 +26,7 @@ from workbench.model.tune_standings import (
 from workbench.report.blocks import SIMULATED, Alert, Block, Facts, Heading, Items, Table, TextBlock
 from workbench.report.format_values import NA, change, metric_number
 
+_WROTE = "wrote the preset"  # begins the note about the preset of the winner
 UNKNOWN = "known after the first run: there is no earlier start or benchmark like this one"
 
 
@@ -88,8 +89,9 @@ def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
     assert sweep.spec is not None and sweep.spec.tune is not None
     blocks: list[Block] = [*found_blocks(sweep), Heading("Race"), race_table(sweep)]
     blocks += final_blocks(sweep, final)
-    if sweep.notes:
-        blocks += [Heading("Decisions"), Items(sweep.notes)]
+    decisions = tuple(note for note in sweep.notes if not note.startswith(_WROTE))
+    if decisions:
+        blocks += [Heading("Decisions"), Items(decisions)]
     return [*blocks, *left_out_blocks(sweep.spec.tune.left_out)]
 
 
@@ -99,6 +101,7 @@ def found_blocks(sweep: Sweep) -> list[Block]:
     if sweep.knee_text:
         mark = "good" if sweep.confirmed else ""
         blocks.append(TextBlock(sweep.knee_text, lead=True, mark=mark))
+        blocks += [TextBlock(note) for note in sweep.notes if note.startswith(_WROTE)]
     if sweep.state == "failed":
         blocks.append(Alert("failed", "The tune has failed", (sweep.error or "",)))
     elif sweep.state == "stopped":

@@ -15,7 +15,7 @@ from support.simulated_runs import CONDITIONS, result_of
 from workbench.bench import experiment as design
 from workbench.bench.metric_changes import HINT, metric_called
 from workbench.engines.answer_settings import answer_settings
-from workbench.model.bench import BenchResult
+from workbench.model.bench import BenchResult, BenchSpec
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.quality import QualityResult
@@ -428,3 +428,11 @@ def test_without_a_difference_power_is_the_level(df: int, alpha: float) -> None:
 def test_the_smallest_difference_is_seen_four_times_in_five() -> None:
     for df in (1, 2, 4, 7, 30):
         assert t_power(detectable_shift(df), df, 0.05) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_a_metric_of_the_first_token_needs_answers_that_are_streamed() -> None:
+    whole = BenchSpec("http://x", "m", stream=False)
+    with pytest.raises(InputError, match="not streamed"):
+        design.measurable("ttft_ms.p50", whole)
+    design.measurable("output_tok_s", whole)
+    design.measurable("ttft_ms.p50", replace(whole, stream=True))

@@ -22,7 +22,7 @@ from workbench.engines.weight_bits import BITS, bits_of, held_bytes, name_of, to
 from workbench.engines.weight_files import Tensor, safetensors, weights_of
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
-from workbench.model.model_shape import KvLayers
+from workbench.model.model_shape import KvLayers, ModelShape
 from workbench.model.plan import LaunchPlan, ModelFacts
 
 GIB = 2**30
@@ -159,6 +159,22 @@ def test_latent_attention_is_copied_to_each_gpu_and_heads_are_not() -> None:
     # a head is not divided
     assert sequence_bytes(grouped, 4096, tp=16) == sequence_bytes(grouped, 4096, tp=8)
     assert sequence_bytes(grouped, 4096, pp=2) == sequence_bytes(grouped, 4096) / 2
+
+
+def test_a_sequence_takes_as_much_on_eight_gpus_as_on_two_if_the_model_has_two_heads() -> None:
+    facts = ModelFacts(
+        "m", weight_bytes=GIB, kv_bytes_per_token=2**17, shape=ModelShape((KvLayers(64, 2, 512),))
+    )
+    cards = [GpuInfo(i, f"GPU-{i}", "X", memory_total_bytes=24 * GIB) for i in range(8)]
+
+    def sequences(tp: int) -> float:
+        flags = (FlagSetting("max-model-len", 8192), FlagSetting("tensor-parallel-size", tp))
+        got = engines.fit(LaunchPlan("vllm", "m", facts, flags=flags), cards)
+        assert isinstance(got, MemoryFit) and got.kv_tokens is not None
+        room_gib = got.available_gib_per_gpu * 0.92 - got.weights_gib_per_gpu
+        return got.kv_tokens / room_gib
+
+    assert sequences(8) == pytest.approx(sequences(2), rel=0.05)
 
 
 def test_engines_keep_windows_in_different_ways() -> None:

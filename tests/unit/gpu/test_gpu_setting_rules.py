@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from workbench.gpu.settings.apply import _entry
 from workbench.gpu.settings.command_runner import Ran
 from workbench.gpu.settings.current_values import Cores, CurrentValues
-from workbench.gpu.settings.outcomes import of_change
+from workbench.gpu.settings.journal import Journal
+from workbench.gpu.settings.outcomes import of_change, of_restoring, surely_unchanged
 from workbench.gpu.telemetry.agent_messages import Decoder
 from workbench.model import setting_commands
 from workbench.model.gpu import GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_commands import RELOADED, WATTS_EQUAL
-from workbench.model.setting_records import InForce, SettingCommand
+from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome
+from workbench.model.settings import HOST, HOST_INDEX
 
 GPU = "GPU-00000000-0000-4000-8000-000000000000"
 LIMIT_W = 450.0
@@ -72,3 +75,37 @@ def test_an_impossible_answer_about_a_power_limit_is_none(text: str) -> None:
     limit = setting_commands.SETTINGS["power_limit_w"]
     assert limit.answer(text) is None
     assert limit.answer(" 450.50 ") == 450.5
+
+
+@pytest.mark.parametrize(
+    ("ran", "read_back", "unchanged"),
+    [
+        (Ran("refused"), 400.0, True),
+        (Ran(), 350.0, False),  # neither the old value nor the one that was asked for
+        (Ran("refused"), None, False),
+        (Ran("no answer", unsure=True), 400.0, False),
+        (None, None, True),
+    ],
+)
+def test_only_a_command_that_surely_changed_nothing_is_not_rolled_back(
+    ran: Ran | None, read_back: float | None, unchanged: bool
+) -> None:
+    command = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=300.0)
+    outcome = SettingOutcome(command, False, 400.0, 300.0, read_back)
+    assert surely_unchanged(outcome, ran) is unchanged
+
+
+def test_a_reload_of_the_driver_concerns_the_settings_of_gpus_only() -> None:
+    state = Journal("boot", driver_start="7")
+    limit = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=300.0)
+    governor = SettingCommand(HOST_INDEX, HOST, "governor", ("tee",), value="performance")
+    assert _entry(limit, (LIMIT_W, "read"), state, values(None)).driver_start == "7"
+    assert _entry(governor, ("powersave", "read"), state, values(None)).driver_start is None
+
+
+def test_a_revert_whose_values_cannot_be_read_says_how_to_do_it_by_hand() -> None:
+    limit = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=LIMIT_W)
+    entry = _entry(limit, (LIMIT_W, "read"), Journal("boot"), values(None))
+    said = of_restoring(entry, limit, Ran("the link is lost", unsure=True), None)
+    assert not said.ok and said.in_force is InForce.NOT_CHECKED
+    assert "By hand: " in said.message and "450" in said.message

@@ -146,6 +146,9 @@ def test_losses_are_of_pairs_in_which_both_runs_know_them() -> None:
     assert losses[SPEED] == pytest.approx([0.03046, 0.03046], abs=1e-4)
     assert losses[MEMORY][0] > 0
     assert chosen_differently(experiment)[-1] == ("attention backend", "MARLIN", "CUTLASS")
+    silent = replace(runs[1], chosen={}), replace(runs[2], chosen={})
+    unsaid = replace(experiment, runs=(runs[0], *silent, runs[3]))
+    assert chosen_differently(unsaid)[-1] == ("attention backend", "MARLIN", "n/a")
 
 
 def test_nothing_is_measured_without_a_watch_or_a_confirmation(cli: Cli, store: WatchStore) -> None:

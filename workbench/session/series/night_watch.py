@@ -34,6 +34,7 @@ from workbench.model.watch import (
     NightEntry,
     Watch,
 )
+from workbench.report.format_values import NA
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
@@ -281,5 +282,5 @@ def chosen_differently(experiment: Experiment) -> tuple[tuple[str, str, str], ..
             for arm in "AB"
         )
         if not set(a) & set(b):
-            found.append((name, a[0], b[0]))
+            found.append((name, a[0] or NA, b[0] or NA))
     return tuple(found)

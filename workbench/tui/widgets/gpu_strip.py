@@ -527,7 +527,7 @@ class GpuStrip(Painted):
         if len(samples) > 1:
             listed = gpus_text(s.index for s in samples)
             name = listed if len(listed) < width else name
-            return ((name, role), (card_title(info).split(" ")[0], "dim"))
+            return ((name, role), (cut(card_title(info).split(" ")[0], width - 1), "dim"))
         temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
         if sum(layout.heights) == 1:
             return ((f"{name} {temperature:>4} {memory:>9}", role),)

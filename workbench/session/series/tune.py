@@ -373,8 +373,8 @@ class Tune(FlagSweep):
         for entry in found:
             if entry != best and self._block_now == 2:
                 self.progress.note(
-                    f"2: {shown(entry)}: out with {_percent(found[entry])} against the start "
-                    f"preset in both starts; {shown(best)} is ahead"
+                    f"2: {shown(entry)}: {_percent(found[entry])} against the start preset in the "
+                    f"race; out, {shown(best)} is ahead"
                 )
         holds = "keeps the limits, which the start preset breaks" if breaks else "leads the race"
         self.progress.note(

@@ -14,7 +14,8 @@ from support.serving import eventually, free_port, processes_of, supervised
 from workbench import engines
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
-from workbench.model.server_run import ServerState
+from workbench.model.server_run import ServerState, ServerStatus
+from workbench.server import idle_start
 from workbench.server.engine_probe import probe
 from workbench.server.supervisor import Event, Supervisor
 
@@ -50,6 +51,35 @@ def plan(**flags: object) -> LaunchPlan:
 
 async def start(supervisor: Supervisor, made: LaunchPlan) -> str:
     return (await supervisor.start(made, VLLM.command(made), VLLM)).run_id
+
+
+def test_a_start_that_a_signal_has_stopped_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All processes of a real start, while it loads: nothing else tells that it will never end."""
+    monkeypatch.setattr(idle_start, "QUIET_S", 1.0)
+    monkeypatch.setattr(idle_start, "READ_S", 0.5)
+    monkeypatch.setattr(idle_start, "IDLE_S", 3.0)
+    monkeypatch.setattr("workbench.server.watched_run.STUCK_S", 1.0)
+
+    def stopped(status: ServerStatus) -> bool:
+        return any(
+            one.code == "start.idle" and "kill -CONT" in (one.fix or "") for one in status.findings
+        )
+
+    async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
+        run_id = await start(supervisor, plan())
+        await supervisor.wait(run_id, lambda now: now.phase is not None, READY_S)
+        processes = processes_of(supervisor.status(run_id).run_dir or "")
+        for process in processes:
+            process.suspend()
+        try:
+            now = await supervisor.wait(run_id, stopped, READY_S)
+        finally:
+            for process in processes:
+                process.resume()
+        assert now.state is ServerState.STARTING
+        await supervisor.stop(run_id)
+
+    supervised(scenario)
 
 
 @pytest.fixture(autouse=True)

@@ -108,6 +108,12 @@ def test_one_sided_and_two_sided_t() -> None:
     assert statistics.p_above([-value for value in values]) == pytest.approx(1 - 0.00662, abs=1e-5)
 
 
+def test_the_interval_of_a_mean_is_that_of_students_table() -> None:
+    found = statistics.mean_interval([1.0, 2.0, 3.0], level=0.95)
+    # t with two degrees of freedom is 4.3027, the standard error 1 / sqrt(3)
+    assert (found.low, found.high) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-3)
+
+
 def test_equal_values_need_no_interval() -> None:
     assert statistics.p_above([0.0] * 32) == 1.0
     assert statistics.p_not_zero([0.0] * 32) == 1.0

@@ -141,6 +141,16 @@ def test_before_the_host_was_asked_nobody_says_that_it_has_no_server(drive: Any)
     drive(scenario)
 
 
+def test_readings_of_a_long_interval_are_stale_when_three_are_missing(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.push(telemetry_interval_s=10.0, telemetry_monotonic_s=time.monotonic() - 36)
+        await d.until(lambda: "STALE 3" in d.row(0))
+        d.session.push(telemetry_monotonic_s=time.monotonic() - 14.2)
+        await d.until(lambda: "STALE" not in d.row(0))
+
+    drive(scenario)
+
+
 def test_stale_telemetry_says_its_age(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.push(telemetry_monotonic_s=time.monotonic() - 14.2)

@@ -210,6 +210,7 @@ class SessionState:
     host: HostView
     telemetry: Telemetry | None = None
     telemetry_monotonic_s: float | None = None  # this machine's time.monotonic() at its arrival
+    telemetry_interval_s: float = 1.0  # between two readings
     alterations: tuple[Alteration, ...] = ()
     # changed by other users' Workbenches; extra["by"] names them
     others: tuple[Alteration, ...] = ()

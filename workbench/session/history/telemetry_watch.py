@@ -112,7 +112,11 @@ class TelemetryWatch:
     def _keep(self, telemetry: Telemetry) -> None:
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
-        self._core.update(telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
+        self._core.update(
+            telemetry=telemetry,
+            telemetry_monotonic_s=time.monotonic(),
+            telemetry_interval_s=self.interval_s or INTERVAL_S,
+        )
         self._core.update_host(telemetry_problem=self._problem(telemetry))
         if not known and (telemetry.infos or before is None):
             for listener in self.on_gpus_changed:

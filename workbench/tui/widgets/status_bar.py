@@ -18,7 +18,7 @@ LEAST_HOST_CELLS = 14
 BETWEEN = (f" {G.rule} ", "faint")  # two parts of the row
 ALTERED = f"{G.alert} GPU altered"  # without room for the setting
 _REASON_CELLS = 32  # of the reason why a READY server is READY?
-STALE_AFTER_S = 3.5  # three readings of 1 s are missing
+_STALE_AFTER = 3.5  # intervals: three readings are missing
 
 SERVER_WORDS: dict[ServerState, tuple[str, str, str]] = {
     ServerState.STARTING: ("~", "STARTING", "warn"),
@@ -224,4 +224,6 @@ def stale_age_s(state: SessionState) -> float | None:
     if state.telemetry is None or state.telemetry_monotonic_s is None:
         return None
     age = time.monotonic() - state.telemetry_monotonic_s
-    return age if age > STALE_AFTER_S else None
+    # a reading that comes more often than once a second may be late without being old
+    limit = _STALE_AFTER * max(1.0, state.telemetry_interval_s)
+    return age if age > limit else None

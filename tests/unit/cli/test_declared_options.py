@@ -45,7 +45,10 @@ IMPOSSIBLE: dict[type, tuple[Any, ...]] = {  # kind of an option -> values that 
     Fraction: (1, -0.1, *NO_NUMBERS),
     Choice: ("no such word", None, 1, ("chat",)),
 }
-SLOS = ("ttft<=500@p95", "e2e<=8000@p99, tpot<=0.5@p50")
+CHECKED_TEXTS = {  # field -> texts that it accepts
+    "slo": ("ttft<=500@p95", "e2e<=8000@p99, tpot<=0.5@p50"),
+    "think_time": ("5", "2-8", "exp:0.5"),
+}
 LINE = st.text(st.characters(categories=("L", "N", "P", "S", "Zs")), min_size=1, max_size=12)
 WORD = LINE.filter(lambda text: text.strip() == text)
 JSON = st.dictionaries(LINE, st.integers() | LINE | st.booleans() | st.lists(LINE), max_size=3)
@@ -67,7 +70,7 @@ def values_of(option: DeclaredOption) -> st.SearchStrategy[Any]:
         case Constant(value=value):
             return st.just(value)
         case CheckedText():
-            return st.sampled_from(SLOS)
+            return st.sampled_from(CHECKED_TEXTS[option.field])
         case JsonObject():
             return JSON
         case Command():

@@ -143,3 +143,18 @@ def test_a_figure_without_room_is_not_read_as_one_of_the_result_before() -> None
         text = "".join(run for run, _ in label_row(labels, cells))
         if "-45 %" in text:
             assert "#2" in text[: text.index("-45 %")].rpartition("#1")[2]
+
+
+def test_the_percentage_of_b_names_the_result_before_it_where_that_is_not_a() -> None:
+    """Two readers took "A #1 3,474   B #3 3,473 -1.1 %" for the difference of B from A."""
+    state = FakeSession().state
+    state = replace(state, results=(CAPPED, OFF, BEFORE), mark_a=1, mark_b=3)
+    events = [
+        Event(NOW, EventKind.BENCH_BEGIN, "b", None, 3),
+        Event(NOW + 15.0, EventKind.BENCH_END, "b", None, 3),
+    ]
+    window = TimeView().window(NOW + 30.0, 90)
+    (label,) = axis_labels(window, events, state)
+    assert "".join(run for run, _ in label.texts[1]).endswith("-0.1 % vs #2")
+    (of_two,) = axis_labels(window, events, replace(state, mark_a=2))
+    assert "vs" not in "".join(run for form in of_two.texts for run, _ in form)

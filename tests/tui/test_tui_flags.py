@@ -20,7 +20,7 @@ def test_all_flags_are_in_groups_and_keys_jump_between_them() -> None:
         await s.until("most used", lambda: launch.current.name == "model")
         await s.press("n", "n")
         await s.until("parallelism", lambda: launch.current.spec.area == "parallelism")
-        await s.press("N")
+        await s.press("B")
         await s.until(lambda: launch.current.spec.area == "model")
         await s.press("o")
         await s.until("Groups of flags")

@@ -43,8 +43,9 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
 
 def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) -> tuple[Row, ...]:
     """Return the forms of the label of a result, the longest one first. The percentage is against
-    the result before it, like the changes that its label names. Each form has the number: without
-    it, a figure would be read as one of the label before."""
+    the result before it, like the changes that its label names. Beside the mark B, it would be read
+    as the one against A, so the result before it is named. Each form has the number: without it, a
+    figure would be read as one of the label before."""
     marks = {state.mark_a: ("A ", "a"), state.mark_b: ("B ", "b")}
     mark, role = marks.get(row.id, ("", "strong"))
     number: Row = ((f"{mark}#{row.id}", role),)
@@ -54,16 +55,22 @@ def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) ->
             (*number, (" x", "bad")),
             (("x", "bad"),),
         )
-    pct = change_pct(row, row_before(row, tuple(rows.values())))
+    before = row_before(row, tuple(rows.values()))
+    pct = change_pct(row, before)
     changed: Row = ()
+    against: Row = ()
     if pct is not None:
         changed = ((change_text(pct), "warn" if pct < 0 else "good"),)
+        if mark and before is not None and before.id not in marks:
+            against = ((f"vs #{before.id}", "dim"),)
     speed = figure(row.output_tok_s)
     name: Row = ((preset_name(row.label, row.engine), "text"),)
     forms = (
-        (number, name, ((f"{speed} tok/s", "strong"),), changed),
-        (number, ((f"{speed} tok/s", "strong"),), changed),
+        (number, name, ((f"{speed} tok/s", "strong"),), changed, against),
+        (number, ((f"{speed} tok/s", "strong"),), changed, against),
+        (number, ((speed, "strong"),), changed, against),
         (number, ((speed, "strong"),), changed),
+        (number, changed or ((speed, "strong"),), against),
         (number, changed or ((speed, "strong"),)),
         (number,),
     )

@@ -11,21 +11,13 @@ from pathlib import Path
 from workbench.cli.open_session import connected, session_of
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, one_of, option
+from workbench.cli.shared_options import seconds_between
 
-_MOST_S = 86_400.0
+_MOST_S = 86_400
 _FIRST_S = 20.0  # for the first reading
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 1 <= seconds <= _MOST_S:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from 1 to {_MOST_S:,.0f}"
-        )
-    return seconds
+_seconds = seconds_between(1, _MOST_S)
 
 
 def _speed(text: str) -> float:

@@ -8,27 +8,14 @@ import argparse
 from workbench.cli.open_session import session_of
 from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command, option
+from workbench.cli.shared_options import seconds_between
 from workbench.model.errors import InputError
-
-_INTERVAL_S = (0.2, 60.0)
-
-
-def _interval(text: str) -> float:
-    lowest, highest = _INTERVAL_S
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not lowest <= seconds <= highest:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from {lowest:g} to {highest:g}"
-        )
-    return seconds
-
 
 SCREEN_OPTIONS = (
     option("--mouse", "let the mouse select panes and rows"),
-    option("--interval S", "seconds between two readings of the GPUs (1)", _interval),
+    option(
+        "--interval S", "seconds between two readings of the GPUs (1)", seconds_between(0.2, 60)
+    ),
 )
 
 

@@ -4,10 +4,28 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 
 from workbench.cli.registry import one_of, option, repeatable
 from workbench.model.run_options import OPTIONS
 from workbench.model.untrusted_text import VARIABLE_NAME
+
+
+def seconds_between(lowest: float, highest: float) -> Callable[[str], float]:
+    """Return a function that reads a number of seconds of this range from an argument."""
+
+    def seconds_of(text: str) -> float:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = -1.0
+        if not lowest <= seconds <= highest:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a number of seconds from {lowest:,} to {highest:,}"
+            )
+        return seconds
+
+    return seconds_of
 
 
 def _assignment(text: str) -> str:

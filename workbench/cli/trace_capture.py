@@ -15,6 +15,7 @@ from workbench.cli.open_session import connected
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
+from workbench.cli.shared_options import seconds_between
 from workbench.cli.stop_signals import counted_signals
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from workbench.bench.traffic_capture import TrafficCapture
 
 _PROGRESS_S = 10.0
-_MOST_S = 30 * 86_400.0
+_MOST_S = 30 * 86_400
 
 
 def _port(text: str) -> int:
@@ -31,18 +32,6 @@ def _port(text: str) -> int:
     if not 0 <= number <= 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
     return number
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 1 <= seconds <= _MOST_S:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from 1 to {_MOST_S:,.0f}"
-        )
-    return seconds
 
 
 @command(
@@ -53,7 +42,11 @@ def _seconds(text: str) -> float:
     option(
         "--port N", "port on 127.0.0.1 to send the traffic to (0: any free one)", _port, default=0
     ),
-    option("--seconds N", "end after this time; without it, Ctrl-C ends the capture", _seconds),
+    option(
+        "--seconds N",
+        "end after this time; without it, Ctrl-C ends the capture",
+        seconds_between(1, _MOST_S),
+    ),
     option("-o --output FILE", "new file for the trace (captured-DATE-TIME.jsonl)", Path),
     usage="workbench trace capture [RUN | --url URL] [OPTION…]",
     examples=(

@@ -158,3 +158,12 @@ def test_the_percentage_of_b_names_the_result_before_it_where_that_is_not_a() ->
     assert "".join(run for run, _ in label.texts[1]).endswith("-0.1 % vs #2")
     (of_two,) = axis_labels(window, events, replace(state, mark_a=2))
     assert "vs" not in "".join(run for form in of_two.texts for run, _ in form)
+
+
+def test_the_label_of_a_benchmark_without_its_begin_stands_at_its_end() -> None:
+    """In an experiment, a label stood at the left end of the axis, minutes before its run."""
+    state = replace(FakeSession().state, results=(BEFORE,))
+    window = TimeView().window(NOW + 30.0, 90)
+    end = Event(NOW + 15.0, EventKind.BENCH_END, "b", None, 1)
+    (label,) = axis_labels(window, [end], state)
+    assert label.column == window.column(end.unix_s) > 0

@@ -31,7 +31,9 @@ def axis_labels(window: Window, events: Sequence[Event], state: SessionState) ->
         if event.kind is EventKind.BENCH_BEGIN:
             begin = event
         elif event.kind is EventKind.BENCH_END:
-            column = max(0, window.column(begin.unix_s)) if begin is not None else 0
+            # without its begin in the window, the label stands where the benchmark ended
+            at = begin if begin is not None else event
+            column = max(0, window.column(at.unix_s))
             row = rows.get(event.result_id or 0)
             if row is not None:
                 labels.append(Label(column, _result(row, rows, state)))

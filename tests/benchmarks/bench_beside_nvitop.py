@@ -6,7 +6,7 @@ machine, at the same time, with the same stand-in for the driver (tests/support/
 
 Each program has a core of its own, and they change cores after each window. CPU times are the
 kernel's, in ns, so a busy machine changes them little. "Programs" are those that the screen starts
-in a minute, counted by strace in a run of their own.
+in each window, counted by strace in a run of their own.
 """
 
 from __future__ import annotations
@@ -192,39 +192,47 @@ def drain(terminals: list[Terminal], seconds: float) -> None:
             terminal.read(0.02)
 
 
-def programs_per_minute(
-    case: Case, seconds: float, nvitop_place: str | None = None
-) -> float | None:
-    """Return how many programs the settled screen starts in a minute, or nvitop from the directory
-    `nvitop_place`; None without strace or nvitop."""
-    command = None if nvitop_place is None else nvitop("--monitor", "full", place=nvitop_place)
-    if shutil.which("strace") is None or (command is None and nvitop_place is not None):
-        return None
+def programs_started(
+    case: Case, seconds: float, rounds: int, nvitop_place: str
+) -> dict[str, list[int]]:
+    """Return how many programs the settled screen starts in each of `rounds` windows of `seconds`, and
+    nvitop at the same time if it is there, by name. {} without strace."""
+    if shutil.which("strace") is None:
+        return {}
+    peer = nvitop("--monitor", "full", place=nvitop_place)
     with contextlib.ExitStack() as stack:
         home = stack.enter_context(new_home())
         env = stack.enter_context(gpus_of(case, home.state.parent))
         if case.engines:
             stack.enter_context(engine_processes(ENGINE_PROCESSES))
-        log = home.state.parent / "strace.txt"
-        tracer = ("strace", "-f", "-qq", "-e", "trace=execve", "-o", str(log))
-        if command is None:
-            started = screen(home, case, env, *tracer)
-        else:
-            argv, place = command
-            started = Terminal([*tracer, *argv], case.columns, case.rows, env={**place, **env})
-        with started as traced:
-            traced.until(NVITOP_FIGURES if command else STUB_FIGURES)
-            traced.drain(WARM_S + 4.0)
-            before = _programs(log)
-            traced.drain(seconds)
-            return (_programs(log) - before) * 60 / seconds
+        logs = {"Workbench": home.state.parent / "workbench.strace"}
+        traced = [stack.enter_context(screen(home, case, env, *_tracer(logs["Workbench"])))]
+        traced[0].until(STUB_FIGURES)
+        if peer is not None:
+            logs["nvitop"] = home.state.parent / "nvitop.strace"
+            argv = [*_tracer(logs["nvitop"]), *peer[0]]
+            terminal = Terminal(argv, case.columns, case.rows, env={**peer[1], **env})
+            traced.append(stack.enter_context(terminal))
+            terminal.until(NVITOP_FIGURES)
+        drain(traced, WARM_S + 4.0)
+        found: dict[str, list[int]] = {name: [] for name in logs}
+        for _ in range(rounds):
+            before = {name: _programs(log) for name, log in logs.items()}
+            drain(traced, seconds)
+            for name, log in logs.items():
+                found[name].append(_programs(log) - before[name])
+        return found
+
+
+def _tracer(log: Path) -> list[str]:
+    return ["strace", "-f", "-qq", "-e", "trace=execve", "-o", str(log)]
 
 
 def _programs(log: Path) -> int:
     return sum(line.rstrip().endswith("= 0") for line in log.read_text().splitlines())
 
 
-def told(case: Case, found: list[Found], programs: float | None) -> str:
+def told(case: Case, found: list[Found], programs: list[int]) -> str:
     own, peer, own_bytes, peer_bytes = (
         statistics.median(each) for each in zip(*found, strict=True)
     )
@@ -232,7 +240,8 @@ def told(case: Case, found: list[Found], programs: float | None) -> str:
     windows = [one.own / one.peer for one in found]
     ratio = statistics.median(windows)
     ratios = ", ".join(f"{one:.2f}" for one in windows)
-    started = "" if programs is None else f"; {programs:.0f} programs a minute"
+    counts = ", ".join(map(str, programs))
+    started = f"; programs in each window {counts}" if programs else ""
     return (
         f"{case.name}: {own:.2f} % of a core, nvitop {peer:.2f} %: {ratio:.2f} ({ratios}); "
         f"{own_bytes:.0f} B/s, nvitop {peer_bytes:.0f} B/s{started}; load {load_1m():.1f}"
@@ -252,8 +261,10 @@ def main() -> None:
     for case in CASES:
         if chosen.only in case.name:
             found = measure(case, chosen)
-            programs = programs_per_minute(case, chosen.seconds) if chosen.programs else None
-            print(told(case, found, programs), flush=True)
+            programs: dict[str, list[int]] = {}
+            if chosen.programs:
+                programs = programs_started(case, chosen.seconds, chosen.rounds, chosen.nvitop)
+            print(told(case, found, programs.get("Workbench", [])), flush=True)
 
 
 if __name__ == "__main__":

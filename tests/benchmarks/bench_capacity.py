@@ -14,7 +14,7 @@ import argparse
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 
 from workbench.bench.user_capacity import LevelRun, Search, requests_of_a_run
@@ -82,16 +82,17 @@ class Outcome:
 
 def search(server: Server, rng: random.Random) -> Outcome:
     levels: dict[int, list[LevelRun]] = {}
-    requests = 0
+    requests = runs = 0
     limits = tuple(server.limits)
     users = Search(limits, levels).next_level()
     while users is not None:
         size = requests_of_a_run(users, limits)
         requests += size
-        levels.setdefault(users, []).append(server.run(users, size, rng))
+        run = replace(server.run(users, size, rng), number=runs)
+        runs += 1
+        levels.setdefault(users, []).append(run)
         users = Search(limits, levels).next_level()
     found = Search(limits, levels)
-    runs = sum(map(len, levels.values()))
     return Outcome(int(server.capacity), found.holds, found.fails, runs, requests)
 
 

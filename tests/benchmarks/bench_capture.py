@@ -1,11 +1,20 @@
 """Measure what the port of `workbench trace capture` costs, and check what it passes on and keeps.
 
-    python tests/benchmarks/bench_capture.py [--requests 500] [--words 10000] [--streams 1]
+    python tests/benchmarks/bench_capture.py [--requests 500] [--rounds 10] [--words 10000]
+        [--streams 1] [--events 40] [--seconds N]
 
-A server answers streams of known bytes. Requests go to it directly and through the port in turn, and
-every byte is compared on both ways. The requests contain planted words. Then the command is killed,
-and its file must have all requests, as whole lines, and none of the words. The times are those until
-the first byte of an answer's body. Other work on the machine changes both ways alike: it is printed.
+A server answers streams of known bytes. Each request goes to it directly, through the port, and
+through a bare relay, in all orders in turn, and every byte is compared on each way. The bare relay is
+the least that a process in Python can do between two connections: it receives and sends. The requests
+contain planted words. Then the command is killed, and its file must have all requests, as whole lines,
+and none of the words. The times are those until the first byte of an answer's body.
+
+Other work on the machine makes single times longer by a whole time slice, on either way, so p99 of
+one round is mostly noise. Each round gives the p99 of each way and their differences; the median of
+these differences over the rounds is compared with the goal of 0.3 ms, and its interval (of 95 %, by
+order statistics) says whether the noise allows an answer. The median of the pairs' differences and
+the CPU time of the port's processes for a request depend little on other work. With fewer events in an
+answer, a round is shorter. No round begins after `--seconds`.
 """
 
 from __future__ import annotations
@@ -15,13 +24,17 @@ import asyncio
 import hashlib
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from itertools import permutations
+from math import comb
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "benchmarks")]
@@ -31,10 +44,12 @@ from terminal import load_1m  # noqa: E402
 
 from workbench.bench import trace_file  # noqa: E402
 
-EVENTS = 40  # of an answer
+EVENTS = int(os.environ.get("EVENTS", "40"))  # of an answer
 EVENT_S = 0.0005  # between them
 CHAT = "/v1/chat/completions"
-USAGE = b'{"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":40}}'
+WAYS = ("directly", "bare relay", "through the port")
+ORDERS = tuple(permutations(range(len(WAYS))))
+USAGE = b'{"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":8}}'
 
 
 def events(number: int) -> list[bytes]:
@@ -84,6 +99,32 @@ def serve(port: int) -> None:
     asyncio.run(go())
 
 
+def relay(port: int) -> None:
+    """Pass on what each connection sends to the server at `port`, and back, with one epoll."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(listener.getsockname()[1], flush=True)
+    far_of: dict[int, tuple[socket.socket, socket.socket]] = {}
+    ready = select.epoll()
+    ready.register(listener, select.EPOLLIN)
+    while True:
+        for number, _ in ready.poll():
+            if number == listener.fileno():
+                client = listener.accept()[0]
+                server = socket.create_connection(("127.0.0.1", port))
+                for near, far in ((client, server), (server, client)):
+                    near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    far_of[near.fileno()] = near, far
+                    ready.register(near, select.EPOLLIN)
+                continue
+            near, far = far_of[number]
+            data = near.recv(1 << 16)
+            if data:
+                far.sendall(data)
+            else:
+                ready.unregister(near)
+                far.shutdown(socket.SHUT_WR)
+
+
 def body_of(number: int, words: list[str]) -> bytes:
     """Return the request: a system prompt that all share, and words of its own."""
     own = [words[(number * 20 + n) % len(words)] for n in range(20)]
@@ -115,12 +156,12 @@ def ask(connection: socket.socket, number: int, body: bytes) -> float:
 
 
 def stream(
-    ports: tuple[int, int], numbers: range, words: list[str], took: list[list[float]]
+    ports: tuple[int, ...], numbers: range, words: list[str], took: list[list[float]]
 ) -> None:
     ways = [socket.create_connection(("127.0.0.1", port)) for port in ports]
     for number in numbers:
         body = body_of(number, words)
-        for way in (0, 1) if number % 2 else (1, 0):
+        for way in ORDERS[number % len(ORDERS)]:
             took[way].append(ask(ways[way], number, body))
     for way in ways:
         way.close()
@@ -131,6 +172,23 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def processes_cpu_s(pid: int) -> float:
+    """Return the CPU time of a process and of its children, which the command waits for at its end."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(cpu_s(one) for one in (pid, *map(int, children)))
+
+
+def median_interval(values: list[float]) -> tuple[float, float, float]:
+    """Return (median, low, high) of the 95 % interval of the median, by order statistics: the whole
+    range if there are too few values."""
+    ordered, many = sorted(values), len(values)
+    out = 0
+    while 2 * sum(comb(many, k) for k in range(out + 1)) / 2**many <= 0.05:
+        out += 1
+    place = max(out - 1, 0)
+    return median(ordered), ordered[place], ordered[many - 1 - place]
+
+
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
@@ -138,21 +196,28 @@ def percentile(values: list[float], share: float) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--words", type=int, default=10_000)
     parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--events", type=int, default=EVENTS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--relay", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(0)
         return
+    if options.relay is not None:
+        relay(options.relay)
+        return
+    if options.events != EVENTS:  # the server's process needs them too
+        os.environ["EVENTS"] = str(options.events)
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     words = [
         f"planted{hashlib.sha256(str(n).encode()).hexdigest()[:10]}" for n in range(options.words)
     ]
-    server = subprocess.Popen(
-        [sys.executable, __file__, "--serve"], stdout=subprocess.PIPE, text=True
-    )
-    assert server.stdout is not None
-    port = int(server.stdout.readline())
+    server, port = started("--serve")
+    bare, relayed = started("--relay", str(port))
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "captured.jsonl")
         argv = ["trace", "capture", "--url", f"http://127.0.0.1:{port}", "-o", str(path)]
@@ -165,49 +230,87 @@ def main() -> None:
         try:
             assert capture.stderr is not None
             through = int(capture.stderr.readline().split()[0].rpartition(":")[2])
-            run(options, (port, through), words, path, capture)
+            run(options, (port, relayed, through), words, path, capture)
         finally:
-            capture.kill()
-            server.kill()
+            for process in (capture, bare, server):
+                process.kill()
+
+
+def started(*words: str) -> tuple[subprocess.Popen[str], int]:
+    """Start a part of this script as a process. Return it and its port."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, int(process.stdout.readline())
 
 
 def run(
     options: argparse.Namespace,
-    ports: tuple[int, int],
+    ports: tuple[int, ...],
     words: list[str],
     path: Path,
     capture: subprocess.Popen[str],
 ) -> None:
-    took: list[list[float]] = [[], []]
-    threads = [
-        threading.Thread(
-            target=stream,
-            args=(ports, range(first, options.requests, options.streams), words, took),
-        )
-        for first in range(options.streams)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    cpu_ms = 1000 * cpu_s(capture.pid) / options.requests
+    until_s = time.monotonic() + options.seconds
+    rounds: list[list[list[float]]] = []
+    before_s = processes_cpu_s(capture.pid)
+    for begin in range(0, options.requests * options.rounds, options.requests):
+        if time.monotonic() >= until_s:
+            break
+        took: list[list[float]] = [[] for _ in ports]
+        threads = [
+            threading.Thread(
+                target=stream,
+                args=(
+                    ports,
+                    range(begin + first, begin + options.requests, options.streams),
+                    words,
+                    took,
+                ),
+            )
+            for first in range(options.streams)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [len(each) for each in took] == [options.requests] * len(ports), "a stream failed"
+        rounds.append(took)
+    every = options.requests * len(rounds)
+    cpu_ms = 1000 * (processes_cpu_s(capture.pid) - before_s) / every
     capture.kill()
-    assert [len(each) for each in took] == [options.requests] * 2, "a stream failed"
     # the last answers may come just before the kill
-    least = options.requests - options.streams
+    least = every - options.streams
     eventually(lambda: path.read_bytes().count(b"\n") >= least, "the lines")
     written = path.read_text()
     found = [word for word in words if word in written]
-    read = trace_file.read(path)
+    read = trace_file.read_trace(path)
     print(f"{'TTFT, ms':<22}{'p10':>8}{'p50':>8}{'p90':>8}{'p99':>8}")
-    for name, values in zip(("directly", "through the port"), took, strict=True):
+    for way, name in enumerate(WAYS):
+        values = [each for took in rounds for each in took[way]]
         figures = [1000 * percentile(values, share) for share in (0.1, 0.5, 0.9, 0.99)]
         print(f"{name:<22}" + "".join(f"{one:8.3f}" for one in figures))
+    for share in (0.99, 0.5):
+        for way, less in ((2, 0), (1, 0), (2, 1)):
+            name = f"p{100 * share:.0f} of a round, {WAYS[way]} minus {WAYS[less]}"
+            tell(name, [difference_ms(took, way, less, share) for took in rounds])
     print(
-        f"{options.requests} requests each way, {options.streams} at once, every byte equal; after a "
+        f"{every:,} requests each way, {options.streams} at once, every byte equal; after a "
         f"kill {len(read.requests)} whole lines; {len(found)} of {len(words):,} planted words in the "
-        f"file; load {load_1m():.1f}; the port's process took {cpu_ms:.2f} ms of CPU for a request of "
-        f"{EVENTS} events, its start included"
+        f"file; load {load_1m():.1f}; the port's processes took {cpu_ms:.2f} ms of CPU for a request "
+        f"of {EVENTS} events"
+    )
+
+
+def difference_ms(took: list[list[float]], way: int, less: int, share: float) -> float:
+    return 1000 * (percentile(took[way], share) - percentile(took[less], share))
+
+
+def tell(name: str, differences_ms: list[float]) -> None:
+    middle, low, high = median_interval(differences_ms)
+    print(
+        f"{name}: median {middle:+.3f} ms ({low:+.3f} to {high:+.3f}), {len(differences_ms)} rounds"
     )
 
 

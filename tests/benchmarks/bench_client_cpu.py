@@ -2,11 +2,12 @@
 with the least that Python can do (clients/bare_client.py), which is called "bare Python".
 
     python tests/benchmarks/bench_client_cpu.py [--rows paced,drain] [--rounds 3] [--against DIR]
+        [--peer NAME=COMMAND …]
 
 Rows: "paced" has 64 streams of 100 tokens/s, "drain" 64 streams as fast as the server writes, "one",
 "one long" and "one longest" one-token answers, "million" the end of a run of 1M tokens. CPU time is user and
 system time of the command and of all programs that it starts. `--against` names another checkout of
-Workbench that is measured in the same turns.
+Workbench that is measured in the same turns, and `--peer` another load generator (peers.py).
 
 The server has core 1 and the clients core 0, before other programs where that is allowed, so other
 load of the machine disturbs less. It still fills the caches: read the ratios, and the load.
@@ -28,7 +29,7 @@ from statistics import median
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tests" / "benchmarks")]
 
-from peers import children_cpu_s  # noqa: E402
+from peers import children_cpu_s, parsed  # noqa: E402
 from speed_home import built  # noqa: E402
 from truth_server import TruthProcess  # noqa: E402
 
@@ -45,6 +46,7 @@ ROWS = {  # options of the server, streams, requests, warm-up, tokens of an answ
 
 
 BARE = "bare Python"
+PEERS: dict[str, list[str]] = {}  # commands with places for what is asked, by name
 
 
 def to_core(core: int, priority: int) -> None:
@@ -62,6 +64,10 @@ def command(name: str, url: str, row: str, folder: str) -> tuple[list[str], dict
         )
         assert program, "there is no C compiler"
         return [str(program), url, str(streams), str(requests + warmup), str(tokens)], {}
+    if name in PEERS:
+        out = f"{folder}/result.json"
+        asked = {"streams": streams, "requests": requests + warmup, "tokens": tokens}
+        return [one.format(url=url, model="m", out=out, **asked) for one in PEERS[name]], {}
     if name == BARE:
         program = ROOT / "tests/benchmarks/clients/bare_client.py"
         argv = [sys.executable, "-I", "-S", str(program), url]
@@ -111,10 +117,13 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", action="append", default=[], metavar="DIR")
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=COMMAND")
     asked = parser.parse_args()
-    names = ["C", BARE, str(ROOT), *asked.against]
+    PEERS.update(map(parsed, asked.peer))
+    trees = [str(ROOT), *asked.against]
+    names = ["C", BARE, *trees, *PEERS]
     found: dict[tuple[str, str], list[dict[str, float]]] = defaultdict(list)
-    for name in names[2:]:
+    for name in trees:
         measured(name, "one")  # compiles the modules
     for number in range(asked.rounds):
         for row in asked.rows.split(","):

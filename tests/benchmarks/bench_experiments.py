@@ -110,14 +110,14 @@ class Cell:
         self.experiments += 1
         held = abs(change.change_pct - 100 * effect) <= change.interval_pct
         self.held += held
-        pairs = experiment.pairs_done
-        firsts = sum(design.order(experiment.spec, pair)[0] == "A" for pair in range(pairs))
+        pairs = experiment.completed_pairs
+        firsts = sum(design.order_of_pair(experiment.spec, pair)[0] == "A" for pair in range(pairs))
         self.leads[abs(2 * firsts - pairs)] += 1
         self.held_by_lead[abs(2 * firsts - pairs)] += held
         self.shown += change.verdict in SHOWN
         self.wrong += change.verdict == "worse" and effect > 0
         self.others += any(other.verdict in SHOWN for other in others)
-        self.pairs += experiment.pairs_done
+        self.pairs += experiment.completed_pairs
         self.smallest += experiment.smallest_pct or 0.0
         machine = experiment.comparison.machine
         if (
@@ -153,14 +153,14 @@ async def one(options: dict[str, object], runs: SimulatedRuns) -> Experiment:
     options = dict(options)
     more = options.pop("extend_to", None)
     options.setdefault("order_seed", runs.seed)
-    spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))  # type: ignore[arg-type]
+    spec = design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))  # type: ignore[arg-type]
     new = Experiment(1, 0.0, "sim", spec, restarts=runs.restarts)
     ended = await ExperimentConduct(new, runs, save=_kept).carry_out()
     if more is None or ended.comparison is None or ended.comparison.metrics[0].verdict in SHOWN:
         return ended
     again = replace(ended, spec=replace(spec, pairs=int(str(more))), extensions=1)
     return await ExperimentConduct(
-        design.resumed(again), runs, save=_kept, results=runs.results
+        design.resume_experiment(again), runs, save=_kept, results=runs.results
     ).carry_out()
 
 

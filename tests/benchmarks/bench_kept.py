@@ -1,7 +1,7 @@
 """Count the bytes that are kept of a benchmark, and the memory of the screen of the demo without a
 server, with one that has written one line, and with one that writes 2,000 log lines a second.
 
-    python tests/benchmarks/bench_kept.py [--only benchmarks|log] [--seconds 30]
+    python tests/benchmarks/bench_kept.py [--only benchmarks|log] [--seconds 30] [--rounds 1]
 
 A benchmark has the default content. Its files are those of its requests and of its seconds, and its
 rows are what the database grows by. Bytes and memory do not depend on the load of the machine.
@@ -78,7 +78,8 @@ def log(seconds: float) -> None:
             screen.drain(seconds)
             own, whole = tree_mib(screen)
         print(
-            f"{name}, after {seconds:.0f} s: screen {own:.1f}, with its agent {whole:.1f} MiB PSS"
+            f"{name}, after {seconds:.0f} s: screen {own:.1f}, with its agent {whole:.1f} MiB PSS",
+            flush=True,
         )
 
 
@@ -88,12 +89,14 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("benchmarks", "log"))
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--rounds", type=int, default=1)
     chosen = parser.parse_args()
     os.chdir(ROOT)
-    if chosen.only != "log":
-        benchmarks()
-    if chosen.only != "benchmarks":
-        log(chosen.seconds)
+    for _ in range(chosen.rounds):
+        if chosen.only != "log":
+            benchmarks()
+        if chosen.only != "benchmarks":
+            log(chosen.seconds)
     print(f"load {load_1m():.1f}")
 
 

@@ -22,10 +22,10 @@ from bench_client import pin_workers, run, truth_server, unpinned
 from workbench.bench.records import BenchOutcome
 from workbench.bench.workload import request_mark
 from workbench.model.bench import Distribution
-from workbench.model.distribution import distribution
+from workbench.model.distribution import PERCENTILES, distribution_of
 
 LIMIT_MS = 0.5
-PARTS = ("mean", "p50", "p90", "p95", "p99")
+PARTS = ("mean", *PERCENTILES)
 
 
 def truth_of(
@@ -39,15 +39,15 @@ def truth_of(
         wrote = [sum(pair) / 2 for pair in zip(one["sent_ns"], one["done_ns"], strict=True)]
         ttft.append((wrote[0] - one["request_ns"]) / 1e6)
         gaps += [(b - a) / 1e6 for a, b in pairwise(wrote)]
-    return {"ttft_ms": distribution(ttft), "itl_ms": distribution(gaps)}
+    return {"ttft_ms": distribution_of(ttft), "itl_ms": distribution_of(gaps)}
 
 
 def recorded(outcome: BenchOutcome, name: str) -> Distribution:
     """Return a withheld latency as it would have been reported."""
     if name == "ttft_ms":
-        found = distribution((r.ttft_us or 0) / 1000 for r in outcome.requests)
+        found = distribution_of((r.ttft_us or 0) / 1000 for r in outcome.requests)
     else:
-        found = distribution(gap / 1000 for r in outcome.requests for gap in r.gaps_us)
+        found = distribution_of(gap / 1000 for r in outcome.requests for gap in r.gaps_us)
     assert found is not None
     return found
 

@@ -111,7 +111,7 @@ def child(what: str, *words: str) -> int:
             command = Command((sys.executable, __file__, "--server", port, *rest), port=int(port))
             plan = LaunchPlan(engine="vllm", model="fake-model")
             status = await self.servers.supervisor.start(
-                plan, command, engines.get("vllm"), simulated=True
+                plan, command, engines.get_engine("vllm"), simulated=True
             )
             await self.servers.select(status.run_id)
 
@@ -125,8 +125,8 @@ def child(what: str, *words: str) -> int:
     host = host_called(None, "four-pcie")
     if what == "telemetry" and isinstance(host, SimulatedHost):
         host = Quick(host.inner, host.simulated, host._state_dir)
-        return workbench.tui.run(Session(host), mouse=False)
-    return workbench.tui.run(Talking(host), mouse=False)
+        return workbench.tui.run_screen(Session(host), mouse=False)
+    return workbench.tui.run_screen(Talking(host), mouse=False)
 
 
 # ---- outside

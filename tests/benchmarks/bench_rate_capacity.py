@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from workbench.bench.independent_requests import independent_requests
 from workbench.bench.rate_capacity import RateRun, RateSearch
-from workbench.bench.steadiness import not_kept_up
+from workbench.bench.steadiness import why_not_kept_up
 from workbench.model.slo import LATENCIES, Limit, LimitAttained, parse_slo
 
 TRUTH_REQUESTS = 300_000
@@ -135,7 +135,7 @@ def search(
 ) -> tuple[RateSearch, float]:
     """Return an ended search, and how many seconds of load it took."""
     levels: dict[float, list[RateRun]] = {}
-    least = RateSearch(limits, {}, horizon_s).least
+    least = RateSearch(limits, {}, horizon_s).lowest_rate
     first = max(least, math.exp(rng.uniform(math.log(0.8), math.log(8.0))))
     took_s = 0.0
     while True:
@@ -150,7 +150,7 @@ def search(
         run = RateRun(
             len(served),
             tuple(attained(served, limit) for limit in limits),
-            not_kept_up(ends) is None,
+            why_not_kept_up(ends) is None,
             whole=seconds >= horizon_s,
         )
         levels.setdefault(rate, []).append(run)

@@ -80,7 +80,9 @@ def busy_gpus(env: Mapping[str, str], profile: str) -> Iterator[None]:
     from workbench.sim import driver_state as state
     from workbench.sim import profiles
 
-    driver = state.SimState(driver_state(env, profile), profiles.get(profile.partition("@")[0]))
+    driver = state.SimState(
+        driver_state(env, profile), profiles.get_profile(profile.partition("@")[0])
+    )
     ended = threading.Event()
 
     def work() -> None:

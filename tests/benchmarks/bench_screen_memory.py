@@ -1,11 +1,12 @@
 """Measure what the memory of the screen of this machine and its agent consists of, beside the least
 that a Textual application and a Python agent take.
 
-    python tests/benchmarks/bench_screen_memory.py [--rounds 2] [--beside TREE] [--tries]
+    python tests/benchmarks/bench_screen_memory.py [--rounds 3] [--nvitop DIR] [--beside TREE] [--tries]
 
 Each screen is started twice with the stand-in for the driver, and measured 8 s after its second
-figures. "private" is the memory that no other process maps. --beside measures another checkout in
-the same turns, and --tries the screen with settings of the allocator of the C library.
+figures, in turns with the other programs. "private" is the memory that no other process maps. --nvitop
+and --beside measure nvitop and another checkout in the same turns, and --tries the screen with
+settings of the allocator of the C library.
 """
 
 from __future__ import annotations
@@ -18,12 +19,16 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
+from bench_beside_nvitop import NVITOP_FIGURES
 from bench_ready import MAIN
 from bench_screen import BARE
-from speed_home import LAST_ROW, ROOT, STUB_FIGURES, driver, new_home
+from speed_home import LAST_ROW, ROOT, STUB_FIGURES, driver, new_home, nvitop
 from terminal import Terminal, load_1m
 
-SETTLED_S = 8.0
+# its command, its environment, and what it writes when it has begun
+Peer = tuple[list[str], Mapping[str, str], bytes]
+
+SETTLED_S, PEER_SETTLED_S = 8.0, 3.0
 READY = b"ready"
 # what a telemetry agent needs of Python: a driver's library, JSON, a thread, lines on stdout
 AGENT = f"""
@@ -34,17 +39,18 @@ while True:
     time.sleep(1)
 """
 WAIT = f"import os, time; os.write(1, b'{READY.decode()}'); time.sleep(60)"
+ALONE = sys.executable, "-I", "-S", "-c"
 TRIES = {
     "one arena": {"MALLOC_ARENA_MAX": "1"},
     "trimmed early": {"MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"},
     "no pymalloc": {"PYTHONMALLOC": "malloc"},
     "no lines of code": {"PYTHONNODEBUGRANGES": "1"},
 }
-PEERS = {
-    "Textual with one word": ([sys.executable, "-c", BARE], LAST_ROW),
-    "an agent in Python that reads nothing": ([sys.executable, "-I", "-S", "-c", AGENT], READY),
-    "Python that does nothing": ([sys.executable, "-I", "-S", "-c", WAIT], READY),
-    "Python with asyncio": ([sys.executable, "-I", "-S", "-c", f"import asyncio; {WAIT}"], READY),
+FLOORS: dict[str, Peer] = {
+    "Textual with one word": ([sys.executable, "-c", BARE], {}, LAST_ROW),
+    "an agent in Python that reads nothing": ([*ALONE, AGENT], {}, READY),
+    "Python that does nothing": ([*ALONE, WAIT], {}, READY),
+    "Python with asyncio": ([*ALONE, f"import asyncio; {WAIT}"], {}, READY),
 }
 
 
@@ -76,10 +82,10 @@ def _kind(words: list[str]) -> str:
     return "python and libpython" if name.startswith(("python", "libpython")) else "libraries"
 
 
-def settled(terminal: Terminal, wanted: bytes) -> tuple[Counter[str], Counter[str]]:
+def settled(terminal: Terminal, wanted: bytes, seconds: float) -> tuple[Counter[str], Counter[str]]:
     """Return the parts of the program, and of the processes below it."""
     terminal.until(wanted)
-    terminal.drain(SETTLED_S)
+    terminal.drain(seconds)
     below: Counter[str] = Counter()
     for pid in terminal.children():
         below += parts_of(pid)
@@ -95,7 +101,14 @@ def screen(tree: Path, env: Mapping[str, str]) -> tuple[Counter[str], Counter[st
             first.until(wanted)
             first.drain(4.0)
         with Terminal(argv, env=whole) as second:
-            return settled(second, wanted)
+            return settled(second, wanted, SETTLED_S)
+
+
+def peers(nvitop_place: str) -> dict[str, Peer]:
+    """Return the programs beside the screen, by name."""
+    found = nvitop("--monitor", "full", place=nvitop_place)
+    own = {} if found is None else {"nvitop": (*found, NVITOP_FIGURES)}
+    return {**FLOORS, **own}
 
 
 def told(parts: Counter[str]) -> str:
@@ -109,28 +122,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--nvitop", default="", metavar="DIR", help="where nvitop is")
     parser.add_argument("--beside", metavar="TREE", help="another checkout of Workbench")
     parser.add_argument("--tries", action="store_true")
     chosen = parser.parse_args()
     os.chdir(ROOT)
-    cases: dict[str, tuple[Path, Mapping[str, str]]] = {"Workbench": (ROOT, {})}
+    cases: dict[str, tuple[Path, Mapping[str, str]]] = {"screen and agent": (ROOT, {})}
     if chosen.beside:
         cases["beside"] = Path(chosen.beside).resolve(), {}
     if chosen.tries:
-        cases |= {f"Workbench, {name}": (ROOT, env) for name, env in TRIES.items()}
+        cases |= {f"screen and agent, {name}": (ROOT, env) for name, env in TRIES.items()}
     together: dict[str, list[float]] = defaultdict(list)
-    for number in range(chosen.rounds):
+    for number in range(1, chosen.rounds + 1):
         for name, (tree, env) in cases.items():
             own, below = screen(tree, env)
             together[name].append((own["PSS"] + below["PSS"]) / 1024)
-            print(f"{number + 1}: {name}: screen {told(own)}; agent {told(below)}", flush=True)
-    for name, (argv, wanted) in PEERS.items():
-        with Terminal(argv) as terminal:
-            print(f"{name}: {told(settled(terminal, wanted)[0])}", flush=True)
+            print(f"{number}: {name}: screen {told(own)}; agent {told(below)}", flush=True)
+        for name, (argv, env, wanted) in peers(chosen.nvitop).items():
+            with Terminal(argv, env=env) as terminal:
+                own, _ = settled(terminal, wanted, PEER_SETTLED_S)
+            together[name].append(own["PSS"] / 1024)
+            print(f"{number}: {name}: {told(own)}", flush=True)
     for name, found in together.items():
         each = ", ".join(f"{one:.1f}" for one in found)
-        print(f"{name}: {statistics.median(found):.1f} MiB PSS of screen and agent ({each})")
+        print(f"{name}: {statistics.median(found):.1f} MiB PSS ({each})")
     print(f"load {load_1m():.1f}")
 
 

@@ -98,11 +98,13 @@ def replay(answers: list[list[bytes]], tokens: int, *, checks: bool) -> int:
         record = exchange.record(0, exchange.reply.error, exchange.reply.detail)
         assert record.ok and record.chunks == tokens, record
         if checks:
-            sample.add(record, exchange.reply, str(number))
+            sample.add_answer(record, exchange.reply, str(number))
         used += time.thread_time_ns() - began
     began = time.thread_time_ns()
     if checks:
-        seen = set_features(sample.answers(), Counter({"length": len(answers)}), len(answers))
+        seen = set_features(
+            sample.sampled_answers(), Counter({"length": len(answers)}), len(answers)
+        )
         assert seen.characters
     used += time.thread_time_ns() - began
     server.close()

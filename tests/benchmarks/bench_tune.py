@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 
-from workbench.bench.tune_race import Noise, race_size, simulate
+from workbench.bench.tune_race import Noise, race_size, simulate_tune
 
 _CANDIDATES = 12
 _STARTS = 30
@@ -37,7 +37,7 @@ Procedure = Callable[[Mapping[str, float], random.Random], Claim]
 
 
 def workbench_tune(truth: Mapping[str, float], rng: random.Random) -> Claim:
-    ended = simulate(truth, race_size(len(truth), _STARTS), _NOISE, rng)
+    ended = simulate_tune(truth, race_size(len(truth), _STARTS), _NOISE, rng)
     if ended.least_pct is None:
         return None, 0.0, None
     return ended.entry, ended.least_pct, ended.least_pct

@@ -59,7 +59,7 @@ class Peer:
                 )
             if not out.exists():  # it went to stdout
                 out.write_text(done.stdout)
-            (found,) = imports.read(out)
+            (found,) = imports.read_results(out)
         server.stop()
         return {
             **errors(found.summary, server.records),

@@ -12,7 +12,6 @@ from bench_client import (
     Figures,
     accuracy,
     accuracy_on_two_cores,
-    capacity,
     pin_workers,
     start_up,
     truth_server,
@@ -25,7 +24,6 @@ COMPILERS = (
     ("C", "sse_client.c", ("cc", "-O2", "-D_GNU_SOURCE")),
     ("Rust", "sse_client.rs", ("rustc", "-O")),
 )
-CPU = "CPU s per 1M tokens"
 Rounds = dict[str, list[Figures]]
 pin_workers()
 
@@ -42,46 +40,6 @@ def peers(chosen: argparse.Namespace) -> list[Peer]:
 
 def median(rounds: list[Figures], figure: str) -> float:
     return statistics.median(each[figure] for each in rounds)
-
-
-def paced(chosen: argparse.Namespace) -> tuple[str, str]:
-    """64 streams of 100 tokens/s: CPU seconds per million tokens, of whole commands."""
-    rounds: Rounds = {"": []}
-    for _ in range(chosen.rounds):
-        rounds[""].append(accuracy(64, 4, "--exact"))
-        for peer in peers(chosen):
-            with truth_server("--ttft-ms", "50", "--itl-ms", "10", "--exact") as server:
-                figures = peer.measure(server, streams=64, requests=64 * 5, tokens=128)
-            rounds.setdefault(peer.name, []).append(figures)
-    own = rounds.pop("")
-    share = median(own, "client % of a core")
-    return _told(rounds), (
-        f"{median(own, CPU):.1f}, {median(own, 'in the window'):.1f} without "
-        f"its start; {share:.0f} %"
-    )
-
-
-def drained(chosen: argparse.Namespace) -> tuple[str, str]:
-    """64 streams as fast as the server writes, chunk by chunk: CPU seconds per million tokens, and
-    the rate."""
-    rounds: Rounds = {"": []}
-    requests = 1000 if chosen.quick else 2000
-    for _ in range(chosen.rounds):
-        rounds[""].append(capacity(64, requests, "--write-each"))
-        for peer in peers(chosen):
-            with truth_server("--ttft-ms", "0", "--itl-ms", "0", "--write-each") as server:
-                figures = peer.measure(server, streams=64, requests=requests, tokens=256)
-            rounds.setdefault(peer.name, []).append(figures)
-    own = rounds.pop("")
-    rate = median(own, "tok/s") / 1000
-    told = ", ".join(
-        f"{name} {median(each, 'true tok/s') / 1000:.0f}k tok/s" for name, each in rounds.items()
-    )
-    return f"{_told(rounds)}; {told}", f"{median(own, CPU):.1f}; {rate:.0f}k tok/s"
-
-
-def _told(rounds: Rounds) -> str:
-    return ", ".join(f"{name} {median(each, CPU):.1f}" for name, each in rounds.items())
 
 
 def streams_of_a_core(chosen: argparse.Namespace) -> tuple[str, str]:

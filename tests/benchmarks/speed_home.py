@@ -146,7 +146,7 @@ class Home:
         from workbench.store import history_files
 
         host, now = host_called(None, PROFILE), int(time.time())
-        name = history_files.directory(host.name, simulated=True).name
+        name = history_files.history_directory(host.name, simulated=True).name
         folder = self.state / "workbench" / "timeline" / name
         folder.mkdir(parents=True)
         for step_s, length_s in ((1, 3600), (10, hours * 3600)):
@@ -183,12 +183,14 @@ class Home:
             if path.name != "plan.json":
                 path.unlink()
         asyncio.run(
-            detached_process.start(LocalHost(), str(run_dir), [sys.executable, "-c", program])
+            detached_process.start_detached(
+                LocalHost(), str(run_dir), [sys.executable, "-c", program]
+            )
         )
         try:
             yield
         finally:
-            asyncio.run(detached_process.stop(LocalHost(), str(run_dir), grace_s=1.0))
+            asyncio.run(detached_process.stop_run(LocalHost(), str(run_dir), grace_s=1.0))
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Print the table of the speed of this machine, with the peers that are there, in turns: the load
-client, commands, lists, the start of the screen, its memory, its output and its CPU.
+"""Print the table of the speed of this machine, with the peers that are there, in turns: the accuracy of
+the load client, commands, lists, the start of the screen, its output, and the programs that it starts.
 
     python tests/benchmarks/speed_table.py [--quick] [--week] [--write] [--only TEXT] [--nvitop DIR]
         [--peer NAME=COMMAND …]
@@ -24,15 +24,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import bench_beside_nvitop as beside
-import bench_guard
-import bench_ready
 import speed_clients as clients
-from bench_screen import BARE
 from speed_home import (
     FIGURES,
     LAST_ROW,
@@ -46,7 +43,7 @@ from speed_home import (
 )
 from support.ended_runs import make_ended
 from support.serving import free_port
-from terminal import Terminal, load_1m, memory_mib, run_s
+from terminal import Terminal, load_1m, run_s
 
 DOCUMENT = ROOT / "docs" / "SPEED.md"
 Chosen = argparse.Namespace
@@ -174,63 +171,19 @@ def _best(values: list[float]) -> str:
     return f"{min(values):.0f} / {statistics.median(values):.0f} ms"
 
 
-def memory(chosen: Chosen) -> Found:
-    """The memory of the screen of this machine with its agent, without and with a config.toml, and
-    of peers."""
-    own, others = [], []
-    for text in ("", "[ui]\nrefresh_s = 1.0\n"):
-        with new_home() as home:
-            if text:
-                (home.config / "workbench").mkdir(parents=True)
-                (home.config / "workbench" / "config.toml").write_text(text)
-            wanted = STUB_FIGURES if driver() else LAST_ROW
-            with home.screen() as screen:  # compiles, and keeps what the next one uses
-                _ = screen.until(wanted), screen.drain(4.0)
-            with home.screen() as screen:
-                own.append(_settled_mib(screen, wanted))
-    peer = nvitop("--monitor", "full", place=chosen.nvitop)
-    for name, argv, env, text in (
-        ("Textual with one word", [sys.executable, "-c", BARE], {}, LAST_ROW),
-        *((("nvitop", *peer, beside.NVITOP_FIGURES),) if peer else ()),
-    ):
-        with Terminal(argv, env=env) as terminal:
-            others.append(f"{name} {_settled_mib(terminal, text)[0]:.1f}")
-    alone = f"{own[0][0]:.1f} MiB (screen {own[0][1]:.1f}, agent {own[0][2]:.1f})"
-    return ", ".join(others) + " MiB", f"{alone}; with config.toml {own[1][0]:.1f}"
-
-
-def _settled_mib(terminal: Terminal, wanted: bytes) -> tuple[float, float, float]:
-    """Return the proportional set size after 8 s: of all, of the program, and of the processes
-    below it."""
-    terminal.until(wanted)
-    terminal.drain(8.0)
-    own, below = (
-        memory_mib(terminal.child.pid)[1],
-        sum(memory_mib(pid)[1] for pid in terminal.children()),
-    )
-    return own + below, own, below
-
-
-def screen_cpu(case: beside.Case, chosen: Chosen) -> Found:
-    """The CPU of the screen with all its processes, and nvitop's at the same time."""
-    if nvitop(place=chosen.nvitop) is None:
-        return "nvitop is missing", "-"
-    window = argparse.Namespace(nvitop=chosen.nvitop, seconds=9.0, rounds=3)
-    found = beside.measure(case, window)
-    own, peer = (
-        statistics.median(each) for each in ([f.own for f in found], [f.peer for f in found])
-    )
-    ratios = ", ".join(f"{one.own / one.peer:.2f}" for one in found)
-    return f"nvitop {peer:.2f} %", f"{own:.2f} %: {own / peer:.2f} times ({ratios})"
-
-
 def programs(chosen: Chosen) -> Found:
     """The programs that the screen of this machine starts in a minute, and those of nvitop."""
-    case = beside.CASES[-1]
-    own = beside.programs_per_minute(case, 30.0)
-    peer = beside.programs_per_minute(case, 30.0, nvitop_place=chosen.nvitop)
-    texts = ["strace is missing" if n is None else f"{n:.0f}" for n in (peer, own)]
-    return f"nvitop {texts[0]}", texts[1]
+    found = beside.programs_started(beside.CASES[-1], 12.0, 3, chosen.nvitop)
+    texts = {name: _per_minute(counts, 12.0) for name, counts in found.items()}
+    missing = "strace or nvitop is missing"
+    return f"nvitop {texts.get('nvitop', missing)}", texts.get("Workbench", missing)
+
+
+def _per_minute(counts: list[int], seconds: float) -> str:
+    windows = ", ".join(map(str, counts))
+    return (
+        f"{sum(counts) * 60 / seconds / len(counts):.0f} ({windows} in windows of {seconds:.0f} s)"
+    )
 
 
 def _nvitop_in_a_terminal(chosen: Chosen) -> Terminal | None:
@@ -266,39 +219,34 @@ def pane_bytes(chosen: Chosen) -> Found:
     return peer, f"{statistics.median(sent[1:]) / 1000:.1f} KB, at most {max(sent[1:]) / 1000:.1f}"
 
 
+LEAST_BOX_BYTES = 200  # fewer: nothing was drawn in time
 BOXES = {"palette": b"\x10", "hosts": b"h", "terms": b"?", "GPU settings": b"g"}
 
 
 def boxes(chosen: Chosen) -> Found:
-    """The KB to open and to close each box over the screen."""
-    found = []
-    with new_home() as home, home.demo("--interval", "60") as screen:
-        screen.until(FIGURES)
-        screen.drain(4.0)
-        for name, key in BOXES.items():
-            sent = []
-            for pressed in (key, b"\x1b"):
-                os.write(screen.master, pressed)
-                sent.append(f"{screen.drain(1.2) / 1000:.1f}")
-            found.append(f"{name} {' / '.join(sent)}")
-    return f"nvitop's help {_peers_bytes(chosen, b'hq')}", ", ".join(found)
+    """The KB to open and to close each box over the screen: the most of all rounds."""
+    most = {name: [0, 0] for name in BOXES}
+    peers = []
+    for _ in range(chosen.rounds):
+        with new_home() as home, home.demo("--interval", "60") as screen:
+            screen.until(FIGURES)
+            screen.drain(4.0)
+            for name, key in BOXES.items():
+                most[name] = list(map(max, most[name], _box_bytes(screen, name, key)))
+        peers.append(_peers_bytes(chosen, b"hq"))
+    texts = (f"{name} {one / 1000:.1f} / {two / 1000:.1f}" for name, (one, two) in most.items())
+    return f"nvitop's help {peers[-1]}", ", ".join(texts)
 
 
-def ready(chosen: Chosen) -> Found:
-    found = bench_ready.measure([ROOT], seconds=9.0, rounds=3)
-    medians = [statistics.median(windows[0]) for windows in found.values()]
-    return "-", "; ".join(f"{one:.2f}" for one in medians) + " %"
-
-
-def guard(chosen: Chosen) -> Found:
-    """The guard, and a Python with its modules and threads that does nothing."""
-    with bench_guard.stand_in() as home:
-        found = bench_guard.idle(home, seconds=15.0, rounds=3)
-    texts = {
-        name: f"{statistics.median(shares):.3f} %, {resident:.1f} MiB"
-        for name, (shares, resident) in found.items()
-    }
-    return f"a Python that does nothing {texts['floor']}", texts["guard"]
+def _box_bytes(screen: Terminal, name: str, key: bytes) -> list[int]:
+    """Return the bytes to open a box with `key`, and to close it."""
+    sent = []
+    for pressed in (key, b"\x1b"):
+        os.write(screen.master, pressed)
+        sent.append(screen.drain(1.2))
+    if min(sent) < LEAST_BOX_BYTES:
+        raise SystemExit(f"{name} did not open and close within 1.2 s: the machine is busy")
+    return sent
 
 
 def log_cpu(chosen: Chosen) -> Found:
@@ -353,8 +301,6 @@ def _key_ms(screen: Terminal, keys: bytes, runs: int) -> str:
 
 
 ROWS = (
-    Row("client, 64 streams x 100 tok/s: CPU s per 1M tokens", "58-70", "27", clients.paced),
-    Row("the same, drain", "7.1-7.9", "5", clients.drained),
     Row(
         "streams x 100 tok/s without a refusal",
         "128",
@@ -379,24 +325,7 @@ ROWS = (
         starts,
     ),
     Row("`plan` / `gpu status`", "775 / 506 ms", "300 / 250 ms", commands),
-    Row("memory of screen and agent (PSS)", "46-48 MB", "42 MB", memory),
-    *(
-        Row(f"CPU of the screen, {case.name}", f"{before} times nvitop's", "1.0", measure)
-        for case, before, measure in zip(
-            beside.CASES,
-            ("3.3", "2.9", "2.3", "3.1"),
-            (partial(screen_cpu, case) for case in beside.CASES),
-            strict=True,
-        )
-    ),
     Row("programs started in a minute while nothing happens", "660", "0", programs),
-    Row(
-        "CPU of the demo with its agent: no server; READY; `bench` with 16 streams",
-        "-; 1.6; 4 %",
-        "-; 0.8; 1.5 %",
-        ready,
-    ),
-    Row("guard: CPU, RSS", "0.10 %, 14 MiB", "0.075 %, 12 MiB", guard),
     Row(
         "KB to open / close a box at 120x40",
         "palette 70 / 45, hosts 46 / 48, terms 19 / 26",

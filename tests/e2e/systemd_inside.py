@@ -396,22 +396,24 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
             await session.open()
             found: tuple[external_servers.FoundServer, ...] = ()
             while not found:
-                found = await external_servers.find(session.host)
+                found = await external_servers.find_external_servers(session.host)
             assert (found[0].unit, found[0].scope, found[0].port) == ("vllm.service", SCOPE, port)
             assert found[0].adopt == (
                 f"workbench adopt systemd:vllm.service --run-option scope={SCOPE}"
             )
-            run_id = await adoption.follow(session, "systemd", "vllm", OPTIONS)
+            run_id = await adoption.adopt_server(session, "systemd", "vllm", OPTIONS)
             status = await session.servers.wait_ready(run_id, READY_S)
             assert (status.state, status.port, status.others) == (ServerState.READY, port, True), (
                 status.reason
             )
-            assert await adoption.follow(session, "systemd", "vllm.service", OPTIONS) == run_id
+            assert (
+                await adoption.adopt_server(session, "systemd", "vllm.service", OPTIONS) == run_id
+            )
             assert "sesame" not in repr(session.servers.supervisor.record(run_id))
             assert await adoption.restart_command(session, run_id) == (
                 f"systemctl --{SCOPE} restart -- vllm.service"
             )
-            await adoption.restart(session, run_id)
+            await adoption.restart_in_place(session, run_id)
             supervisor = session.servers.supervisor
             await supervisor.wait(run_id, lambda s: s.restarts == 1, READY_S)
             again = await until(supervisor, run_id, ServerState.READY)
@@ -429,10 +431,10 @@ def test_a_service_of_others_is_found_followed_restarted_and_left(tmp_path: Path
                 match=r"nothing\.service is not running: it is not "
                 r"found",
             ):
-                await adoption.follow(session, "systemd", "nothing", OPTIONS)
+                await adoption.adopt_server(session, "systemd", "nothing", OPTIONS)
             if SCOPE == "system":
                 with pytest.raises(ServerError, match="runs no engine"):
-                    await adoption.follow(session, "systemd", "systemd-journald", OPTIONS)
+                    await adoption.adopt_server(session, "systemd", "systemd-journald", OPTIONS)
         finally:
             await session.close()
             systemctl("stop", "vllm.service")
@@ -478,11 +480,13 @@ def test_a_found_service_of_sglang_is_benchmarked_as_an_adopted_run(tmp_path: Pa
             while not found:
                 assert time.monotonic() < until, systemctl("status", "sglang.service", check=False)
                 found = [
-                    one for one in await external_servers.find(session.host) if one.port == port
+                    one
+                    for one in await external_servers.find_external_servers(session.host)
+                    if one.port == port
                 ]
             assert (found[0].engine, found[0].unit) == ("sglang", "sglang.service")
             _, _, named, *_ = (found[0].adopt or "").split()
-            run_id = await adoption.follow(session, *named.split(":"), found[0].run_options)
+            run_id = await adoption.adopt_server(session, *named.split(":"), found[0].run_options)
             status = await session.servers.wait_ready(run_id, READY_S)
             assert (status.state, status.engine, status.others) == (
                 ServerState.READY,

@@ -47,13 +47,13 @@ def test_a_rejected_benchmark_is_neither_the_last_one_nor_a_default() -> None:
     async def go() -> None:
         session = Session.of_host()
         await session.link.connect()
-        usual = session.bench.defaults()
+        usual = session.bench.default_spec()
         with ScriptedServer(openai(mostly_dead)) as server:
             bad = await session.bench.run_url(
                 server.url, concurrency=4, requests=8, max_tokens=3, warmup=0
             )
         assert (session.state.results[0].id, session.state.bench.last_id) == (bad, None)
-        assert session.state.results[0].refused and session.bench.defaults() == usual
+        assert session.state.results[0].refused and session.bench.default_spec() == usual
         with ScriptedServer(openai(whole)) as server:
             good = await session.bench.run_url(
                 server.url, concurrency=4, requests=8, max_tokens=3, warmup=0
@@ -82,7 +82,7 @@ def test_the_shape_of_a_rejected_benchmark_is_not_suggested_again(
 
                 monkeypatch.setattr(session.bench, "run_on", run)
                 await session.bench.run_asked("run", session.load.spec_of(None, asked), asked)
-            assert (session.bench.defaults().concurrency == 4) is kept
+            assert (session.bench.default_spec().concurrency == 4) is kept
         await session.close()
 
     asyncio.run(go())

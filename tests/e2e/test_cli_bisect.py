@@ -16,16 +16,19 @@ from hypothesis import strategies as st
 from support.serving import free_port
 
 from workbench.bench.metric_changes import NO_DIFFERENCE, WORSE
+from workbench.engines.preset_trust import untrusted_parts
 from workbench.model.bench import Comparison, MetricChange
-from workbench.model.bisection import Bisection, BisectStep, borders, next_version
+from workbench.model.bisection import Bisection, BisectStep, last_good_and_first_bad, next_version
 from workbench.model.errors import WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentSpec
 from workbench.model.plan import LaunchPlan
 from workbench.model.series_state import SeriesState
 from workbench.session.series.bisect import Bisector
+from workbench.session.series.night_watch import candidate_plan, trust_image
 from workbench.sim import engine_server
 from workbench.store import paths
 from workbench.store.bisections import BisectionStore
+from workbench.store.trusted_presets import trusted
 
 Cli = Callable[..., Any]
 PRO = ("--simulate", "rtx-pro-6000")
@@ -44,7 +47,7 @@ def test_the_first_bad_version_is_found_in_few_experiments(count: int, data: st.
         measured.append(version)
         step = BisectStep(version, 1, 1.0, 0.1, bad=version >= first_bad)
         found = replace(found, steps=(*found.steps, step))
-    assert borders(found) == (first_bad - 1, first_bad)
+    assert last_good_and_first_bad(found) == (first_bad - 1, first_bad)
     assert len(measured) == len(set(measured)) <= 1 + math.ceil(math.log2(max(1, count - 1)))
 
 
@@ -196,3 +199,16 @@ def test_three_programs_are_bisected(
     ran = cli(*PRO, "bisect", "vllm-any", *versions, *options, *size)
     assert ran.code == 0 and f"{versions[1]} is the first bad version" in ran.out, ran
     assert "SIMULATED" in ran.out and len(store.get(1).steps) == 2
+
+
+def test_the_images_that_a_person_names_are_trusted_and_nothing_else(
+    clean_environment: None,
+) -> None:
+    """A bisection over images of one's own ended with "start it with --trust", which it has not."""
+    own = LaunchPlan("vllm", "org/m", run_as="podman", image="stub:a", stranger=True)
+    own = replace(own, run_options={"mount": ["/secret:/secret:ro"]})
+    candidate = candidate_plan(own, "image:stub:b")
+    before = {part.code for part in untrusted_parts(candidate, trusted())}
+    trust_image(candidate)
+    after = {part.code for part in untrusted_parts(candidate, trusted())}
+    assert before - after == {"preset.unusual-image"} and after

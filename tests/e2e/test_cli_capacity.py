@@ -88,7 +88,7 @@ WRONG = [
     (("--slo", "ttft<=500@100%"), "no number of requests can show"),
     (("--slo", "ttft<=500"), "does not say for how many requests"),
     ((*SLO, "--from", "2.5"), "2.5 users are not possible"),
-    ((*SLO, "--from", "nan"), "invalid level value: 'nan'"),
+    ((*SLO, "--from", "nan"), "'nan' is not a number above 0"),
     ((*SLO, "--horizon", "5"), "--horizon is the time over which a rate counts"),
     ((*SLO, "--rate", "--horizon", "nan"), "a horizon of nan minutes is not possible"),
     ((*SLO, "--rate", "--from", "2", "--horizon", "1"), "are 120 requests, and fewer than 1,000"),
@@ -98,7 +98,7 @@ WRONG = [
     ((*SLO, "--from", "9", "--most", "3"), "a search from 9 to 3 users is not possible"),
     ((*SLO, "--max-minutes", "nan"), "a time limit of nan minutes is not possible"),
     ((*SLO, "--max-minutes", "-1"), "a time limit of -1 minutes is not possible"),
-    ((*SLO, "--no-stream", "--slo", "ttft<=5@p95"), "ttft can only be measured on streamed"),
+    (("--no-stream", "--slo", "ttft<=5@p95"), "ttft can only be measured on streamed"),
 ]
 
 

@@ -118,4 +118,4 @@ def test_no_setting_is_changed_and_no_server_is_stopped_if_the_user_declines(
     (server,) = cli(*PRO, "servers", "--json").document["servers"]
     assert (server["run_id"], server["state"]) == (run_id, "ready")
     directory = str(paths.state_dir() / "sim" / PRO[1] / "driver")
-    assert SimState(directory, profiles.get(PRO[1])).settings()[0].limit_w is None
+    assert SimState(directory, profiles.get_profile(PRO[1])).settings()[0].limit_w is None

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,18 @@ def base(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
 
 def states(cli: Cli) -> list[str]:
     return [s["state"] for s in cli(*PRO, "servers", "--json").document["servers"]]
+
+
+def test_an_experiment_whose_port_is_in_use_is_refused_and_not_stored(cli: Cli) -> None:
+    """It stayed in the list as a failed one, as after a kill that had left a server on the port."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        words = ("vllm-any", "--set", f"port={port}", "--b", "enforce-eager", *SHAPE, "--yes")
+        ran = cli(*PRO, "experiment", *words, "--json")
+    assert ran.code == 1 and f"port {port} is in use by process {os.getpid()}" in ran.err, ran
+    assert cli("experiment", "list", "--json").document["experiments"] == []
 
 
 @pytest.mark.long
@@ -164,7 +177,11 @@ def test_an_arm_whose_requests_fail(cli: Cli, base: tuple[str, ...]) -> None:
     compared = cli("compare", *ids, "--json").document
     assert compared["like_for_like"] is False
     assert any("8 of 8 requests failed" in warning for warning in compared["warnings"])
-    assert {m["verdict"] for m in compared["metrics"]} <= {"not measured", "single pair"}
+    assert {m["verdict"] for m in compared["metrics"]} <= {
+        "not measured",
+        "withheld",
+        "single pair",
+    }
     assert "Not like for like\n  B" in cli("compare", *ids).out
 
 
@@ -425,7 +442,7 @@ def test_an_experiment_that_a_signal_ends_reverts_its_settings_and_can_be_resume
         until_runs(line, process, 1)
         os.kill(process.pid, number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err, (out, err)
+    assert process.returncode == 128 + number and "Traceback" not in err, (out, err)
     ended = json.loads(out)
     assert (
         ended["state"] == "stopped"

@@ -56,7 +56,7 @@ def test_one_pair_has_the_answers_beside_the_speed(cli: Cli, few_texts: str) -> 
     told = "A and B differ in kv-cache-dtype, so their answers are compared too: 768 positions in 3"
     cost = (
         "A twice and B once, beside the runs, and a run of A after B scores the answers in at most "
-        "9 requests; this takes seconds"
+        "9 requests; this usually takes seconds"
     )
     assert told in ran.err and cost in ran.err
     found = ran.document
@@ -72,7 +72,7 @@ def test_a_changed_cache_is_compared_beside_the_runs_and_the_verdict_has_both_ha
     ran = cli(*base(*FP8, "--pairs", "2", "--no-throw-away", "--texts", own_texts, "--json"))
     assert ran.code == 0, ran
     told = "A and B differ in kv-cache-dtype, so their answers are compared too: 6,400 positions in"
-    assert told in ran.err and "this takes seconds" in ran.err
+    assert told in ran.err and "this usually takes seconds" in ran.err
     found = ran.document
     assert len({run["run_id"] for run in found["runs"]}) == 4, "no server only for the answers"
     comparison = found["comparison"]

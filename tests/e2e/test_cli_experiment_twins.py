@@ -135,7 +135,7 @@ def test_a_slower_machine_is_not_taken_for_the_change(cli: Cli) -> None:
     """Somebody has locked the clocks of the second host low, for good."""
     cli("--host", TWO, "gpu", "status")  # makes the host
     state = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/four-pcie@two/driver"
-    driver = SimState(state, profiles.get("four-pcie"))
+    driver = SimState(state, profiles.get_profile("four-pcie"))
     for gpu in range(4):
         driver.change_setting(gpu, gpu_lock_mhz=(210, 300))
     shape = (

@@ -69,7 +69,9 @@ def test_settings_without_a_driver(cli: Cli) -> None:
 def test_status_is_strict_json_even_if_the_driver_answers_nan(cli: Cli) -> None:
     cli(*PRO, "gpu", "status")
     directory = str(Path(os.environ["XDG_STATE_HOME"]) / "workbench/sim/rtx-pro-6000/driver")
-    SimState(directory, profiles.get("rtx-pro-6000")).set_faults(fields={"186": "nan", "83": "inf"})
+    SimState(directory, profiles.get_profile("rtx-pro-6000")).set_faults(
+        fields={"186": "nan", "83": "inf"}
+    )
     ran = cli(*PRO, "gpu", "status", "--json")
     (gpu,) = json.loads(ran.out, parse_constant=pytest.fail)["gpus"]
     assert gpu["power_w"] is None and gpu["energy_j"] is None
@@ -88,7 +90,7 @@ def test_status_of_a_simulated_card(cli: Cli) -> None:
     assert gpu["power_w"] > 0 and gpu["power_limit_enforced_w"] == 600 and gpu["sm_max_mhz"] == 3090
     assert gpu["memory_temperature_c"] is None and gpu["absent"]["memory_temperature_c"]
     text = cli(*PRO, "gpu", "status").out
-    assert "SIMULATED" in text and "of 600 W" in text
+    assert "SIMULATED" in text and "power limit 600 W" in text
 
 
 def test_unified_memory_is_reported_as_the_memory_of_the_host(cli: Cli) -> None:
@@ -104,7 +106,7 @@ def test_a_gpu_without_a_power_limit_shows_its_power_and_reasons_for_missing_val
     missing = {name for name, value in gpu.items() if name.endswith("_w") and value is None}
     assert gpu["power_w"] > 0 and missing <= set(gpu["absent"]), gpu["absent"]
     text = cli("--simulate", "gb10", "gpu", "status").out
-    assert " W  of n/a W" in text and "n/a W  of" not in text
+    assert " W  power limit n/a  " in text and "n/a W" not in text
     assert all(f"{name} (" in text.partition("n/a: ")[2] for name in missing)
 
 
@@ -112,7 +114,7 @@ def test_a_lost_gpu_does_not_hide_the_others(cli: Cli) -> None:
     host = ("--simulate", "four-pcie")
     assert cli(*host, "gpu", "status").code == 0  # makes the host
     directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/four-pcie/driver"
-    SimState(directory, profiles.get("four-pcie")).set_faults(lost=[2])
+    SimState(directory, profiles.get_profile("four-pcie")).set_faults(lost=[2])
     ran = cli(*host, "gpu", "status", "--json")
     assert [g["state"] == "live" for g in ran.document["gpus"]] == [True, True, False, True]
     lost = ran.document["gpus"][2]
@@ -178,7 +180,9 @@ def test_doctor(cli: Cli) -> None:
     assert ran.code == 0 and ran.document["simulated"] and ran.document["can_change_gpus"]
     versions = {e["engine"]: e["version"] for e in ran.document["engines"] if e["path"]}
     assert set(versions) == {"vllm", "sglang", "llamacpp"} and all(versions.values())
-    assert "SIMULATED" in cli(*PRO, "doctor").out
+    shown = cli(*PRO, "doctor").out
+    assert "SIMULATED" in shown
+    assert f"workbench {' '.join(PRO)} gpu set --persistence on" in shown
 
 
 def test_doctor_of_a_container_that_cannot_be_entered_says_so_and_fails(
@@ -221,6 +225,9 @@ def test_doctor_finds_old_software_and_low_limits(cli: Cli) -> None:
         <= found.keys()
     )
     assert all(finding["fix"] and finding["text"] for finding in found.values())
+    plan = cli("--simulate", "rtx-5060ti-old-stack", "plan", "vllm-any", "--json").document
+    said = {one["code"] for one in plan["findings"]}
+    assert {"driver.old", "stack.cuda-arch", "stack.engine-arch"} <= said, "before a start too"
     assert "560.35.03" in found["driver.old"]["evidence"] and found["driver.old"][
         "source"
     ].startswith("https://")

@@ -217,7 +217,7 @@ def test_a_driver_that_denies_permission_to_root_is_explained(cli: Any) -> None:
     host = ("--simulate", "gb10")
     cli(*host, "gpu", "status")
     driver = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/gb10/driver"
-    SimState(driver, profiles.get("gb10")).set_faults(no_permission=True)
+    SimState(driver, profiles.get_profile("gb10")).set_faults(no_permission=True)
     ran = cli(*host, "gpu", "set", "--lock-gpu-clocks", "1005", "--yes", "--json")
     (outcome,) = ran.document["outcomes"]
     assert (

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +70,7 @@ def directory(profile: str = PRO) -> str:
 
 
 def driver(profile: str = PRO) -> SimState:
-    return SimState(f"{directory(profile)}/driver", profiles.get(profile))
+    return SimState(f"{directory(profile)}/driver", profiles.get_profile(profile))
 
 
 def power(profile: str = PRO) -> list[float | None]:
@@ -476,3 +478,54 @@ def test_a_damaged_journal_is_told_with_what_was_kept_and_where_the_file_lies(
     told = cli(*pro, "revert", "--json").document["journal_recovery"]
     assert "which has 2 settings (" in told
     assert driver().settings()[0].limit_w in (None, 600.0)
+
+
+# gets a signal after the first command that sets something
+_SIGNALLED = """
+import os, sys
+from workbench.cli import main
+from workbench.gpu.settings import command_runner
+from workbench.session.gpu import guard
+guard.BEAT_S = (0.5, 0.5)
+guard.GpuGuard.options = {"tick_s": 0.05, "unfinished_s": 4.0}
+run = command_runner.run_setting_command
+async def signalled(*words):
+    done = await run(*words)
+    command_runner.run_setting_command = run
+    os.kill(os.getpid(), int(sys.argv[1]))
+    return done
+command_runner.run_setting_command = signalled
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.ci_cases(1)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_change_that_a_signal_ends_in_its_middle_is_reverted(
+    box: CommandLine, number: signal.Signals
+) -> None:
+    """It left what it had set until `gpu revert`. What an earlier command has set stays."""
+
+    def set_gpu(number: int, *changes: str) -> subprocess.CompletedProcess[str]:
+        words = ("--simulate", PRO, "gpu", "set", *changes, "--yes", "--json")
+        argv = [sys.executable, "-c", _SIGNALLED, str(number), *words]
+        return subprocess.run(argv, env=box.env, capture_output=True, text=True, check=False)
+
+    assert set_gpu(0, "--power-limit", "500").returncode == 0
+    locks = ("--gpu-clocks", "1000,2000", "--memory-clocks", "14001,14001")
+    ended = set_gpu(number, "--power-limit", "450", *locks)
+    if number == signal.SIGKILL:
+        assert ended.returncode == -number, ended
+    else:
+        assert ended.returncode == 128 + number, ended
+        said = json.loads(ended.stdout)["error"]
+        assert said.endswith(": the GPU settings that it had changed are reverted"), said
+
+    def altered() -> list[tuple[str, str]]:
+        entries = json.loads(Path(directory(), "gpu", "journal.json").read_text())["entries"]
+        return [(entry["setting"], entry["state"]) for entry in entries]
+
+    eventually(lambda: altered() == [("power_limit_w", "applied")], "the revert", 30)
+    setting = driver().settings()[0]
+    assert (setting.limit_w, setting.gpu_lock_mhz, setting.memory_lock_mhz) == (500.0, None, None)

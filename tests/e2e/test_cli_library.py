@@ -252,6 +252,15 @@ def test_plan_shows_the_launch_and_starts_nothing(cli: Cli) -> None:
     assert cli("--simulate", "rtx-pro-6000", "servers", "--json").document["servers"] == []
 
 
+def test_plan_says_that_the_state_directory_cannot_be_made(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nope")
+    ran = cli("plan", "vllm-any", "--var", "model=org/x", "--json")
+    found = {one["code"]: one["text"] for one in ran.document["findings"]}
+    assert ran.code == 2 and "cannot create" in found["host.state-dir"]
+
+
 def test_plan_keeps_unknown_flags_and_suggests_similar_ones(cli: Cli) -> None:
     plan = cli("plan", "vllm-any", "--set", "max-num-sequences=8", "--json").document
     assert plan["argv"][-2:] == ["--max-num-sequences", "8"]

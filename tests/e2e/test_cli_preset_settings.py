@@ -20,7 +20,7 @@ def test_a_preset_whose_power_limit_is_not_applied_is_reported(
     plan = cli(*PRO, "plan", PRESET)
     assert (
         OFF_NOW in plan.out + plan.err
-        and (f"workbench presets apply {PRESET}") in plan.out + plan.err
+        and (f"workbench {' '.join(PRO)} presets apply {PRESET}") in plan.out + plan.err
     )
     ran = cli(*PRO, "start", PRESET, "--set", f"port={free_port()}", "--wait", "--json")
     before = cli(*PRO, "bench", ran.document["run_id"], *BRIEF, "--json").document

@@ -29,7 +29,7 @@ def test_a_recording_has_readings_of_all_gpus_and_says_that_they_are_simulated(
     path = tmp_path / "a.jsonl"
     written = cli.ok("record", str(path), "--seconds", "3")
     assert written["written"] == str(path) and written["lines"] >= 2
-    header, items = recording.opened(path)
+    header, items = recording.open_recording(path)
     found = list(items)
     cells = [item for item in found if isinstance(item, Cell)]
     assert header.simulated and header.host == "sim:four-pcie" and len(cells) == written["lines"]
@@ -42,7 +42,7 @@ def test_a_recording_has_readings_of_all_gpus_and_says_that_they_are_simulated(
     # the recording session kept them too
     exported = cli.ok("record", str(tmp_path / "b.jsonl"), "--last", "600")
     assert exported["lines"] >= written["lines"] - 1
-    _, kept = recording.opened(tmp_path / "b.jsonl")
+    _, kept = recording.open_recording(tmp_path / "b.jsonl")
     assert any(isinstance(item, Infos) and len(item.infos) == 4 for item in kept)
 
 
@@ -71,4 +71,4 @@ def test_ctrl_c_ends_a_recording_and_keeps_it(cli: CommandLine, tmp_path: Path) 
     child.send_signal(signal.SIGINT)
     out, _ = child.communicate(timeout=20)
     assert child.returncode == 0 and "workbench replay" in out, out
-    assert any(isinstance(item, Cell) for item in recording.opened(path)[1])
+    assert any(isinstance(item, Cell) for item in recording.open_recording(path)[1])

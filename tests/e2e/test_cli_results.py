@@ -279,14 +279,16 @@ def test_an_export_brings_its_comparison_of_answers_with_it(
 ) -> None:
     file = tmp_path / "export.json"
     file.write_text(cli("results", *words).out)
-    before = QualityDb(paths.results_db()).newest()
+    before = QualityDb(paths.results_db()).newest_comparisons()
     cli("results", "import", str(file))
-    assert QualityDb(paths.results_db()).newest() == before, "what was measured here is not doubled"
+    assert QualityDb(paths.results_db()).newest_comparisons() == before, (
+        "what was measured here is not doubled"
+    )
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "elsewhere"))
-    assert not QualityDb(paths.results_db()).newest()
+    assert not QualityDb(paths.results_db()).newest_comparisons()
     imported = ids(cli("results", "import", str(file), "--json"))
     cli("results", "import", str(file))
-    (kept,) = QualityDb(paths.results_db()).newest()
+    (kept,) = QualityDb(paths.results_db()).newest_comparisons()
     assert kept == replace(compared, id=1, imported=kept.imported)
     assert kept.imported.startswith("Workbench")
     shown = cli("results", "show", str(imported[-1])).out

@@ -136,7 +136,7 @@ def test_start_fails_at_the_timeout_and_leaves_the_server_running(
     (run,) = cli(*PRO, "servers", "--json").document["servers"]
     assert (
         run["state"] == "starting"
-        and (f"workbench stop {run['run_id']}") in ran.document["next_step"]
+        and (f"workbench {' '.join(PRO)} stop {run['run_id']}") in ran.document["next_step"]
     )
     assert cli(*PRO, "stop", run["run_id"]).code == 0
 
@@ -465,7 +465,10 @@ def test_restart_replaces_a_server_and_starts_an_ended_one_again(cli: Cli) -> No
         assert refused.code == 1 and refused.err.count("is in use by process") == 1
     plan = cli(*PRO, "plan", "vllm-any", "--json").document
     memory = next(f for f in plan["findings"] if f["code"] == "host.memory")
-    assert f"workbench stop {run_id}" in memory["fix"] and "are free now" in memory["text"]
+    assert (
+        f"workbench {' '.join(PRO)} stop {run_id}" in memory["fix"]
+        and "are free now" in memory["text"]
+    )
     assert cli(*PRO, "stop", run_id).code == 0
     back = cli(*PRO, "restart", first["run_id"], "--wait", "--json")  # nothing to ask: it has ended
     assert back.code == 0 and back.document["state"] == "ready"

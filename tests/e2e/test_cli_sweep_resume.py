@@ -34,7 +34,7 @@ def settings_end(servers_end: None, cli: Cli) -> Iterator[None]:
 
 def limit_w() -> float | None:
     directory = f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{PROFILE}/driver"
-    return SimState(directory, profiles.get(PROFILE)).settings()[0].limit_w
+    return SimState(directory, profiles.get_profile(PROFILE)).settings()[0].limit_w
 
 
 def record() -> dict[str, Any]:

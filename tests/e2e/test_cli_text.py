@@ -105,7 +105,7 @@ def test_another_workbench_that_opens_later_shows_the_reason(cli: Cli, tmp_path:
         session = await opened()
         try:
             server = session.state.server
-            assert server is not None and server.word == "ready?"
+            assert server is not None and server.state_word == "ready?"
             assert "degenerate output" in server.text_problem
         finally:
             await session.close()

@@ -31,7 +31,7 @@ from workbench.model.watch import (
     NightEntry,
     Watch,
 )
-from workbench.report.watch_night import junit, loss_text
+from workbench.report.watch_night import loss_text, night_junit_xml
 from workbench.session.series.night_watch import (
     candidate_plan,
     checked_candidate,
@@ -190,7 +190,7 @@ def test_a_night_is_shown_with_its_history_and_written_for_ci(
 
 def test_a_failed_watch_is_an_error_of_the_suite(store: WatchStore) -> None:
     stored_night(store, FAILED, error=f"it did not start {EVIL}")
-    suite = ElementTree.fromstring(junit(store.nights()[0]))
+    suite = ElementTree.fromstring(night_junit_xml(store.nights()[0]))
     assert (suite.get("failures"), suite.get("errors")) == ("0", "1")
     assert "did not start" in str(suite[0][0].get("message"))
 

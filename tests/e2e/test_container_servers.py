@@ -227,7 +227,7 @@ def test_a_container_of_others_is_found_followed_and_left_running(
                 while not found:
                     found = [
                         one
-                        for one in await external_servers.find(supervisor.host)
+                        for one in await external_servers.find_external_servers(supervisor.host)
                         if one.port == port
                     ]
             container = engine("inspect", "--format", "{{.Id}}", name)

@@ -241,7 +241,9 @@ def test_programs_that_entered_a_container_are_killed_at_random(
 
     async def main() -> None:
         host = inside(box, kind)
-        started = await detached_process.start(host, f"{STATE}/runs/kept", ["sleep", "3600.5"])
+        started = await detached_process.start_detached(
+            host, f"{STATE}/runs/kept", ["sleep", "3600.5"]
+        )
         for _ in range(kills):
             task = asyncio.create_task(victim(host))
             await asyncio.sleep(dice.random() * 0.6)
@@ -251,11 +253,11 @@ def test_programs_that_entered_a_container_are_killed_at_random(
             await asyncio.wait([task], timeout=0.2)
             task.cancel()
             await asyncio.wait([task])
-        assert await detached_process.alive(host, started), "the detached process lives"
+        assert await detached_process.is_process_alive(host, started), "the detached process lives"
         await host.close()
         await eventually(lambda: not with_argument("9.125"), 30.0, "the commands to end")
         again = inside(box, kind)
-        assert (await detached_process.stop(again, f"{STATE}/runs/kept")).clean
+        assert (await detached_process.stop_run(again, f"{STATE}/runs/kept")).nothing_is_left
         await again.close()
         await nothing_left(engine, box)
 
@@ -288,7 +290,7 @@ def test_a_server_on_the_containers_own_loopback_is_reached(
 
     async def main() -> None:
         host = inside(name)
-        await detached_process.start(host, f"{STATE}/runs/web", serve)
+        await detached_process.start_detached(host, f"{STATE}/runs/web", serve)
         forward = await host.forward(8123)
         async with httpx.AsyncClient(base_url=forward.url, trust_env=False) as http:
             text = ""
@@ -303,7 +305,7 @@ def test_a_server_on_the_containers_own_loopback_is_reached(
         async with httpx.AsyncClient(base_url=refused.url, trust_env=False) as http:
             with pytest.raises(httpx.HTTPError):
                 await http.get("/")
-        assert (await detached_process.stop(host, f"{STATE}/runs/web")).clean
+        assert (await detached_process.stop_run(host, f"{STATE}/runs/web")).nothing_is_left
         await host.close()
         await nothing_left(engine, name)
 
@@ -362,7 +364,9 @@ def test_facts_of_a_container(engine: Podman, box: str) -> None:
 def test_the_hosts_process_ids_become_the_containers(engine: Podman, box: str) -> None:
     async def main() -> None:
         host = inside(box)
-        started = await detached_process.start(host, f"{STATE}/runs/one", ["sleep", "75.5"])
+        started = await detached_process.start_detached(
+            host, f"{STATE}/runs/one", ["sleep", "75.5"]
+        )
         outer = with_argument("75.5")
         seen = await host.processes_around([*outer, os.getpid(), 1 << 22])
         assert (started.pid, "sleep", "") in {(p.pid, p.name, p.place) for p in seen.values()}
@@ -371,7 +375,7 @@ def test_the_hosts_process_ids_become_the_containers(engine: Podman, box: str) -
         assert {p.place for p in other.values()} == {
             f"podman:{engine('inspect', '--format', '{{.Id}}', box)[:12]}"
         }
-        await detached_process.stop(host, f"{STATE}/runs/one")
+        await detached_process.stop_run(host, f"{STATE}/runs/one")
         await host.close()
 
     asyncio.run(main())

@@ -76,3 +76,8 @@ def test_of_a_huge_file_the_ends_are_read(
     assert (
         code == 0 and "enforce-eager" in out and ("CUDA out of memory") in out and "NCCL" not in out
     )
+    assert "only the first and last 64 MiB were read" in out and "line 1:" in out
+    code, out, _ = run(capsys, str(huge), "--json")
+    document = json.loads(out)
+    assert "only the first and last" in document["unread"]
+    assert {finding["line"] for finding in document["findings"]} == {1, None}

@@ -37,26 +37,26 @@ def test_a_link_that_is_cut_or_silent_costs_the_other_host_nothing(tmp_path: Pat
             await fleet.open()
             try:
                 await eventually(
-                    lambda: all(h.live for h in fleet.state.hosts), SOON_S, "both hosts live"
+                    lambda: all(h.is_live for h in fleet.state.hosts), SOON_S, "both hosts live"
                 )
                 assert all(len(h.gpus) == 4 and h.simulated for h in fleet.state.hosts)
                 await asyncio.to_thread(servers["two"].cut)
                 await eventually(
                     lambda: fleet.state.hosts[1].state == "lost", SOON_S, "the lost link"
                 )
-                assert fleet.state.hosts[0].live and fleet.state.hosts[1].problem
+                assert fleet.state.hosts[0].is_live and fleet.state.hosts[1].problem
                 await asyncio.to_thread(servers["two"].restore)
                 await eventually(
-                    lambda: fleet.state.hosts[1].live, SOON_S, "the host by itself again"
+                    lambda: fleet.state.hosts[1].is_live, SOON_S, "the host by itself again"
                 )
                 await asyncio.to_thread(servers["two"].silence)
                 await eventually(
                     lambda: fleet.state.hosts[1].state in ("stale", "lost"), SOON_S, "the silence"
                 )
-                assert fleet.state.hosts[0].live
+                assert fleet.state.hosts[0].is_live
                 await asyncio.to_thread(servers["two"].restore)
                 await eventually(
-                    lambda: fleet.state.hosts[1].live, SOON_S, "the host after the silence"
+                    lambda: fleet.state.hosts[1].is_live, SOON_S, "the host after the silence"
                 )
             finally:
                 for server in servers.values():

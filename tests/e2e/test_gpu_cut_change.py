@@ -120,9 +120,11 @@ def test_the_value_of_the_host_decides_after_a_while(
             data["entries"][0]["owner"].update(pid=2**22, start="1")  # a process that has ended
             there.journal.write_text(json.dumps(data))
             there.sim.change_setting(0, limit_w=watts)
-            assert await cut_changes.settle(there.host) == ()  # its command could still run
+            assert (
+                await cut_changes.settle_cut_changes(there.host) == ()
+            )  # its command could still run
             monkeypatch.setattr(cut_changes, "SETTLED_S", 0.0)
-            settled = await cut_changes.settle(there.host)
+            settled = await cut_changes.settle_cut_changes(there.host)
             assert [text in one.text for one in settled] == ([True] if text else [])
 
         asyncio.run(work())
@@ -145,7 +147,7 @@ def test_a_second_change_that_was_cut_off_leaves_the_first_one(
             cut["entries"][0].update(state="pending", earlier=old)
             there.journal.write_text(json.dumps(cut))
             there.sim.change_setting(0, limit_w=400.0)
-            (settled,) = await cut_changes.settle(there.host)
+            (settled,) = await cut_changes.settle_cut_changes(there.host)
             assert not settled.applied
 
         asyncio.run(work())

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -106,25 +107,50 @@ def whole(*_: object) -> list[bytes | str]:
 
 @pytest.mark.slow
 def test_a_lock_that_somebody_keeps_can_be_passed_over_and_marks_the_result(cli: Cli) -> None:
-    """A neighbour may hold the lock for ever, with any program."""
+    """A neighbour may hold the lock for ever, with any program. A second one measures beside it."""
     place = Path(os.environ["WORKBENCH_GPU_REGISTER"])
     place.mkdir(exist_ok=True)
     place.chmod(0o1777)
     small = ("--requests", "8", "--concurrency", "4", "--max-tokens", "3", "--warmup", "0")
+    files = [place / "workbench-measuring.lock", place / "workbench-measuring-beside.0.x.json"]
     with (
         subprocess.Popen(
-            [sys.executable, "-c", HOLD, str(place / "workbench-measuring.lock")],
+            [sys.executable, "-c", HOLD, *map(str, files)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         ) as process,
         ScriptedServer(openai(whole)) as server,
     ):
         assert process.stdout is not None and process.stdout.readline() == b"1\n"
+        files[1].write_text(
+            '{"pid": 1, "since_unix_s": 1.0, "what": "a sweep", "machine": "far-away"}'
+        )
         refused = cli("bench", "--url", server.url, *small)
         ran = cli("bench", "--url", server.url, *small, "--anyway", "--json")
         process.kill()
     assert refused.code == 1 and f"process {process.pid}" in refused.err, refused
     assert "--anyway" in refused.err
     said = "somebody else measured on this host at the same time: the command `"
-    assert said in json.dumps(ran.document), ran
+    told = json.dumps(ran.document)
+    assert said in told and "; a sweep, by " in told and " from far-away since" in told, ran
     assert "measuring beside it" in ran.err
+
+
+@pytest.mark.slow
+def test_a_result_says_that_its_lock_was_lost(cli: Cli) -> None:
+    """Somebody killed the program that held the lock, and the benchmark went on without a word."""
+    place = Path(os.environ["WORKBENCH_GPU_REGISTER"])
+    killed: list[int] = []
+
+    def answer(*asked: object) -> list[bytes | str]:
+        for file in () if killed else place.glob("workbench-measuring.*.json"):
+            killed.append(json.loads(file.read_text())["pid"])
+            os.kill(killed[0], signal.SIGKILL)
+        return whole(*asked)
+
+    small = ("--requests", "8", "--concurrency", "4", "--max-tokens", "3", "--warmup", "0")
+    with ScriptedServer(openai(answer)) as server:
+        ran = cli("bench", "--url", server.url, *small, "--json")
+    assert killed, ran
+    told = json.dumps(ran.document)
+    assert "the measurement lock of this host was lost for" in told

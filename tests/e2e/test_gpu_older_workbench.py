@@ -27,7 +27,7 @@ def gpu_directory() -> Path:
 
 
 def driver() -> SimState:
-    return SimState(str(gpu_directory().parent / "driver"), profiles.get(PRO))
+    return SimState(str(gpu_directory().parent / "driver"), profiles.get_profile(PRO))
 
 
 def guard_pid() -> int:

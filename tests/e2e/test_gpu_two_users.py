@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -167,6 +168,17 @@ def test_two_state_directories(directories: TwoUsers, steps: tuple[Step, ...]) -
 )
 def test_two_accounts(accounts: TwoUsers, steps: tuple[Step, ...]) -> None:
     in_order(accounts, steps)
+
+
+@pytest.mark.slow
+def test_the_fleet_shows_the_lock_that_is_in_force(directories: TwoUsers) -> None:
+    lock("a")(directories)
+    lock("b")(directories)
+    user = directories.a
+    argv = [user.python, "-m", "workbench", "fleet", f"sim:{PRO}", "--json"]
+    ran = subprocess.run(argv, cwd="/", env=user.env, capture_output=True, text=True, timeout=60)
+    (host,) = json.loads(ran.stdout)["hosts"]
+    assert [one["now"] for one in host["altered"]] == [{"min_mhz": 1500, "max_mhz": 1500}]
 
 
 @pytest.mark.long

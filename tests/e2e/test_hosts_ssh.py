@@ -110,6 +110,20 @@ def test_timeout_ends_the_remote_command(server: Sshd) -> None:
     on(server, work)
 
 
+def test_a_cancelled_command_does_not_stay_on_the_host(server: Sshd) -> None:
+    """A doctor that waits no longer for nvidia-smi would leave one there each time."""
+
+    async def work(host: SshHost) -> None:
+        command = asyncio.create_task(host.run(["sleep", "72.001"]))
+        await asyncio.to_thread(eventually, lambda: with_argument("72.001"), "the command")
+        command.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await command
+        await asyncio.to_thread(eventually, lambda: not with_argument("72.001"), "its end", 10)
+
+    on(server, work)
+
+
 def test_a_remote_command_that_prints_without_end_is_killed(
     server: Sshd, monkeypatch: pytest.MonkeyPatch
 ) -> None:

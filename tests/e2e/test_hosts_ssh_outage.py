@@ -224,19 +224,19 @@ def test_a_detached_server_survives_the_cut_and_is_adopted_and_stopped(
 
     async def begin(host: SshHost) -> None:
         server_text = "echo up; trap '' TERM; sleep 72.004 & while :; do sleep 72.004; done"
-        process = await detached_process.start(
+        process = await detached_process.start_detached(
             host, run_dir, ["sh", "-c", server_text], {"TOKEN": "hf_secret"}
         )
         await asyncio.to_thread(server.cut)
         await until(lambda: not host.connected, "the loss")
         assert alive(process.pid)
         await asyncio.to_thread(server.restore)
-        assert await detached_process.alive(host, process)
+        assert await detached_process.is_process_alive(host, process)
 
     async def end(host: SshHost) -> None:
         ((seen,), _) = await detached_process.list_runs(host, str(tmp_path / "runs"), files=["log"])
         assert (seen.alive, seen.run_dir, seen.files["log"]) == (True, run_dir, b"up\n")
-        report = await detached_process.stop(host, run_dir, grace_s=1)
+        report = await detached_process.stop_run(host, run_dir, grace_s=1)
         assert report.left == ()
         assert report.status is not None
         assert report.status.exit_signal == "SIGKILL"
@@ -251,16 +251,16 @@ def test_a_stop_cut_in_the_middle_is_finished_by_the_next(server: Sshd, tmp_path
     run_dir = str(tmp_path / "run")
 
     async def work(host: SshHost) -> None:
-        await detached_process.start(
+        await detached_process.start_detached(
             host, run_dir, ["sh", "-c", "trap '' TERM; while :; do sleep 72.005; done"]
         )
-        stopping = asyncio.create_task(detached_process.stop(host, run_dir, grace_s=30))
+        stopping = asyncio.create_task(detached_process.stop_run(host, run_dir, grace_s=30))
         await asyncio.sleep(0.5)
         await asyncio.to_thread(server.cut)
         with pytest.raises(HostUnreachable):
             await stopping
         await asyncio.to_thread(server.restore)
-        assert (await detached_process.stop(host, run_dir, grace_s=0.5)).left == ()
+        assert (await detached_process.stop_run(host, run_dir, grace_s=0.5)).left == ()
 
     on(server, work)
     assert not with_argument("72.005")
@@ -273,7 +273,7 @@ from workbench.hosts.ssh import SshHost
 async def main():
     host = SshHost("box", ssh_config=sys.argv[1])
     server = 'sleep 72.006 & sh -c "setsid sleep 72.006 & exit"; while :; do sleep 72.006; done'
-    await detached_process.start(host, sys.argv[2], ["sh", "-c", server])
+    await detached_process.start_detached(host, sys.argv[2], ["sh", "-c", server])
     await host.stream(["sh", "-c", "echo up; sleep 72.007; :"])
     os.kill(os.getpid(), 9)
 asyncio.run(main())
@@ -290,8 +290,8 @@ def cycles(server: Sshd, tmp_path: Path, count: int) -> None:
             argv = [sys.executable, "-c", starter, str(server.ssh_config_path), run_dir]
             ended = await asyncio.to_thread(subprocess.run, argv)
             assert ended.returncode == -signal.SIGKILL
-            assert (await detached_process.status(host, run_dir)).alive
-            assert (await detached_process.stop(host, run_dir)).left == ()
+            assert (await detached_process.read_status(host, run_dir)).alive
+            assert (await detached_process.stop_run(host, run_dir)).left == ()
 
     on(server, work)
     assert not with_argument(f"72.{count}06")

@@ -119,10 +119,10 @@ def test_the_whole_loop_with_at_most_40_keys(
     s.press("down", "enter")
     s.until(lambda t: re.search(r"enforce-eager +(on → )?off", t) is not None, "*2")
     s.press(".")
-    s.until("Restart with the plan", "enforce-eager: on > off", "so their answers are compared too")
+    s.until("Restart with the plan", "enforce-eager: on → off", "so their answers are compared too")
     s.press("a", "enter")  # the answers take longer than the rest of the loop
     s.until("STARTING")
-    text = s.until("A #1 vs B #2", "SIMULATED", "enforce-eager on > off", "single pair")
+    text = s.until("A #1 vs B #2", "SIMULATED", "enforce-eager on → off", "single pair")
     if narrow:
         s.press("4")
     s.until(

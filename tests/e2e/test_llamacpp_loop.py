@@ -17,7 +17,7 @@ from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
-from workbench.server.engine_probe import probe
+from workbench.server.engine_probe import probe_engine
 from workbench.server.supervisor import Event, Supervisor
 
 READY_S = 60.0  # a second where nothing else runs
@@ -45,11 +45,11 @@ def plan(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launch
 
 @pytest.mark.slow
 def test_start_ready_stream_count_stop_and_nothing_left(plan: LaunchPlan) -> None:
-    engine = engines.get("llamacpp")
+    engine = engines.get_engine("llamacpp")
     shm_before = set(os.listdir("/dev/shm"))
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        installed = await probe(supervisor.host, engine)
+        installed = await probe_engine(supervisor.host, engine)
         assert installed.path is not None
         assert installed.version is not None and installed.version.startswith("b")
 
@@ -102,7 +102,7 @@ def test_start_ready_stream_count_stop_and_nothing_left(plan: LaunchPlan) -> Non
 
 
 def test_the_engine_s_own_error_is_the_reason(plan: LaunchPlan) -> None:
-    engine = engines.get("llamacpp")
+    engine = engines.get_engine("llamacpp")
     broken = Path(plan.model).with_name("broken.gguf")
     broken.write_bytes(b"GGUF, but not really")
     plan = LaunchPlan("llamacpp", str(broken), flags=plan.flags)
@@ -121,7 +121,7 @@ def test_the_engine_s_own_error_is_the_reason(plan: LaunchPlan) -> None:
 
 @pytest.mark.slow
 def test_a_server_with_a_key_becomes_ready_and_the_key_is_nowhere(plan: LaunchPlan) -> None:
-    engine = engines.get("llamacpp")
+    engine = engines.get_engine("llamacpp")
     secret = "geheim-4711-geheim"
     plan = plan.with_flag("api-key", secret)
 

@@ -22,14 +22,14 @@ from workbench.quality.instrument import FORCED_POSITIONS, Instrument
 from workbench.quality.lanes.base import Prompt
 from workbench.quality.lanes.llama_server import LlamaServerInterface
 from workbench.quality.statistics import mean_logprob, text_difference
-from workbench.quality.verdict import judge
+from workbench.quality.verdict import judge_quality
 from workbench.server.small_requests import asker
 
 READY_S = 60.0
 TOP, VOCABULARY = 20, 600
 PLACES = 24
 SHARPNESS = 8.0
-TEXTS = tuple(text for text in texts.shipped().texts if text.kind in ("prose", "code"))
+TEXTS = tuple(text for text in texts.shipped_text_set().texts if text.kind in ("prose", "code"))
 FEW = TEXTS[:4]
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ def on(port: int, measure: Callable[[LlamaServerInterface], Awaitable[T]]) -> T:
 
 def scored(port: int, chosen: tuple[texts.Text, ...]) -> tuple[ScoredText, ...]:
     async def measure(server: LlamaServerInterface) -> tuple[ScoredText, ...]:
-        scores = await Instrument(server).score(chosen)
+        scores = await Instrument(server).score_texts(chosen)
         assert not scores.problem
         return scores.texts
 
@@ -93,7 +93,7 @@ def whole_distributions(port: int, text: texts.Text) -> list[dict[int, float]]:
     """Return the log probabilities of the whole vocabulary at the last places of a text."""
 
     async def measure(server: LlamaServerInterface) -> list[dict[int, float]]:
-        ids = (await server.tokenize(text.content)).cut(512).ids
+        ids = (await server.tokenize(text.content)).first_tokens(512).ids
         found = []
         for place in range(len(ids) - PLACES, len(ids)):
             body = {"prompt": ids[:place], "n_predict": 1, "n_probs": VOCABULARY, "id_slot": 0,
@@ -108,10 +108,10 @@ def whole_distributions(port: int, text: texts.Text) -> list[dict[int, float]]:
 
 def test_two_ways_to_score_a_real_server_agree(ports: dict[str, int]) -> None:
     async def measure(server: LlamaServerInterface) -> None:
-        proof = await Instrument(server).prove(FEW, "A")
+        proof = await Instrument(server).prove_instrument(FEW, "A")
         assert proof.usable, proof.reason
         assert proof.positions >= 16 and proof.largest is not None and proof.largest < 0.05
-        written = await Instrument(server).write(FEW[:2], concurrency=2)
+        written = await Instrument(server).write_answers(FEW[:2], concurrency=2)
         assert not written.problem and len(written.answers) == 2
 
     on(ports["f32"], measure)
@@ -121,7 +121,7 @@ def test_answers_are_scored_like_the_texts_that_they_are(ports: dict[str, int]) 
     text = FEW[0]
 
     async def write(server: LlamaServerInterface) -> GreedyAnswer:
-        [answer] = (await Instrument(server).write([text], concurrency=1)).answers
+        [answer] = (await Instrument(server).write_answers([text], concurrency=1)).answers
         return answer
 
     of_a, of_b = (on(ports[name], write) for name in ("f32", "q4"))
@@ -173,8 +173,8 @@ def test_8_bits_answer_as_the_model_and_4_bits_less_so(ports: dict[str, int]) ->
 def test_the_verdict_about_4_bits_is_differs_and_about_the_model_again_same(
     ports: dict[str, int],
 ) -> None:
-    chosen = tuple(text for text in texts.shipped().texts if not text.long)
+    chosen = tuple(text for text in texts.shipped_text_set().texts if not text.is_long)
     a, again, b = (scored(ports[name], chosen) for name in ("f32", "f32", "q4"))
-    result = judge(a, b, floors=[again])
-    assert judge(a, again, floors=[again]).verdict == SAME
+    result = judge_quality(a, b, floors=[again])
+    assert judge_quality(a, again, floors=[again]).verdict == SAME
     assert result.verdict == DIFFERS and "ln perplexity" in result.summary

@@ -19,8 +19,9 @@ from support.serving import free_port
 from support.typed_screen import TypedScreen
 
 from workbench.model.errors import SettingsError
+from workbench.model.interrupted import Interrupted
 from workbench.model.server_run import ServerState
-from workbench.server.file_limit import limit_of, limit_on
+from workbench.server.file_limit import file_limit_of_process, file_limit_on_host
 from workbench.session.plans.preset_apply import AppliedPreset, PresetApply
 from workbench.session.session import Session
 from workbench.sim import profiles
@@ -82,7 +83,7 @@ class Box:
     def __init__(self, profile: str = PRO) -> None:
         self.root = Path(os.environ["XDG_STATE_HOME"], "workbench", "sim", profile)
         self.cpus = self.root / "driver" / "sys" / "devices" / "system" / "cpu"
-        self.state = SimState(str(self.root / "driver"), profiles.get(profile))
+        self.state = SimState(str(self.root / "driver"), profiles.get_profile(profile))
 
     def files(self, pattern: str) -> list[Path]:
         return sorted(self.cpus.glob(pattern))
@@ -150,12 +151,12 @@ def test_every_part_is_shown_applied_read_back_and_reverted() -> None:
         assert texts[1].startswith("open files: ") and texts[6].startswith(
             "warm-up: 3 requests of about 8 to 64 tokens"
         )
-        assert box.now == BEFORE and not whole.missing and not session.state.servers
+        assert box.now == BEFORE and not whole.inapplicable_parts and not session.state.servers
 
         done = await PresetApply(session).apply(whole)
-        assert done.not_applied == () and done.run_id is not None and box.now == APPLIED
+        assert done.parts_not_applied == () and done.run_id is not None and box.now == APPLIED
         status = session.servers.supervisor.status(done.run_id)
-        limit = await limit_of(session.host, status.pid or 0)
+        limit = await file_limit_of_process(session.host, status.pid or 0)
         assert status.state is ServerState.READY and limit is not None and limit.soft >= 256
         assert await session.servers.missing_of_preset(status) == ()
         (box.root / "runs" / done.run_id / "warm_up.json").unlink()
@@ -219,7 +220,10 @@ def test_a_server_that_does_not_start_leaves_the_settings_alone() -> None:
         session.plans.set_flag("max-model-len", "900000000")
         done = await applied(session)
         assert done.run_id is None and Box().now == BEFORE and Box().journal == []
-        assert len(done.not_applied) == len(done.parts) and "not READY" in done.not_applied[2]
+        assert (
+            len(done.parts_not_applied) == len(done.parts)
+            and "not READY" in done.parts_not_applied[2]
+        )
 
     on(scenario)
 
@@ -230,7 +234,7 @@ def test_what_a_host_lacks_is_named_and_the_rest_is_applied() -> None:
     write_preset(power_w=9000.0, files=2**30)
 
     async def scenario(session: Session) -> None:
-        limit = await limit_on(session.host)
+        limit = await file_limit_on_host(session.host)
         whole = await PresetApply(session).look()
         lacking = problems(whole.parts)
         assert "no cpuidle in this virtual machine" in lacking["CPU C-states"]
@@ -267,7 +271,7 @@ def test_a_setting_that_somebody_changes_after_the_question_is_left_alone_and_na
         )
 
         done = await PresetApply(session).apply(await PresetApply(session).look())
-        assert done.not_applied == () and box.now == APPLIED
+        assert done.parts_not_applied == () and box.now == APPLIED
         assert {e["setting"]: e["before"] for e in box.journal}["c_states"] == "off:3=0 on=1-3"
         for file in box.files("*/cpuidle/*/disable"):
             file.write_text("0\n")
@@ -295,13 +299,43 @@ async def main():
     session.gpu.guard.options = {"tick_s": 0.1}
     await session.link.connect()
     session.presets.refresh()
-    session.gpu.guard.attend()
+    session.gpu.guard.begin_heartbeats()
     await session.plans.load_preset("whole")
     preset = PresetApply(session)
     await preset.apply(await preset.look(), on_step=lambda text: print(text, flush=True))
 
 asyncio.run(main())
 """
+
+
+@pytest.mark.ci_cases(1)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("step", "settings", "now"),
+    [
+        ("applying the settings", "the guard reverts those settings that were changed", BEFORE),
+        ("warming up", "the settings stay in force until `workbench gpu revert`", APPLIED),
+    ],
+)
+def test_an_interruption_says_what_is_left(step: str, settings: str, now: Any) -> None:
+    write_preset(requests=500)
+
+    async def scenario(session: Session) -> None:
+        preset = PresetApply(session)
+        whole = await preset.look()
+        applying = asyncio.create_task(
+            preset.apply(whole, on_step=lambda text: applying.cancel() if step in text else None)
+        )
+        with pytest.raises(Interrupted) as cut:
+            await applying
+        server = session.state.server
+        assert server is not None and server.state is ServerState.READY
+        runs_on = f"the server {server.run_id} runs on until `workbench stop {server.run_id}`"
+        assert cut.value.left == f"{settings}; {runs_on}"
+        assert Box().now == now
+        await session.gpu.revert()
+
+    on(scenario)
 
 
 @pytest.mark.slow

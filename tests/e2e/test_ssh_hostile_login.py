@@ -21,12 +21,12 @@ import pexpect
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hostile import assert_safe, hostile_texts
 from support.procs import eventually
 from support.sshd import keygen
 
-from tests.support.hostile import assert_safe, hostile_texts
 from workbench.hosts.base import AuthFailed, HostUnreachable
-from workbench.hosts.login_question import MARGIN, LoginQuestion, server_words
+from workbench.hosts.login_question import MARGIN, LoginQuestion, clean_server_lines
 from workbench.hosts.ssh import SshHost
 from workbench.model.errors import HostError
 from workbench.session.session import Session
@@ -331,7 +331,7 @@ def test_a_login_shell_that_prints_without_end_is_given_up(
 
 @given(st.lists(hostile_texts() | st.text(), max_size=4), st.integers(20, 300))
 def test_no_words_of_a_server_leave_the_frame(texts: list[str], columns: int) -> None:
-    question = LoginQuestion("Your answer", "box", server_words(*texts))
+    question = LoginQuestion("Your answer", "box", clean_server_lines(*texts))
     first, *rows = question.text(columns).split("\n")
     assert_safe("\n".join([first, *rows]))
     if question.said:

@@ -91,9 +91,9 @@ def test_a_passphrase_outlives_an_outage_but_not_a_failed_login(locked: Sshd) ->
             await host.connect()
             locked.cut()
             with pytest.raises(HostUnreachable):
-                await host._dial()
+                await host._open_connection()
             locked.restore()
-            (await host._dial()).close()
+            (await host._open_connection()).close()
         finally:
             await host.close()
 

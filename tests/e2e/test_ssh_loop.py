@@ -261,7 +261,7 @@ def cut_at(
             await real(argv, **kw)
         await far.cut(session)
         restoring.append(asyncio.create_task(later()))
-        raise inner.cut()
+        raise inner.connection_lost_error()
 
     inner.run = run
     return restoring
@@ -299,7 +299,7 @@ def test_settings_cut_in_the_middle_of_apply(far: Box, word: str, reached: bool)
         assert {o.command.setting for o in report.rolled_back} == given_back, (
             "also where only the answer may be lost"
         )
-        assert (await journal.read(session.host)).entries == () == session.state.alterations
+        assert (await journal.read_journal(session.host)).entries == () == session.state.alterations
         assert (await asyncio.wait_for(session.gpu.revert(), SOON_S)).ok
         assert far.settings() == AT_FIRST
         assert session.state.alterations == ()
@@ -325,7 +325,7 @@ def test_settings_cut_in_the_middle_of_revert(far: Box, word: str, reached: bool
         restoring = cut_at(far, session, word, reached=reached)
         report = await asyncio.wait_for(session.gpu.revert(), SOON_S)
         assert await asyncio.gather(*restoring)
-        left = {e.setting: e.before for e in (await journal.read(session.host)).entries}
+        left = {e.setting: e.before for e in (await journal.read_journal(session.host)).entries}
         assert {a.setting for a in session.state.alterations} == set(left)
         in_force = far.settings()
         assert in_force[0] == 600.0 or left["power_limit_w"] == 600.0
@@ -452,7 +452,9 @@ def test_cuts_at_any_moment_of_apply_and_revert(far: Box, seed: int) -> None:
                 doing.exception()  # it may have been told that the host cannot be asked
                 await eventually(lambda: session.state.host.link == "connected", SOON_S, "the link")
                 power, lock = far.settings()
-                kept = {e.setting: e.before for e in (await journal.read(session.host)).entries}
+                kept = {
+                    e.setting: e.before for e in (await journal.read_journal(session.host)).entries
+                }
                 assert power == 600.0 or kept["power_limit_w"] == 600.0
                 assert lock is None or "gpu_clocks" in kept
             await session.gpu.revert()

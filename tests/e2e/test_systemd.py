@@ -6,12 +6,16 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support import fake_engine
 from support.procs import eventually
 from support.serving import free_port
 from support.systemd_box import REPOSITORY, Box, systemd_box
+
+from workbench.sim import engine_server
 
 pytestmark = pytest.mark.slow
 INSIDE = REPOSITORY / "tests" / "e2e" / "systemd_inside.py"
@@ -134,11 +138,8 @@ def test_a_reboot(box: Box, installed: str) -> None:
     assert box("systemctl", "is-active", str(started["handle"]), check=False).strip() == "inactive"
 
 
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_a_timer_runs_the_watches(box: Box) -> None:
-    """The candidate does not exist, so the night that the timer begins says so and ends at once."""
-    home = box.directory / "of the watches"
+def night_of_a_timer(box: Box, home: Path, add: tuple[str, ...], within_s: float) -> dict[str, Any]:
+    """Add a watch, install its timer, and return the entry of the night that the timer begins."""
     env = {
         name: f"{home}/{name}"
         for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME")
@@ -148,10 +149,9 @@ def test_a_timer_runs_the_watches(box: Box) -> None:
         argv = (sys.executable, "-m", "workbench", *words)
         return box(*argv, PYTHONPATH=str(REPOSITORY), HOME=str(home), **env)
 
-    at = box("date", "-d", "+70 seconds", "+%H:%M").strip()
-    model = ("--var", "model=org/model", "--set", f"port={free_port()}")
-    candidate = ("--candidate", "venv:/no/such/place", "--nightly", at)
-    workbench("watch", "add", "vllm-any", *candidate, *model)
+    # the whole minute before it: at least 90 s to add the watch and install the timer
+    at = box("date", "-d", "+150 seconds", "+%H:%M").strip()
+    workbench(*add, "--nightly", at, "--set", f"port={free_port()}")
     workbench("watch", "install", "--system", "--yes")
     timer = f"workbench-watch-{at.replace(':', '')}.timer"
     assert box("systemctl", "is-enabled", timer).strip() == "enabled"
@@ -160,10 +160,35 @@ def test_a_timer_runs_the_watches(box: Box) -> None:
     def done() -> bool:
         return night.exists() and json.loads(night.read_text() or "{}").get("done", False)
 
-    eventually(done, "the night that the timer begins", 200.0)
+    eventually(done, "the night that the timer begins", within_s)
     (entry,) = json.loads(night.read_text())["entries"]
-    assert entry["state"] == "failed" and entry["error"], entry
     box("systemctl", "disable", "--now", timer)
+    return dict(entry)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_timer_runs_the_watches(box: Box) -> None:
+    """The candidate does not exist, so the night that the timer begins says so and ends at once."""
+    add = ("watch", "add", "vllm-any", "--var", "model=org/model", "--candidate", "venv:/no/such")
+    entry = night_of_a_timer(box, box.directory / "of the watches", add, 300.0)
+    assert entry["state"] == "failed" and entry["error"], entry
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_a_timer_measures_a_night(box: Box) -> None:
+    """Both arms are the same simulated engine, so the night has pairs and no alarm."""
+    home = box.directory / "of-a-measured-night"
+    program = home / "venv" / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(Path(engine_server.__file__).with_name("bin") / "vllm")
+    add = ("--simulate", "rtx-pro-6000", "watch", "add", "vllm-any", "--no-quality")
+    load = ("--var", "model=Qwen/Qwen3-0.6B", "--requests", "8")
+    entry = night_of_a_timer(box, home, (*add, *load, "--candidate", f"venv:{home}/venv"), 3500.0)
+    assert entry["state"] == "no loss shown" and entry["simulated"], entry
+    assert entry["first_id"] == 1 and entry["speed"] > 0 and entry["pinned_speed"] > 0
+    assert entry["version"] == entry["pinned_version"] != ""
 
 
 def test_no_engine_is_left_on_the_machine(box: Box) -> None:

@@ -196,7 +196,7 @@ def test_a_node_lost_between_the_files_and_the_process_of_its_rank_is_read_again
 
     def read(session: Session) -> list[bool]:
         return (
-            [sample.live for sample in session.state.telemetry.gpus]
+            [sample.has_readings for sample in session.state.telemetry.gpus]
             if session.state.telemetry
             else []
         )

@@ -19,8 +19,9 @@ def judged(found: list[dict[str, Any]], count: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_killed_anywhere(tmp_path: Path) -> None:
-    judged(kills(tmp_path, 4, 75, 1, 100), 4)
+    judged(kills(tmp_path, 4, 75, 1, 280), 4)  # 18 s; 95 s on a busy machine
 
 
 @pytest.mark.long

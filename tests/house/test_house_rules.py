@@ -60,7 +60,7 @@ def test_only_the_engines_rooms_compare_engine_names() -> None:
 def compared_engines(path: Path) -> list[str]:
     """Return the engine names in comparisons, patterns and keys of dictionaries of the file."""
     text = path.read_text()
-    if not any(f'"{name}"' in text for name in registry.names()):
+    if not any(f'"{name}"' in text for name in registry.engine_names()):
         return []
     texts: list[ast.AST] = []
     for node in ast.walk(ast.parse(text)):
@@ -73,7 +73,7 @@ def compared_engines(path: Path) -> list[str]:
     constants = (
         part for node in texts for part in ast.walk(node) if isinstance(part, ast.Constant)
     )
-    return [str(part.value) for part in constants if part.value in registry.names()]
+    return [str(part.value) for part in constants if part.value in registry.engine_names()]
 
 
 def test_no_line_takes_two_readings() -> None:
@@ -149,8 +149,8 @@ def test_the_first_frame_waits_for_nothing_heavy() -> None:
     frame."""
     code = (
         "from workbench.cli import run\n"
-        "from workbench.cli.parser import parse\n"
-        "parse(['demo'])\n"
+        "from workbench.cli.parser import parse_command_line\n"
+        "parse_command_line(['demo'])\n"
         "import workbench.cli.screen, workbench.tui.app\n"
         "from workbench.session.session import Session\n"
         "Session.of_host(None, 'four-pcie')\n"
@@ -184,12 +184,12 @@ def test_a_first_reading_loads_nothing_heavy() -> None:
         "sys.meta_path.insert(0, __main__._WithoutOpenSsl())\n"
         "import asyncio\n"
         "from workbench.cli import run, screen\n"
-        "from workbench.cli.parser import parse\n"
+        "from workbench.cli.parser import parse_command_line\n"
         "from workbench.session.session import Session\n"
-        "parse(['demo'])\n"
+        "parse_command_line(['demo'])\n"
         "async def main():\n"
         "    session = Session.of_host(None, 'four-pcie')\n"
-        "    (await tui._load(session))(session)\n"
+        "    (await tui._load_application(session))(session)\n"
         "    async with asyncio.timeout(30):\n"
         "        while session.state.telemetry is None:\n"
         "            await asyncio.sleep(0.01)\n"

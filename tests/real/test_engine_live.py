@@ -36,7 +36,7 @@ def watched(made: LaunchPlan, scenario: Callable[[Session, ServerStatus], Awaita
         session = Session.of_host()
         try:
             await session.link.connect()
-            session.plans.take(made, "real")
+            session.plans.edit_plan(made, "real")
             status = await session.servers.wait_ready(await session.servers.start(), READY_S)
             assert status.state is ServerState.READY, status.reason
             session.core.spawn(EngineLive(session.core, session.servers, session.timeline).watch())
@@ -79,7 +79,8 @@ async def agrees(session: Session, status: ServerStatus, lengths: list[int]) -> 
         )
     quiet_s = int(time.time()) + 2
     await eventually(
-        lambda: history.at((ENGINE, "generation_tok_s"), quiet_s) == 0.0, what="a quiet second"
+        lambda: history.value_at((ENGINE, "generation_tok_s"), quiet_s) == 0.0,
+        what="a quiet second",
     )
     after = await supervisor.metrics(status.run_id)
 

@@ -18,14 +18,14 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.quality import GreedyAnswer
 from workbench.quality import texts
 from workbench.quality.instrument import Instrument
-from workbench.quality.lanes import interface
+from workbench.quality.lanes import interface_class
 from workbench.quality.statistics import text_difference
 from workbench.server.small_requests import asker
 from workbench.server.supervisor import Event, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
 READY_S = 400.0
-FEW = tuple(text for text in texts.shipped().texts if not text.long)[:4]
+FEW = tuple(text for text in texts.shipped_text_set().texts if not text.is_long)[:4]
 TOGETHER = 4
 ROUNDING = 0.05  # nats; bfloat16 was measured at 0.004 to 0.036
 PLANS = {"vllm": test_vllm.plan, "sglang": test_sglang.plan}
@@ -53,7 +53,7 @@ async def scored_answers(
 @pytest.mark.parametrize("name", PLANS)
 def test_both_instruments_agree_with_themselves(name: str) -> None:
     plan: LaunchPlan = PLANS[name]()
-    engine = engines.get(name)
+    engine = engines.get_engine(name)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         run = (await supervisor.start(plan, engine.command(plan), engine)).run_id
@@ -61,18 +61,18 @@ def test_both_instruments_agree_with_themselves(name: str) -> None:
         assert status.url is not None, (status.reason, supervisor.log(run).lines()[-20:])
         async with httpx.AsyncClient(base_url=status.url) as http:
             assert engine.score_interface is not None
-            server = Instrument(interface(engine.score_interface)(asker(http), "tiny"))
-            proof = await server.prove(FEW, "A")
+            server = Instrument(interface_class(engine.score_interface)(asker(http), "tiny"))
+            proof = await server.prove_instrument(FEW, "A")
             assert proof.usable, proof.reason
             assert proof.largest is not None and proof.largest < ROUNDING
-            first, again = [await server.score(FEW) for _ in range(2)]
+            first, again = [await server.score_texts(FEW) for _ in range(2)]
             assert not first.problem and not again.problem
             kls = [
                 text_difference(one, other, 20).kl
                 for one, other in zip(first.texts, again.texts, strict=True)
             ]
             assert max(kls) < 1e-3
-            written = await server.write(FEW, concurrency=TOGETHER)
+            written = await server.write_answers(FEW, concurrency=TOGETHER)
             assert not written.problem
             assert all(one.tokens for one in written.answers) and len(written.answers) == len(FEW)
             assert all(gap is not None for one in written.answers for gap in one.gaps)

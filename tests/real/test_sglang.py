@@ -14,11 +14,11 @@ from workbench import engines
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import ServerState
-from workbench.server.engine_probe import probe
+from workbench.server.engine_probe import probe_engine
 from workbench.server.supervisor import Event, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
-SGLANG = engines.get("sglang")
+SGLANG = engines.get_engine("sglang")
 READY_S = 300.0  # 40 to 60 s on an idle machine with 2 cores
 
 
@@ -60,7 +60,7 @@ def nothing_left_in_shared_memory() -> object:
 
 def test_start_ready_stream_counts_agree_stop() -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
-        installed = await probe(supervisor.host, SGLANG, plan().executable)
+        installed = await probe_engine(supervisor.host, SGLANG, plan().executable)
         assert installed.version == "0.5.23"
         status = await supervisor.wait_ready(await start(supervisor), READY_S)
         assert status.state is ServerState.READY, (

@@ -61,7 +61,7 @@ def plan() -> LaunchPlan:
 
 
 async def serving(session: Session) -> ServerStatus:
-    session.plans.take(plan(), "two ranks of real vLLM")
+    session.plans.edit_plan(plan(), "two ranks of real vLLM")
     editor = session.plans.editor
     assert [node.name for node, _ in editor.node_commands()] == list(NAMES)
     run_id = await session.servers.start()

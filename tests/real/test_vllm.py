@@ -16,11 +16,11 @@ from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.server import idle_start
-from workbench.server.engine_probe import probe
+from workbench.server.engine_probe import probe_engine
 from workbench.server.supervisor import Event, Supervisor
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
-VLLM = engines.get("vllm")
+VLLM = engines.get_engine("vllm")
 READY_S = 300.0  # 30 s on an idle machine with 2 cores
 ENV = {
     "HF_HUB_OFFLINE": "1",
@@ -95,7 +95,7 @@ def nothing_left_in_shared_memory() -> object:
 def test_start_ready_stream_counts_agree_stop() -> None:
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         made = plan()
-        installed = await probe(supervisor.host, VLLM, made.executable)
+        installed = await probe_engine(supervisor.host, VLLM, made.executable)
         assert installed.version == "0.32.0+cpu"
         status = await supervisor.wait_ready(await start(supervisor, made), READY_S)
         assert status.state is ServerState.READY, (

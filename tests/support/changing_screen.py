@@ -28,4 +28,4 @@ class Changing(Session):
 
 
 if __name__ == "__main__":
-    sys.exit(tui.run(Changing(SimulatedHost(LocalHost(), "rtx-pro-6000", sys.argv[1]))))
+    sys.exit(tui.run_screen(Changing(SimulatedHost(LocalHost(), "rtx-pro-6000", sys.argv[1]))))

@@ -9,7 +9,7 @@ from pathlib import Path
 from support.serving import free_port, supervised
 
 from workbench import engines
-from workbench.engines.cluster import spread
+from workbench.engines.cluster import spread_over_nodes
 from workbench.hosts.base import Host
 from workbench.hosts.cluster import ClusterHost
 from workbench.hosts.local import LocalHost
@@ -21,7 +21,7 @@ from workbench.server.supervisor import Event
 from workbench.session.session import Session
 from workbench.sim.simulated_host import SimulatedHost
 
-VLLM = engines.get("vllm")
+VLLM = engines.get_engine("vllm")
 READY_S = 40.0
 NAMES = ("spark-01", "spark-02")
 PRESET = "vllm-llama-3.3-70b-2x-spark"
@@ -63,7 +63,7 @@ def plan_of(host: ClusterHost, **env: str) -> LaunchPlan:
         plan = plan.with_flag(name, value)
     for name, text in {"WORKBENCH_SIM_START_S": "0.3", **env}.items():
         plan = plan.with_env(name, text)
-    plan = spread(plan, VLLM, host.places)
+    plan = spread_over_nodes(plan, VLLM, host.places)
     master = free_port()
     nodes = (
         replace(n, flags={**n.flags, "master-port": master}) if not n.role else n
@@ -85,7 +85,7 @@ async def loaded(session: Session, preset: str = PRESET, **env: str) -> None:
     sets = [f"port={free_port()}"]
     sets += [f"master-port={free_port()}"] if editor.plan.flag("master-port") else []
     simulated = {"WORKBENCH_SIM_START_S": "0.2", "WORKBENCH_SIM_SPEEDUP": "100", **env}
-    editor.assign(
+    editor.apply_assignments(
         sets,
         ["NCCL_NET"] if preset == PRESET else [],
         [f"{name}={text}" for name, text in simulated.items()],

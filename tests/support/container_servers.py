@@ -4,7 +4,6 @@ imports."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support import fake_engine
-from support.podman import IMAGE, TESTS, Podman, podman
+from support.podman import IMAGE, Podman, podman, seen_places
 from support.serving import free_port, supervised
 
 from workbench import engines
@@ -47,9 +46,7 @@ def on_path(engine: Podman, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def seen(*more: Path) -> list[str]:
     """Return the options with which a container sees this machine's programs, and no GPU."""
-    places = dict.fromkeys(
-        ("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent), *map(str, more))
-    )
+    places = dict.fromkeys((*seen_places(), *map(str, more)))
     return [
         f"image={IMAGE}",
         "gpus=none",
@@ -84,7 +81,7 @@ def fake_plan(
 
 
 async def started(supervisor: Supervisor, plan: LaunchPlan) -> ServerStatus:
-    engine = engines.get(plan.engine)
+    engine = engines.get_engine(plan.engine)
     return await supervisor.start(plan, engine.command(plan), engine)
 
 

@@ -39,7 +39,7 @@ from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Supervisor
 from workbench.sim.simulated_host import BIN, SimulatedHost
 
-VLLM = engines.get("vllm")
+VLLM = engines.get_engine("vllm")
 PROFILE = "four-pcie"
 START_S = 1.5  # that the simulated engine needs
 

@@ -21,7 +21,7 @@ from workbench.model.series_state import SeriesState
 from workbench.model.setting_records import GuardView
 from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec
 from workbench.model.tune import TUNE, LeftOut, TuneCandidate, TuneLimits, TuneSpec
-from workbench.model.tune_standings import label_of
+from workbench.model.tune_standings import point_label
 
 NOW = 1_795_000_000.0  # a fixed wall clock for what is drawn from Unix times
 
@@ -244,12 +244,16 @@ _RACE = (  # the changes of a server, its tok/s in the first block, and why it i
     (("max-num-seqs=64",), 3105.0, None),
     (("max-num-batched-tokens=8192",), 2518.0, None),
     ((SPECULATION,), 2102.0, None),
-    (("kv-cache-dtype=fp8",), 2490.0, "infeasible: ttft<=500@p95: 91.2 % of the requests kept it"),
-    (("attention-backend=FLASHINFER",), None, "not started: the server is failed (exit code 1)"),
+    (
+        ("kv-cache-dtype=fp8",),
+        2490.0,
+        "breaks a limit: ttft<=500@p95: 91.2 % of the requests kept it",
+    ),
+    (("attention-backend=FLASHINFER",), None, "not started: the server failed (exit code 1)"),
 )
 _LOG = (
-    "1: kv-cache-dtype=fp8: out, infeasible: ttft<=500@p95: 91.2 % of the requests kept it",
-    "1: attention-backend=FLASHINFER: out, not started: the server is failed (exit code 1)",
+    "1: kv-cache-dtype=fp8: out, breaks a limit: ttft<=500@p95: 91.2 % of the requests kept it",
+    "1: attention-backend=FLASHINFER: out, not started: the server failed (exit code 1)",
     "1: max-num-seqs=64: place 1 with +27.7 % against the start preset in one start; goes on",
     "1: max-num-batched-tokens=8192: place 2 with +3.6 % against the start preset in one start; "
     "out, too far behind for chance",
@@ -285,7 +289,7 @@ def canned_tune(*, over: bool = False, number: int = 5) -> Sweep:
     points = []
     for place, (entry, tok_s, error) in enumerate(_RACE):
         state = PointState.FAILED if tok_s is None else PointState.DONE
-        point = SweepPoint(label_of(1, entry), None, state, (70 + place,), tok_s, error=error)
+        point = SweepPoint(point_label(1, entry), None, state, (70 + place,), tok_s, error=error)
         points.append(replace(point, result_ids=()) if tok_s is None else point)
     points.append(SweepPoint("2: start", None, PointState.DONE, (76,), 2440.0))
     best = SweepPoint("2: max-num-seqs=64", None, PointState.MEASURING)

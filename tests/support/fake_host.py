@@ -18,7 +18,7 @@ from workbench.hosts.base import (
     HostUnreachable,
     LinkEvent,
 )
-from workbench.hosts.line_splitter import split
+from workbench.hosts.line_splitter import split_lines
 from workbench.hosts.local import LocalForward
 
 
@@ -67,7 +67,7 @@ class FakeStream:
             yield piece
 
     def lines(self) -> AsyncIterator[bytes]:
-        return split(self.chunks())
+        return split_lines(self.chunks())
 
     async def write(self, data: bytes) -> None:
         self.written.append(data)

@@ -25,7 +25,7 @@ from workbench.model.setting_records import (
     SettingsReport,
 )
 from workbench.model.settings import GpuSettings
-from workbench.model.sweep import Sweep, SweepSpec
+from workbench.model.sweep import BACK, Sweep, SweepSpec
 from workbench.model.tune import TuneCost
 from workbench.session.series.sweep_parts import PlannedSweep
 
@@ -141,15 +141,28 @@ class FakeMeasuring:
         )
         return SettingsReport(outcomes, journal="journal.json", guard=self.state.guard)
 
-    async def cautions(self) -> Sequence[str]:
+    async def warnings_without_guard(self) -> Sequence[str]:
         return ()
 
     async def revert_gpu(
         self, gpu: int | None = None, *, password: str | None = None, foreign: str | None = None
     ) -> SettingsReport:
         self._called("revert_gpu", gpu, password)
+        outcomes = tuple(
+            SettingOutcome(
+                SettingCommand(
+                    a.gpu_index, a.gpu_uuid, a.setting, ("nvidia-smi",), self.right, a.before
+                ),
+                True,
+                a.now,
+                a.before,
+                a.before,
+                self.in_force,
+            )
+            for a in self.state.alterations
+        )
         self.push(alterations=(), guard=None, gpu_findings=())
-        return SettingsReport()
+        return SettingsReport(outcomes)
 
     async def confirm_gpu(self) -> GuardView:
         self._called("confirm_gpu")
@@ -175,14 +188,36 @@ class FakeMeasuring:
         self, seconds: float = 8.0, *, probe: bool = False, password: str | None = None
     ) -> Sequence[str]:
         self._called("verify_gpu", seconds)
-        self.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),))
+        self.push(gpu_findings=((0, "▲ lock 3000 has no effect"),))
         return (
             "GPU0 SM lock: no effect: requested 3000-3090 MHz, observed 2790 MHz for 98 % of "
             "the samples",
         )
 
+    async def marked_commands(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
+        return commands
+
+    async def plan_gpu_sweep(
+        self, setting: str, values: Sequence[str], gpu: int | None = None, *, run_id: str
+    ) -> Mapping[str, Sequence[SettingCommand]]:
+        watts = {**{f"{value} W": float(value) for value in values}, BACK: 600.0}
+        return {
+            label: await self.plan_gpu(GpuSettings({setting: value}), gpu)
+            for label, value in watts.items()
+        }
+
+    async def plan_sweep_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
+        return await self.plan_gpu_sweep("power_limit_w", ["550"], run_id="")
+
     async def gpu_sweep(
-        self, setting: str, values: Sequence[str], gpu: int | None = None, **bench: Any
+        self,
+        setting: str,
+        values: Sequence[str],
+        gpu: int | None = None,
+        *,
+        run_id: str,
+        password: str | None,
+        **bench: Any,
     ) -> Sweep:
         self._called("gpu_sweep", setting, list(values), gpu, bench)
         return self._swept()
@@ -199,7 +234,7 @@ class FakeMeasuring:
         self._called("plan_tune", goal, limits, options)
         spec = SweepSpec((), pairs=5, tune=tune_spec())
         made = canned_tune()
-        return PlannedSweep(made.kind, made.name, "", (), spec, lambda progress: None)
+        return PlannedSweep(made.facts, made.name, "", (), spec, lambda progress: None)
 
     def tune_cost(self, planned: PlannedSweep) -> TuneCost:
         return TuneCost(18, 5, self.tune_load({}), 1260.0, 0.62)
@@ -261,6 +296,12 @@ class FakeMeasuring:
 
     def experiment_estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
         return 62.0 * 2 * int(options.get("pairs", 3))
+
+    async def experiment_setting_changes(
+        self, a: Arm, b: Arm, twins: Sequence[str] = ()
+    ) -> Sequence[SettingOutcome]:
+        reports = [await self.apply_gpu(arm.gpu, dry_run=True) for arm in (a, b) if arm.gpu]
+        return [outcome for report in reports for outcome in report.outcomes]
 
     async def list_experiments(self) -> Sequence[Experiment]:
         self._called("experiments")

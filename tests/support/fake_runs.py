@@ -15,7 +15,7 @@ from workbench.server.supervisor import Event, Supervisor
 Made = tuple[LaunchPlan, Command]
 Make = Callable[..., Made]  # (behaviour: words of fake_engine, port, **environment)
 
-VLLM = engines.get("vllm")
+VLLM = engines.get_engine("vllm")
 READY_S = 30.0
 
 

@@ -22,14 +22,17 @@ from support.fake_canned import (
 )
 from support.fake_measuring import FakeMeasuring
 
+from workbench import engines
+from workbench.model.alerts import RULES, RuleView
 from workbench.model.bench import BenchProgress, BenchSpec, Comparison
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, FlagRow, FlagSpec, Origin
-from workbench.model.gpu import READINGS, DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
-from workbench.model.plan import Command, LaunchPlan, PlanDifference, diff
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.gpu_readings import READINGS
+from workbench.model.plan import Command, LaunchPlan, PlanDifference, plan_differences
 from workbench.model.quality import QualityResult
-from workbench.model.secrets import mask_command, mask_row
+from workbench.model.secrets import mask_command, mask_plan, mask_row
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import History
@@ -47,6 +50,7 @@ from workbench.session.state import (
     PresetEntry,
     SessionState,
 )
+from workbench.store.config_schema import AlertsConfig
 
 GIB = 1024**3
 
@@ -240,7 +244,7 @@ class FakeLog:
         )
 
     def explain(self, line: str, engine: str) -> Finding | None:
-        return log_patterns.explain(line, engine)
+        return log_patterns.explain_line(line, engine)
 
     def find(self, text: str, start: int, backwards: bool = False) -> int | None:
         order = (
@@ -260,24 +264,27 @@ PARTS = {
     "presets": "get=preset missing_variables",
     "plans": "load_preset set_flag unset_flag set_executable set_env unset_env undo redo flag_rows"
     " notes_about estimate_change"
-    " untrusted trust save_preset script preset_gpu_settings",
+    " untrusted_findings trust save_preset script preset_gpu_settings",
     "servers": "start stop start_problem start_warnings go_back others=other_servers select=select_run search_log "
-    "changes_against_running running_plan=plan_that_runs",
+    "changes_against_running running_plan=plan_that_runs running_flags",
     "results": "get=result delete=delete_result mark compare export=export_result "
     "follow find=find_results note=note_result"
     " tag=tag_result",
-    "bench": "run=run_bench defaults=bench_defaults shape=bench_shape profiles=bench_profiles "
+    "bench": "run=run_bench default_spec=bench_defaults default_fields=bench_shape profiles=bench_profiles "
     "cancel=cancel_bench"
     " restart_and_compare=restart_bench_compare answers_cost=restart_answers_cost",
-    "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes cautions",
+    "gpu": "plan=plan_gpu apply=apply_gpu revert=revert_gpu processes=gpu_processes warnings_without_guard"
+    " mark_foreign=marked_commands",
     "guard": "confirm=confirm_gpu keep=keep_gpu screen_drawn=alive",
     "proof": "verify_lines=verify_gpu probe_commands",
     "experiments": "run=experiment resume=resume_experiment stop=stop_experiment "
     "list=list_experiments"
     " get=experiment_called estimate_s=experiment_estimate_s"
-    " quality_cost=experiment_quality_cost value_warnings=experiment_value_warnings",
-    "advisor": "of_result=advice_on",
-    "sweeps": "run_gpu=gpu_sweep run_concurrency=concurrency_sweep run_flags=flag_sweep "
+    " quality_cost=experiment_quality_cost value_warnings=experiment_value_warnings"
+    " setting_changes=experiment_setting_changes",
+    "advisor": "advise_on_result=advice_on",
+    "sweeps": "run_gpu=gpu_sweep plan_gpu=plan_gpu_sweep plan_resume=plan_sweep_resume "
+    "run_concurrency=concurrency_sweep run_flags=flag_sweep "
     "resume=resume_sweep"
     " cancel=cancel_sweep check_flags=check_swept_flags plan_tune tune_cost tune_load run_tune",
     "memory": "read_activity last_form keep_form",
@@ -297,6 +304,13 @@ class FakeSession(FakeMeasuring):
         self.listeners: list[Callable[[SessionState, frozenset[str]], None]] = []
         self.log = FakeLog()
         self.link = FakePart(ask=None)
+        self.alerts = FakePart(
+            rows=lambda: [RuleView(rule, rule.limits) for rule in RULES.values()],
+            active=tuple,
+            raise_test_alert=lambda: self._called("test_alert"),
+            config=AlertsConfig(),
+            webhook=None,
+        )
         for name, methods in PARTS.items():
             pairs = (method.partition("=") for method in methods.split())
             setattr(
@@ -322,7 +336,7 @@ class FakeSession(FakeMeasuring):
             link="connected",
             simulated="four-pcie" if simulated else None,
         )
-        self.state = SessionState(host=host, presets=PRESETS, servers_read=True)
+        self.state = SessionState(host=host, presets=PRESETS, servers_read=True, results_read=True)
         self.state = replace(
             self.state, telemetry=self.telemetry(), telemetry_monotonic_s=fresh(), **fields
         )
@@ -543,7 +557,7 @@ class FakeSession(FakeMeasuring):
                 "0.33.0",
                 361,
                 installed="vllm 0.33.0",
-                changes=diff(base, plan),
+                changes=plan_differences(base, plan),
                 memory="memory est. 21.4/24.0 GiB per GPU",
                 can_undo=bool(self.past),
                 can_redo=bool(self.future),
@@ -631,7 +645,7 @@ class FakeSession(FakeMeasuring):
             return [*initials, *(r for r in found if r not in initials)]
         return rows if view == "all" else self.state.plan.rows
 
-    def untrusted(self) -> Sequence[Finding]:
+    def untrusted_findings(self) -> Sequence[Finding]:
         return ()
 
     def trust(self) -> None:
@@ -657,10 +671,17 @@ class FakeSession(FakeMeasuring):
         return "run"
 
     def changes_against_running(self) -> Sequence[PlanDifference]:
-        return diff(self.running_plan, self.plan) if self.running_plan else ()
+        return plan_differences(self.running_plan, self.plan) if self.running_plan else ()
 
     def plan_that_runs(self) -> LaunchPlan | None:
         return self.running_plan
+
+    def running_flags(self) -> Sequence[FlagRow]:
+        running = self.running_plan
+        if running is None:
+            return ()
+        catalog = engines.get_engine(running.engine).catalog()
+        return engines.flags_unlike_default(mask_plan(running), catalog)
 
     async def save_preset(self, preset_id: str, title: str) -> str:
         self._called("save_preset", preset_id, title)
@@ -874,7 +895,7 @@ async def walked(session: FakeSession, stage: str) -> FakeSession:
     )
     if stage == "altered":
         await session.gpu.apply(GpuSettings(power_limit_w=500.0))
-        session.push(gpu_findings=((0, "2790>=3000? lock ▲ no effect"),), guard=guard())
+        session.push(gpu_findings=((0, "▲ lock 3000 has no effect"),), guard=guard())
     if stage == "trial":
         await session.gpu.apply(GpuSettings(power_limit_w=500.0), trial_s=60.0)
     if stage == "experiment":

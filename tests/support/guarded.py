@@ -47,7 +47,7 @@ class GuardedHost:
         self, directory: Path, profile: str = "rtx-pro-6000", inner: Host | None = None
     ) -> None:
         self.host = SimulatedHost(inner or LocalHost(), profile, str(directory))
-        self.profile = profiles.get(profile)
+        self.profile = profiles.get_profile(profile)
         self.gpu = directory / "gpu"
         self.journal = self.gpu / "journal.json"
         self.sim = SimState(self.host.driver_state, self.profile)
@@ -65,19 +65,19 @@ class GuardedHost:
     ) -> SettingsReport:
         """As guarding.Guarding does it."""
         mine = await rights.rights_on(self.host)
-        commands = plan.plan({gpu: wanted}, await read_once(self.host), mine)
+        commands = plan.plan_commands({gpu: wanted}, await read_once(self.host), mine)
         terms = GuardTerms(mine, heartbeat_s, trial_s)
 
         async def guard(journal: Journal) -> Any:
-            view = await client.start(self.host, terms, journal, **options)
+            view = await client.start_guard(self.host, terms, journal, **options)
             assert view.running or not needed, view
             return view
 
         # a loaded machine may take long for the change itself
         signs = asyncio.create_task(self.signs_of_life())
         try:
-            return await apply.apply(
-                self.host, commands, rights=mine, guard=guard, watch=terms.watch
+            return await apply.apply_commands(
+                self.host, commands, rights=mine, guard=guard, watch=terms.instructions_for
             )
         finally:
             signs.cancel()

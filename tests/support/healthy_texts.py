@@ -237,7 +237,7 @@ class HealthyRun:
             said,
             thought,
             output_tokens=made,
-            prompt_tokens=round(ask.words * draw.uniform(1.1, 1.6)) + 9,
+            prompt_tokens=round(ask.count_words * draw.uniform(1.1, 1.6)) + 9,
             finish_reason="stop",
             model="m",
             prompt=ask.prompt,

@@ -39,7 +39,7 @@ from workbench.hosts.base import Completed, Stream  # noqa: E402
 from workbench.hosts.local import LocalHost  # noqa: E402
 from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.settings import ClockRange, GpuSettings  # noqa: E402
-from workbench.session.gpu.alterations import OFFER, offers  # noqa: E402
+from workbench.session.gpu.alterations import CUT_OFFER, OFFER, revert_offers  # noqa: E402
 
 SCRIPTS = {client.LOOK: "look at guard"}
 REQUESTS = {
@@ -52,6 +52,7 @@ PHASES = ("apply", "hold", "revert", "over")
 PART = 2  # settings of a plan
 HEARTBEAT_S, TRIAL_S = 1.0, 3.0
 HOLD_S = 0.2
+OPTIONS = {**FAST, "unfinished_s": HEARTBEAT_S}
 PATIENCE_S = 40.0  # for the guard: the machine may be busy
 CHOICES: Mapping[str, Any] = {
     "power_limit_w": 450.0,
@@ -150,8 +151,8 @@ class Trial:
         await box.host.connect()
         mine = rights.Rights(f"{box.host.environment()['PATH'].split(':')[0]}/nvidia-smi")
         wanted = GpuSettings(**{name: CHOICES[name] for name in kill.settings})
-        cores = await current_values.cores_on(box.host)
-        commands = plan.plan({"0": wanted}, self.reading, mine, cores)
+        cores = await current_values.read_core_settings(box.host)
+        commands = plan.plan_commands({"0": wanted}, self.reading, mine, cores)
         terms = GuardTerms(
             mine,
             HEARTBEAT_S if kill.terms == "heartbeat" else None,
@@ -159,17 +160,17 @@ class Trial:
         )
         signs = asyncio.create_task(box.signs_of_life())
         inner.tell("apply")
-        report = await apply.apply(
+        report = await apply.apply_commands(
             box.host,
             commands,
             rights=mine,
-            watch=terms.watch,
-            guard=lambda journal: client.start(box.host, terms, journal, **FAST),
+            watch=terms.instructions_for,
+            guard=lambda journal: client.start_guard(box.host, terms, journal, **OPTIONS),
         )
         inner.tell("hold" if report.ok else f"failed: {report}")
         await asyncio.sleep(HOLD_S)
         inner.tell("revert")
-        await revert.revert(box.host, rights=mine)
+        await revert.revert_settings(box.host, rights=mine)
         inner.tell("over")
         signs.cancel()
 
@@ -233,9 +234,12 @@ class Trial:
 
     def judge(self, kill: Kill) -> None:
         """Return the state that a user finds, and how the next start handles it."""
+        entries = []
         if self.box.journal.exists():
-            json.loads(self.box.journal.read_text())
-        if kill.what == "process" and kill.terms != "none" and self.guard_lives():
+            entries = json.loads(self.box.journal.read_text())["entries"]
+        cut_off = any(entry["state"] == "pending" for entry in entries)
+        guarded = kill.terms != "none" or cut_off
+        if kill.what == "process" and guarded and self.guard_lives():
             eventually(lambda: not self.guard_lives(), "the guard to end", PATIENCE_S)
             assert not self.altered(), (
                 f"the guard has ended and left {self.now()}, before {self.before}"
@@ -256,7 +260,7 @@ class Trial:
             return False
 
     async def next_start(self, kill: Kill) -> None:
-        found, _ = await alterations.records(self.box.host)
+        found, _ = await alterations.read_journal_records(self.box.host)
         altered = self.altered()
         names = {
             "limit_w": "power_limit_w",
@@ -266,10 +270,11 @@ class Trial:
         off = {names.get(k, k) for k, v in self.now().items() if v != self.before[k]}
         told = {r.entry.setting for r in found}
         assert off <= told, f"{off - told} is altered, and the next start does not say so"
-        kill.reported = altered > 0 and OFFER in offers(found)
+        is_offered = not {OFFER, CUT_OFFER}.isdisjoint(revert_offers(found))
+        kill.reported = altered > 0 and is_offered
         assert kill.reported or not altered, f"altered, but nothing is offered: {found}"
         for again in (False, True):
-            report = await revert.revert(self.box.host)
+            report = await revert.revert_settings(self.box.host)
             assert report.ok or not report.outcomes, f"revert failed: {report}"
             assert not again or not report.outcomes, "reverting twice does something"
 

@@ -15,6 +15,9 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
+
 
 def install(directory: Path) -> Path:
     """Install an executable `llama-server` in `directory`, which a test puts on its PATH."""
@@ -45,6 +48,9 @@ def parser() -> argparse.ArgumentParser:
     )  # more of them spin on a busy machine
     arguments.add_argument("-b", "--batch-size", type=int, default=2048)
     arguments.add_argument("-ub", "--ubatch-size", type=int, default=512)
+    arguments.add_argument("-fa", "--flash-attn", choices=FLASH_ATTENTION, default="auto")
+    arguments.add_argument("-ctk", "--cache-type-k", choices=CACHE_TYPES, default="f16")
+    arguments.add_argument("-ctv", "--cache-type-v", choices=CACHE_TYPES, default="f16")
     arguments.add_argument("--metrics", action="store_true")
     arguments.add_argument("--api-key")
     return arguments
@@ -53,6 +59,9 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     asked = parser().parse_args()
     import xllamacpp
+
+    def cache_type(name: str) -> xllamacpp.ggml_type:
+        return xllamacpp.ggml_type[f"GGML_TYPE_{name.upper()}"]
 
     params = xllamacpp.CommonParams()
     params.model.path = asked.model
@@ -65,6 +74,9 @@ def main() -> None:
     params.n_ubatch = asked.ubatch_size
     params.endpoint_metrics = asked.metrics
     params.cpuparams.n_threads = asked.threads
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type(FLASH_ATTENTION[asked.flash_attn])
+    params.cache_type_k = cache_type(asked.cache_type_k)
+    params.cache_type_v = cache_type(asked.cache_type_v)
     if asked.alias:
         params.model_alias = {asked.alias}
     if asked.api_key:

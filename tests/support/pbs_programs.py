@@ -1,4 +1,4 @@
-"""qsub, qstat, qselect, qdel and pbsnodes as PBS Pro and Torque have them, with one node that is
+"""qsub, qstat, qselect, qdel, qrerun and pbsnodes as PBS Pro and Torque have them, with one node that is
 this machine.
 
 `install(directory)` puts the programs into `directory`/bin and returns a `Pbs`. A job is a process
@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = ("qsub", "qstat", "qselect", "qdel", "pbsnodes")
+PROGRAMS = ("qsub", "qstat", "qselect", "qdel", "qrerun", "pbsnodes")
 SERVER, NODE = "pbs01", "c02"
 KILL_DELAY_S = 2.0
 _OPTIONS = {"-N", "-q", "-A", "-l", "-S", "-j", "-o", "-e", "-v", "-W", "-r", "-k"}
@@ -55,12 +55,6 @@ class Pbs:
 
     def jobs(self) -> list[dict[str, Any]]:
         return [json.loads(path.read_text()) for path in sorted(self.directory.glob("job-*.json"))]
-
-    def preempt(self, job_id: str) -> None:
-        """Take the place of a running job: its processes are ended, and it waits in the queue
-        again."""
-        Server(self.directory).change(job_id, requeue=True)
-        end((Server(self.directory).read(job_id) or {})["sid"])
 
     def living(self) -> list[str]:
         """Return the ids of the jobs that have not ended."""
@@ -369,6 +363,17 @@ def qdel(server: Server, words: list[str]) -> int:
     return 0
 
 
+def qrerun(server: Server, words: list[str]) -> int:
+    """End the processes of running jobs, and put the jobs back into the queue."""
+    for job_id in words:
+        job = server.read(job_id)
+        if job is None:
+            return fail("unknown", f"qrerun: Unknown Job Id {job_id}")
+        server.change(job_id, requeue=True)
+        end(job["sid"])
+    return 0
+
+
 def pbsnodes(server: Server, words: list[str]) -> int:
     print(
         f"{NODE}\n     Mom = {NODE}.cluster\n     state = free\n     resources_available.ngpus = "
@@ -394,6 +399,7 @@ def main() -> int:
         "qstat": qstat,
         "qselect": qselect,
         "qdel": qdel,
+        "qrerun": qrerun,
         "pbsnodes": pbsnodes,
         "mom": mom,
     }

@@ -56,6 +56,18 @@ def missing() -> str | None:
     return f"needs {' and '.join(lacks)} (apt-get install podman runc uidmap)" if lacks else None
 
 
+def seen_places() -> tuple[str, ...]:
+    """Return the directories with this machine's programs, Python and Workbench. A path file of the
+    virtual environment can name further directories of packages."""
+    first = ("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent))
+    further = [
+        path
+        for path in sys.path
+        if Path(path).is_dir() and not any(Path(path).is_relative_to(place) for place in first)
+    ]
+    return tuple(dict.fromkeys((*first, *further)))
+
+
 class Podman:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -99,8 +111,7 @@ class Podman:
     ) -> None:
         """Run a container with this machine's programs, Python and Workbench. Its main process does
         nothing."""
-        seen = ("/usr", sys.base_prefix, sys.prefix, str(TESTS.parent))
-        mounts = [word for place in dict.fromkeys(seen) for word in ("-v", f"{place}:{place}:ro")]
+        mounts = [word for place in seen_places() for word in ("-v", f"{place}:{place}:ro")]
         main = command or ("/usr/bin/sleep", "infinity")
         self(
             "run",

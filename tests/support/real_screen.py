@@ -72,7 +72,7 @@ class RealScreen:
         await self.press("s")
         await self.until("enter start")
         await self.press("enter")
-        await self.until("READY vllm :")
+        await self.until("READY vllm :", seconds=120.0)
 
 
 def crashes() -> list[Path]:

@@ -14,8 +14,8 @@ def write_texts(file: Path, count: int) -> str:
     """Write the first words of some texts of the package to a file for --texts. Return its path."""
     lines = [
         {"name": text.name, "kind": text.kind, "text": " ".join(text.content.split()[:WORDS])}
-        for text in texts.shipped().texts
-        if not text.long and text.kind not in ("cjk", "json")
+        for text in texts.shipped_text_set().texts
+        if not text.is_long and text.kind not in ("cjk", "json")
     ]
     assert len(lines) >= count
     file.write_text("".join(json.dumps(line) + "\n" for line in lines[:count]))

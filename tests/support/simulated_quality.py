@@ -26,7 +26,7 @@ from workbench.model.quality import (
     SAME_TOP,
     Interval,
 )
-from workbench.quality.verdict import Compared, Margins, against, measures_of, verdict_of
+from workbench.quality.verdict import Compared, Margins, compare_with_floor, measures_of, verdict_of
 
 MEASURES = (KL, LN_PPL, SAME_TOP, FORKS, ANSWER_SCORE)
 
@@ -113,7 +113,7 @@ def _compared(random: Random, texts: Texts, truth: Truth) -> Compared:
     ]
     ln_ppl = [a - b + change for a, b, change in zip(first, noise(), own, strict=True)]
     kl = truth.floor_kl + more
-    return against(drawn(random, texts, kl, factors, ln_ppl, tokens=True), floors, 20)
+    return compare_with_floor(drawn(random, texts, kl, factors, ln_ppl, tokens=True), floors, 20)
 
 
 def _holds(interval: Interval, truth: float) -> bool:

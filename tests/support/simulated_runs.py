@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions, Distribution
@@ -26,7 +26,7 @@ TWINS = ("one", "two")  # hosts of an experiment on twins
 SERVING = step_time.ModelReplica(
     PROFILES["rtx-pro-6000"].gpu,
     PROFILES["rtx-pro-6000"].interconnect,
-    model_sizes.describe("Qwen/Qwen3-32B-AWQ"),
+    model_sizes.describe_model("Qwen/Qwen3-32B-AWQ"),
 )
 
 
@@ -99,10 +99,11 @@ class SimulatedRuns:
     async def compiles_first(self, arm: str) -> bool:
         return False
 
-    async def server(self, arm: str) -> str:
+    async def server(self, arm: str, named: Callable[[str], Awaitable[None]]) -> str:
         keep = not self.restarts or (self.shared_starts and arm == self._arm)
         if self.started is None or not keep:
             self.starts += 1
+            await named(f"run-{self.starts}")
             self.started = f"run-{self.starts}"
             self._start_effect = self._start_noise()
         self._arm = arm
@@ -206,11 +207,13 @@ def _summary(factor: float) -> BenchSummary:
     gpu = SERVING.gpu
     clocks = {"sm_mhz": gpu.sm_compute_mhz, "memory_mhz": gpu.memory_compute_mhz}
     step_s = (
-        step_time.step(SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS).total_s
+        step_time.engine_step(
+            SERVING, **clocks, sequences=STREAMS, context_tokens=192 * STREAMS
+        ).total_s
         / factor
     )
     prefill_s = (
-        step_time.step(
+        step_time.engine_step(
             SERVING, **clocks, sequences=1, context_tokens=128, prefill_tokens=128
         ).total_s
         / factor

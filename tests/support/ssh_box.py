@@ -32,7 +32,7 @@ SOON_S = 60.0  # long enough for a machine with a load of 10
 def settings_in(state_dir: Path) -> tuple[float, tuple[int, int] | None]:
     """Return the settings in force in the simulated driver: power limit in W, graphics clock lock
     in MHz."""
-    gpu = SimState(f"{state_dir}/driver", profiles.get(PROFILE)).settings()[0]
+    gpu = SimState(f"{state_dir}/driver", profiles.get_profile(PROFILE)).settings()[0]
     return gpu.limit_w or 600.0, gpu.gpu_lock_mhz
 
 

@@ -22,7 +22,7 @@ import pytest
 from support.procs import alive
 
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model import run_options
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command
@@ -86,6 +86,7 @@ exit "$code"
 
 class Standin:
     name = WORD
+    start_program = "standin"
     stop_s = 10.0
     looks_at = frozenset({"files", "port"})
 
@@ -125,7 +126,8 @@ class Standin:
         env: Mapping[str, str] | None = None,
     ) -> Keeper:
         return Keeper(
-            sh(_KEEPER, what, launch.run_dir, str(self.directory), name, _SERVER, *argv), env or {}
+            shell_argv(_KEEPER, what, launch.run_dir, str(self.directory), name, _SERVER, *argv),
+            env or {},
         )
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
@@ -160,10 +162,10 @@ class Standin:
         os.kill(pid, signal.SIGTERM)
         while alive(pid):
             await asyncio.sleep(0.05)
-        again = sh(_DETACHED, _SERVER, str(self.directory), name, *words)
+        again = shell_argv(_DETACHED, _SERVER, str(self.directory), name, *words)
         subprocess.run(again, env=env, check=True)
 
-    def installed(self, launch: Launch) -> str | None:
+    def installed_unit(self, launch: Launch) -> str | None:
         return "standin.service" if self.unit is not None else None
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:

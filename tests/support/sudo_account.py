@@ -85,7 +85,7 @@ class SudoAccount:
             },
         }
         self.sh(f"umask 077; mkdir -p {self.bin}")
-        self.sim = SimState(str(self.driver), profiles.get(PROFILE))
+        self.sim = SimState(str(self.driver), profiles.get_profile(PROFILE))
 
     def allow(self, rules: str) -> None:
         """Set the rules of sudo; "" removes them."""

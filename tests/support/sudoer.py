@@ -61,7 +61,7 @@ class Sudoer:
             "WORKBENCH_SIM_DRIVER": str(self.here / "driver.py"),
             "WORKBENCH_SIM_START_S": "0.2",
         }
-        self._driver = SimState(str(self.here / "driver"), profiles.get(PROFILE))
+        self._driver = SimState(str(self.here / "driver"), profiles.get_profile(PROFILE))
 
     def uid(self, number: int) -> None:
         (self.here / "uid").write_text(f"{number}\n")

@@ -109,7 +109,7 @@ class TwoUsers:
 
     def __init__(self, a: User, b: User, driver: Path) -> None:
         self.a, self.b, self.register = a, b, driver / "register"
-        self.sim = SimState(str(driver), profiles.get(PRO))
+        self.sim = SimState(str(driver), profiles.get_profile(PRO))
 
     @property
     def power_w(self) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import html
 import os
+import random
 import re
 import socket
 import sys
@@ -20,14 +21,17 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import ServerError
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
+from workbench.model.watch import ALARM, QUIET, SPEED, Loss, NightEntry, Watch
 from workbench.store import paths
+from workbench.store.watches import WatchStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -319,16 +323,69 @@ async def _doctor(scene: Scene) -> None:
     await scene.shot("doctor-120x40")
 
 
+async def _alerts(scene: Scene) -> None:
+    """Take a picture of the page of the alerts, with all rules on and hot GPUs."""
+    from workbench.sim import driver_state, profiles
+    from workbench.sim.simulated_host import SimulatedHost
+
+    host = scene.session.host
+    assert isinstance(host, SimulatedHost)
+    await scene.press("exclamation_mark", "a")
+    await scene.until(lambda: scene.session.alerts.all_on)
+    driver = driver_state.SimState(host.driver_state, profiles.get_profile("four-pcie"))
+    driver.set_faults(celsius={str(gpu): 86 for gpu in range(4)})
+    rows = scene.session.alerts.rows
+    await scene.until(
+        lambda: any(row.rule.name == "temperature" and row.state == "active" for row in rows())
+    )
+    await scene.shot("alerts-120x40")
+
+
 async def _sweep(scene: Scene) -> None:
     """Take a picture of a sweep of the power limit."""
+    from workbench.tui.modals.gpu_confirm import ConfirmSettings
+
     await scene.load("vllmany")
     scene.session.plans.set_flag("port", "8001")  # other scenes run at the same time
     await scene.start()
     await scene.press("S", "tab")
     await scene.type("300,600")
     await scene.press("enter")
+    await scene.until(lambda: isinstance(scene.pilot.app.screen, ConfirmSettings))
+    await scene.press("pagedown", "pagedown", "enter")
     await scene.sweep_ends()
     await scene.shot("power-sweep-120x40")
+    await scene.press("escape")
+
+
+async def _nights(scene: Scene) -> None:
+    """Take pictures of the newest of 14 nights of a watch: the candidate is slower from the seventh
+    on, and the machine from the tenth."""
+    store, rng = WatchStore(paths.watches_dir()), random.Random(2)
+    watch = Watch("vllm-any", "venv:/opt/vllm-nightly", "03:00", simulate="rtx-pro-6000")
+    chosen = (("attention backend", "FLASH_ATTN", "FLASHINFER"),)
+    for number in range(14):
+        pinned = (30.0 if number < 9 else 29.1) * (1 + rng.gauss(0, 0.003))
+        slower = number >= 6
+        speed = pinned * (0.969 if slower else 1.0) * (1 + rng.gauss(0, 0.003))
+        entry = NightEntry(
+            watch,
+            ALARM if number in (6, 13) else QUIET,
+            first_id=number + 1,
+            losses=(Loss(SPEED, 3.1, 24, alarm=True),) if slower else (),
+            pinned_version="0.32.0",
+            version=f"0.33.{number // 3}",
+            pinned_speed=pinned,
+            speed=speed,
+            chosen=chosen if slower else (),
+            simulated=True,
+        )
+        begun = time.time() - 86_400 * (13 - number)
+        store.save(replace(store.new_night(), unix_s=begun, entries=(entry,), done=True))
+    await scene.press("J")
+    await scene.until(lambda: scene.page.startswith("Night 14"))
+    await scene.shot("night-120x40")
+    await scene.shot("night-80x24", (80, 24))
     await scene.press("escape")
 
 
@@ -366,7 +423,7 @@ async def _experiment(scene: Scene) -> None:
     await scene.shot("experiment-form-120x40")
     await scene.press("enter")
     await scene.until(
-        lambda: (e := scene.session.state.experiment) is not None and e.pairs_done >= 2
+        lambda: (e := scene.session.state.experiment) is not None and e.completed_pairs >= 2
     )
     await scene.until(lambda: scene.session.state.bench.running)
     await scene.shot("experiment-running-120x40")
@@ -422,7 +479,7 @@ async def _job(scene: Scene) -> None:
     await session.plans.load_preset("vllm-qwen3-vl-2b-dp4")
     options = ["gpus=4", "walltime=8:00:00"]
     env = ["VLLM_API_KEY=secret"]
-    session.plans.editor.assign(
+    session.plans.editor.apply_assignments(
         ["host=0.0.0.0", "port=8005"], [], env, run_as="slurm", run_options=options
     )
     session.plans.show()
@@ -471,12 +528,14 @@ SCENES: dict[str, tuple[str, Callable[[Scene], Awaitable[None]]]] = {
     "experiment": ("sim:rtx-pro-6000", _experiment),
     "sweep": ("sim:rtx-pro-6000", _sweep),
     "tune": ("sim:rtx-pro-6000", _tune),
+    "nights": ("sim:rtx-pro-6000", _nights),
     "concurrency": ("sim:rtx-pro-6000", _concurrency),
     "settings": ("sim:rtx-pro-6000-passthrough", _settings),
     "preset": ("sim:rtx-5060ti-x2", _preset),
     "sparks": ("sim:gb10-x2", _two_sparks),
     "cluster": ("cluster:sparks", _cluster),
     "job": ("sim:four-pcie@login", _job),
+    "alerts": ("sim:four-pcie", _alerts),
     "doctor": ("sim:rtx-5060ti-old-stack", _doctor),
     "answers": ("sim:rtx-pro-6000", _answers),
 }
@@ -547,7 +606,7 @@ async def _fleet_shots(folder: Path) -> list[Path]:
         async with app.run_test(size=(120, 40)) as pilot:
             deadline = time.monotonic() + _DEADLINE_S
             while (
-                not all(h.live for h in fleet.state.hosts)
+                not all(h.is_live for h in fleet.state.hosts)
                 or sum(bool(h.tok_s) for h in fleet.state.hosts) < 2
             ):
                 if time.monotonic() > deadline:
@@ -589,7 +648,7 @@ async def _take_in_child(folder: Path, name: str) -> list[Path]:
     )
     out, err = await child.communicate()
     if child.returncode:
-        said = clean(err, lines=True).strip().splitlines()[-1:] or ["no message"]
+        said = clean_text(err, lines=True).strip().splitlines()[-1:] or ["no message"]
         raise ServerError(
             f"the scene {name} ended with exit code {child.returncode}: {said[0]}",
             next_step="run it again",

@@ -76,7 +76,7 @@ def test_a_setting_is_not_tested_while_settings_are_altered() -> None:
         await s.serve()
         assert (await s.session.gpu.apply(GpuSettings(power_limit_w=150.0))).ok
         await s.session.bench.run(concurrency=8, requests=24, max_tokens=32, warmup=8)
-        advised = await s.session.advisor.of_result(1)
+        advised = await s.session.advisor.advise_on_result(1)
         binding = Finding(
             Level.HINT, "power.binding", "the power limit binds", settings=("power-limit=250",)
         )

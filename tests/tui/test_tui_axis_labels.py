@@ -11,12 +11,14 @@ from support.fake_session import FakeSession
 from support.made_results import bench_row
 
 from workbench.model.timeline import Event, EventKind
-from workbench.session.bench.row import BenchRow
-from workbench.session.bench.row_changes import change_pct, change_text, row_before
+from workbench.session.bench.row import BenchRow, SeriesView
+from workbench.session.bench.row_changes import change_pct, change_text, noise_pct, row_before
 from workbench.session.state import BenchState
-from workbench.tui.glyphs import choose
+from workbench.tui.formats import change_run
+from workbench.tui.glyphs import choose_glyphs
+from workbench.tui.panes.results import change_cell
 from workbench.tui.widgets.axis_labels import axis_labels
-from workbench.tui.widgets.time_axis import TimeView, label_row
+from workbench.tui.widgets.time_axis import Label, TimeView, label_row
 
 BEFORE = bench_row(1, "baseline", 420.0, unix_s=NOW, concurrency=8, requests_ok=48, simulated=True)
 OFF = replace(BEFORE, id=2, label="enforce-eager=off", output_tok_s=1402.0)
@@ -109,6 +111,13 @@ def test_a_change_is_only_told_between_results_that_may_be_compared() -> None:
     assert change_text(-0.01) == "0.0 %"
 
 
+def test_a_run_of_an_experiment_is_not_compared_with_the_one_before() -> None:
+    again = replace(OFF, id=3, series=SeriesView("A/B", 1, ""))
+    assert row_before(again, (again, OFF, BEFORE)) is None
+    of_sweep = replace(again, series=SeriesView("sweep", 1, ""))
+    assert row_before(of_sweep, (of_sweep, OFF, BEFORE)) is OFF
+
+
 def test_a_reverted_setting_near_the_right_end_says_its_value(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         text = "GPU0-3 power limit 250 W again"
@@ -121,9 +130,9 @@ def test_a_reverted_setting_near_the_right_end_says_its_value(drive: Any) -> Non
 
 
 def test_the_console_of_linux_and_ascii_have_no_braille() -> None:
-    assert choose({"TERM": "xterm-256color", "LANG": "en_US.UTF-8"}).braille
-    assert not choose({"TERM": "linux", "LANG": "en_US.UTF-8"}).braille
-    assert not choose({"TERM": "xterm", "LANG": "C"}).braille
+    assert choose_glyphs({"TERM": "xterm-256color", "LANG": "en_US.UTF-8"}).braille
+    assert not choose_glyphs({"TERM": "linux", "LANG": "en_US.UTF-8"}).braille
+    assert not choose_glyphs({"TERM": "xterm", "LANG": "C"}).braille
 
 
 def test_a_figure_without_room_is_not_read_as_one_of_the_result_before() -> None:
@@ -167,3 +176,67 @@ def test_the_label_of_a_benchmark_without_its_begin_stands_at_its_end() -> None:
     end = Event(NOW + 15.0, EventKind.BENCH_END, "b", None, 1)
     (label,) = axis_labels(window, [end], state)
     assert label.column == window.column(end.unix_s) > 0
+
+
+def happened_at(d: Any, *events: tuple[float, EventKind, str]) -> None:
+    for ago_s, kind, said in events:
+        d.session.timeline.history.add_event(Event(NOW + d.session.ticks - ago_s, kind, said))
+    d.session.tick()
+
+
+@pytest.mark.parametrize(("lasted_s", "where"), [(4, "now (! slowed)"), (40, "[!throttled")])
+def test_a_throttle_mark_is_explained_also_in_a_short_benchmark(
+    drive: Any, lasted_s: float, where: str
+) -> None:
+    async def scenario(d: Any) -> None:
+        happened_at(
+            d,
+            (60, EventKind.BENCH_BEGIN, "benchmark of 8 streams begins"),
+            (58, EventKind.THROTTLE, "GPU0 throttled: SW power cap"),
+            (60 - lasted_s, EventKind.BENCH_END, "benchmark of 8 streams ends"),
+        )
+        await d.until(lambda: where in strip_rows(d)[-1])
+
+    drive(scenario, size=(80, 24))
+
+
+def test_a_comparison_of_answers_is_a_span_with_what_it_found(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        said = "its answers are the same within 0.001 KLD"
+        happened_at(
+            d,
+            (80, EventKind.QUALITY_BEGIN, "comparison of answers begins"),
+            (30, EventKind.QUALITY_END, f"comparison of answers ends: {said}"),
+        )
+        await d.until(lambda: "answers are the same within 0.001 KLD" in strip_rows(d)[-2])
+        assert "{answers~" in strip_rows(d)[-1] and "~}" in strip_rows(d)[-1]
+
+    drive(scenario, size=(120, 40))
+
+
+def test_a_comparison_of_answers_takes_no_room_from_results() -> None:
+    def label(column: int, *texts: str, **rest: Any) -> Label:
+        return Label(column, tuple(((text, "text"),) for text in texts), **rest)
+
+    results = [label(0, "A #2 419 tok/s", "#2"), label(30, "B #3 1,396 tok/s +233 %", "#3")]
+    alone = label_row(results, 60)
+    answers = label(36, "the answers are the same", "answers", gives_way=True)
+    assert label_row([*results, answers], 60) == alone, "there is no room behind B"
+    row = label_row([*results, label(18, "answers", gives_way=True)], 60)
+    text = "".join(part for part, _ in row)
+    assert text == "A #2 419 tok/s    answers     B #3 1,396 tok/s +233 %"
+
+
+def test_a_change_that_may_be_chance_is_no_gain() -> None:
+    small = replace(OFF, id=3, output_tok_s=1428.6, rate_error_pct=1.0)
+    assert noise_pct(small, replace(OFF, rate_error_pct=0.9)) == pytest.approx(2.96, abs=0.01)
+    assert change_run(small, replace(OFF, rate_error_pct=0.9)) == ("+1.9 % ±3", "text")
+    # a larger change, and one of runs that do not say how much they vary
+    larger = replace(small, output_tok_s=1500.0)
+    assert change_run(larger, replace(OFF, rate_error_pct=0.9)) == ("+7.0 %", "good")
+    assert change_run(small, OFF) == ("+1.9 %", "good")
+    # a narrow column keeps the change, without its decimal
+    wide = replace(small, rate_error_pct=19.5)
+    base = replace(OFF, rate_error_pct=0.9)
+    assert change_cell(wide, base, 9) == ("+1.9%±43", "text")
+    assert change_cell(wide, base, 8) == ("+2%±43", "text")

@@ -89,7 +89,7 @@ def test_a_cluster_is_started_and_stopped_from_another_host(size: tuple[int, int
         await s.until(lambda: any(p.id == PRESET for p in s.state.presets))
         await s.session.plans.load_preset(PRESET)
         env = ["WORKBENCH_SIM_START_S=0.3"]
-        s.session.plans.editor.assign(
+        s.session.plans.editor.apply_assignments(
             [f"port={free_port()}", f"master-port={free_port()}"], [], env
         )
         s.session.plans.show()

@@ -30,7 +30,9 @@ def test_one_server_on_two_nodes(tmp_path: Path, size: tuple[int, int]) -> None:
         await screen.until(lambda: any(p.id == PRESET for p in screen.state.presets))
         await session.plans.load_preset(PRESET)
         env = ["WORKBENCH_SIM_START_S=0.3", "WORKBENCH_SIM_PEER_LOST_S=never"]
-        session.plans.editor.assign([f"port={free_port()}", f"master-port={free_port()}"], [], env)
+        session.plans.editor.apply_assignments(
+            [f"port={free_port()}", f"master-port={free_port()}"], [], env
+        )
         session.plans.show()
         await screen.press("v")
         await screen.until("# spark-01 (rank 0)")

@@ -3,6 +3,7 @@ moves one."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
 
@@ -13,12 +14,17 @@ from rich.segment import Segment
 from rich.style import Style
 from textual._compositor import CompositorUpdate
 from textual.app import App
+from textual.cache import FIFOCache
 from textual.drivers._writer_thread import MAX_QUEUED_WRITES, WriterThread
 from textual.strip import Strip
 
 from workbench.tui import shown_frame
 from workbench.tui.shown_frame import part_of
-from workbench.tui.textual_private import frames_waiting, run_bindings
+from workbench.tui.textual_private import (
+    frames_waiting,
+    make_strip_caches_late,
+    run_bindings,
+)
 
 
 def test_the_writer_queue_is_where_the_guard_looks() -> None:
@@ -80,6 +86,21 @@ def test_a_covered_widget_is_left_to_the_compositor(drive: Any) -> None:
     drive(scenario)
 
 
+def test_cells_outside_of_the_screen_are_not_sent(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("F")  # the strip is higher than the screen
+        assert d.app.main.strip.region.bottom > d.app.size.height
+        pieces: list[Any] = []
+        d.app._display = lambda _, update: pieces.extend(getattr(update, "pieces", ()))
+        d.session.tick()
+        await d.until(lambda: pieces)
+        rows, columns = d.app.size.height, d.app.size.width
+        outside = [(x, y) for x, y, cells in pieces if y >= rows or x + cells.cell_length > columns]
+        assert not outside
+
+    drive(scenario, size=(60, 8), gpus=8)
+
+
 @given(
     st.lists(st.text("ab ▁█日本", max_size=6), max_size=6), st.integers(0, 30), st.integers(0, 30)
 )
@@ -90,6 +111,28 @@ def test_part_of_equals_crop(texts: list[str], start: int, size: int) -> None:
     ours, theirs = part_of(strip, start, start + size), strip.crop(start, start + size)
     assert [s for s in ours if s.text] == [s for s in theirs if s.text]
     assert ours.cell_length == Strip(list(ours)).cell_length
+
+
+def caches_made(strip: Strip) -> list[str]:
+    """Return the caches of a Strip that are made already."""
+    found = []
+    for name in Strip.__slots__:
+        with contextlib.suppress(AttributeError):
+            if isinstance(object.__getattribute__(strip, name), FIFOCache):
+                found.append(name)
+    return found
+
+
+def test_a_strip_makes_a_cache_when_it_first_uses_it() -> None:
+    """Seven caches of each Strip of a settled screen took 1.4 MiB."""
+    make_strip_caches_late()
+    strip = Strip([Segment("abc")])
+    assert caches_made(strip) == []
+    assert strip.crop(0, 2) is strip.crop(0, 2)
+    assert caches_made(strip) == ["_crop_cache"]
+    assert [one.text for one in strip.divide([1, 3])] == ["a", "bc"]
+    assert caches_made(strip) == ["_divide_cache", "_crop_cache"]
+    assert not hasattr(strip, "_no_cache")
 
 
 def test_a_sign_that_is_not_looked_up_takes_one_cell() -> None:

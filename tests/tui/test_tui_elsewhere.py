@@ -36,7 +36,7 @@ def test_a_server_started_elsewhere_appears_and_one_by_hand_can_be_read(
     monkeypatch.setattr("workbench.session.session._ELSEWHERE_S", 0.1)
     monkeypatch.setenv("FAKE_ENGINE", "")
     launcher, port, other_port = fake_engine.install(tmp_path / "bin"), free_port(), free_port()
-    vllm = engines.get("vllm")
+    vllm = engines.get_engine("vllm")
     plan = LaunchPlan("vllm", "org/elsewhere", executable=(str(launcher),)).with_flag("port", port)
 
     async def go() -> None:
@@ -83,7 +83,7 @@ def test_a_frozen_server_is_not_ready_on_the_screen(
     async def go() -> None:
         async with real_screen(session=Session.of_host()) as screen:
             await screen.until(lambda: screen.state.host.link == "connected")
-            screen.session.plans.take(plan, "mine")
+            screen.session.plans.edit_plan(plan, "mine")
             await screen.session.servers.start()
             await screen.until("READY vllm")
             pid = screen.state.server.pid

@@ -47,14 +47,16 @@ def test_grounds_are_the_same_in_256_colours(colour: str) -> None:
     ],
 )
 def test_signs_follow_the_locale(env: dict[str, str], ascii_signs: bool) -> None:
-    assert (glyphs.choose(env) is glyphs.ASCII) is ascii_signs
+    assert (glyphs.choose_glyphs(env) is glyphs.ASCII) is ascii_signs
 
 
 def test_plain_signs_keep_their_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "“a” … · ≥ ± 95 °C 模型 ▁█ ●"
-    assert glyphs.plain(text) == text
+    assert glyphs.ascii_if_needed(text) == text
     monkeypatch.setattr(glyphs, "G", glyphs.ASCII)
-    assert glyphs.plain(text).isascii() and len(glyphs.plain(text)) == cells.width_of(text)
+    assert glyphs.ascii_if_needed(text).isascii() and len(
+        glyphs.ascii_if_needed(text)
+    ) == cells.width_of(text)
 
 
 # a real terminal multiplexer
@@ -125,7 +127,7 @@ async def _copied(env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> tuple
         def copy_to_clipboard(self, text: str) -> None:
             sent.append(text)
 
-    return await clipboard.copy(App(), "vllm serve", env), sent  # type: ignore[arg-type]
+    return await clipboard.copy_to_clipboard(App(), "vllm serve", env), sent  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_host_without_the_engine_says_so_everywhere_and_takes_another_program(
             )
             assert screen.session.plans.editor.plan.executable == (str(program),)
             assert not (tmp_path / "started").exists()
-        assert ConfigStore().executable("local", "vllm") == str(program)
+        assert ConfigStore().executable_of_engine("local", "vllm") == str(program)
 
     asyncio.run(asyncio.wait_for(go(), 60))
 

@@ -15,9 +15,9 @@ from support.grid import check, grid
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_records import Alteration
 from workbench.session.fleet.fleet import Fleet
-from workbench.session.fleet.state import FleetHost, FleetServer, FleetState, totals
+from workbench.session.fleet.state import FleetHost, FleetServer, FleetState, fleet_totals
 from workbench.tui.fleet.app import FleetApp
-from workbench.tui.fleet.columns import ORDERS, in_order, matches, number_runs, server_runs
+from workbench.tui.fleet.columns import ORDERS, host_matches, number_runs, server_runs, sort_hosts
 from workbench.tui.fleet.screen import FleetScreen, FleetView
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.formats import NA
@@ -81,8 +81,8 @@ def test_a_host_that_was_not_searched_for_servers_is_not_called_empty() -> None:
     """For the first two seconds, a host with a READY server had "no server" and 0 tok/s."""
     new, empty = box("new", gpus(1), servers_read=False), box("empty", gpus(1))
     assert [server_runs(host, 20)[0][0] for host in (new, empty)] == [NA, "no server"]
-    assert [number_runs(host)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
-    assert totals([new, empty]).tok_unknown == 1 and totals([empty]).tok_unknown == 0
+    assert [number_runs(host, 80)[-1][0].strip() for host in (new, empty)] == [NA, "-"]
+    assert fleet_totals([new, empty]).tok_unknown == 1 and fleet_totals([empty]).tok_unknown == 0
 
 
 class OneState(Fleet):
@@ -93,7 +93,7 @@ class OneState(Fleet):
         self.state = state
         self.tried: list[str] = []
 
-    def retry(self, name: str, ask: Any = None) -> None:
+    def retry_login(self, name: str, ask: Any = None) -> None:
         self.tried.append(name)
 
 
@@ -133,11 +133,11 @@ def test_sixteen_hosts_with_eight_gpus_fit_at_80x24() -> None:
 
 
 def test_totals_are_of_live_hosts_and_say_what_is_not_known() -> None:
-    sums = totals(FLEET.hosts)
+    sums = fleet_totals(FLEET.hosts)
     assert (sums.hosts, sums.live, sums.gpus, sums.busy, sums.servers) == (6, 2, 16, 8, 1)
     assert (sums.power_w, sums.power_unknown, sums.tok_s) == (8 * 590.0 + 8 * 95.0, 0, 1234.0)
     quiet = replace(FLEET.hosts[0], servers=(replace(SERVER, values={}),))
-    assert (totals([quiet]).tok_s, totals([quiet]).tok_unknown) == (0.0, 1)
+    assert (fleet_totals([quiet]).tok_s, fleet_totals([quiet]).tok_unknown) == (0.0, 1)
 
 
 def test_totals_count_the_gpus_and_servers_of_one_machine_once() -> None:
@@ -147,11 +147,11 @@ def test_totals_count_the_gpus_and_servers_of_one_machine_once() -> None:
     again = box("pve2", gpus(2, watts=10.0), machine="m", servers=(SERVER, found))
     container = box("llm", gpus(1, watts=10.0), machine="m")
     other = box("other", gpus(2, watts=10.0), servers=(found,))
-    sums = totals([pve, again, container, other])
+    sums = fleet_totals([pve, again, container, other])
     assert (sums.gpus, sums.power_w, sums.busy, sums.servers) == (4, 40.0, 4, 3)
     assert sums.tok_s == 1234.0
     simulated = [replace(host, simulated=True) for host in (pve, again)]
-    assert totals(simulated).gpus == 4
+    assert fleet_totals(simulated).gpus == 4
 
 
 def names(app: FleetApp) -> list[str]:
@@ -192,7 +192,7 @@ def test_the_cursor_stays_on_its_host_when_the_order_changes() -> None:
 
 
 def test_the_worst_state_is_first() -> None:
-    found = [host.name for host in in_order(FLEET.hosts, "state", False)]
+    found = [host.name for host in sort_hosts(FLEET.hosts, "state", False)]
     assert found[:2] == ["gone-box", "closed-box"] and found[-2:] == ["gpu-box-1", "gpu-box-2"]
     assert set(ORDERS) >= {"host", "state", "power", "tok/s"}
 
@@ -211,7 +211,7 @@ def test_the_worst_state_is_first() -> None:
     ],
 )
 def test_the_filter_finds_hosts_by_their_words(words: str, found: list[str]) -> None:
-    assert [host.name for host in FLEET.hosts if matches(host, words)] == found
+    assert [host.name for host in FLEET.hosts if host_matches(host, words)] == found
 
 
 def test_no_host_left_by_the_filter_says_so_and_enter_does_nothing() -> None:

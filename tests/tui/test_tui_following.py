@@ -49,7 +49,7 @@ def test_compare_is_about_the_selected_result_until_b_is_marked(clean_environmen
 def test_reasons_and_advice_are_read_whole_or_name_their_key(drive: Any) -> None:
     why = "the run took 0.8 s, too short for power readings, which are means over 1 s"
     long = "decoding reaches only 11 % of the limit by the memory bandwidth; " * 3
-    held = "withheld, because its mean is between 52.4 and 55.2 ms and " + "so on " * 40
+    held = "its mean is between 52.4 and 55.2 ms and " + "so on " * 40
     row = made.bench_row(1, "baseline", 420.0, power_absent=why, ttft_absent=held, requests_ok=8)
     advice = (
         Finding(Level.HINT, "limit", long.strip()),

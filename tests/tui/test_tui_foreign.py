@@ -188,7 +188,7 @@ def test_a_stranger_s_preset_is_shown_before_its_first_start() -> None:
         await d.press("s")
         assert "Trust this preset?" in d.text and "/opt/evil.so" in d.text
         await d.press("escape")
-        assert session.plans.untrusted() and not session.state.servers
+        assert session.plans.untrusted_findings() and not session.state.servers
         await d.press("s")
         session.plans.trust()
         await d.press("escape", "s")

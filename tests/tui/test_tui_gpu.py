@@ -3,6 +3,7 @@ proof, leaving."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from workbench.model.setting_records import (
     SettingsReport,
 )
 from workbench.model.settings import DEFAULT, ClockRange, GpuSettings
+from workbench.session.state import APPLYING_SETTINGS
 from workbench.tui.modals.gpu_confirm import command_rows, note_rows, report_rows
 from workbench.tui.modals.gpu_settings import parse, suggestion_of
 
@@ -60,6 +62,17 @@ def test_the_commands_are_shown_before_they_run(drive: Any) -> None:
         await d.press("r", "enter")
         await d.until(lambda: d.session.called("revert_gpu"))
         await d.until(lambda: "GPU altered" not in d.row(0))
+
+    drive(scenario, stage="ready")
+
+
+def test_the_footer_has_no_keys_that_would_be_typed_into_a_form(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        assert "q Quit" in d.row(-1)
+        await d.press("g")
+        await d.until(lambda: "power limit" in d.text and d.row(-1) == "")
+        await d.press("escape")
+        await d.until(lambda: "q Quit" in d.row(-1))
 
     drive(scenario, stage="ready")
 
@@ -328,6 +341,60 @@ def test_there_is_nothing_to_verify_without_a_change_or_a_server(drive: Any) -> 
     drive(scenario, stage="ready")
 
 
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("r", "nothing is reverted yet"),
+        ("T", "nothing is kept yet"),
+        ("V", "nothing is checked yet"),
+        ("L", "nothing is left on yet"),
+    ],
+)
+@pytest.mark.ci_cases(1)
+def test_a_key_during_a_change_does_not_say_that_nothing_is_altered(
+    drive: Any, key: str, said: str
+) -> None:
+    """`r` said so while a power limit was being set, and the limit stayed."""
+
+    async def scenario(d: Any) -> None:
+        d.session.push(busy=("applying GPU settings",))
+        await d.press("6", key)
+        await d.until(lambda: f"{said}: Workbench is applying GPU settings" in d.text)
+        assert f"press {key} again when that has ended" in d.text
+        d.session.push(busy=())
+        await d.press(key)
+        await d.until(lambda: "no GPU setting is" in d.text)
+
+    drive(scenario, stage="ready")
+
+
+def test_a_change_is_under_way_from_the_consent_on(drive: Any) -> None:
+    """Before the first command, the rights are looked up."""
+    ends = asyncio.Event()
+
+    class Slow(FakeSession):
+        async def apply_gpu(self, *values: Any, dry_run: bool = False, **more: Any) -> Any:
+            if dry_run:
+                return await super().apply_gpu(*values, dry_run=dry_run, **more)
+            self.push(busy=(APPLYING_SETTINGS,))
+            await ends.wait()
+            report = await super().apply_gpu(*values, **more)
+            self.push(busy=())
+            return report
+
+    async def scenario(d: Any) -> None:
+        await d.press("g", *"500", "enter")
+        await d.until(lambda: "nvidia-smi -i GPU-0000 -pl 500" in d.text)
+        await d.press("enter", "r")
+        await d.until(lambda: "nothing is reverted yet" in d.text)
+        ends.set()
+        await d.until(lambda: "GPU altered" in d.row(0))
+        await d.press("r")
+        await d.until(lambda: d.session.called("revert_gpu"))
+
+    drive(scenario, stage="ready", session=Slow())
+
+
 def test_leaving_on_is_deliberate(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("6", "L", "enter")
@@ -377,6 +444,27 @@ def test_revert_is_one_key(drive: Any) -> None:
         await d.until(lambda: "Reverted: GPU0: " in d.text)
 
     drive(scenario, stage="altered")
+
+
+def test_revert_asks_about_a_setting_that_another_user_has_set_since(drive: Any) -> None:
+    """It left the setting alone and said to press r, which did the same."""
+
+    class Replaced(FakeSession):
+        async def revert_gpu(self, *_: Any, foreign: str | None = None, **given: Any) -> Any:
+            self.calls.append(("revert_gpu", foreign))
+            command = SettingCommand(0, "GPU-0000", "power_limit_w", ())
+            said = "left alone: it is 180 W, set by bob with Workbench; its revert sets 250 W"
+            left = SettingOutcome(command, True, message=said, left_to="" if foreign else "bob")
+            return SettingsReport((left,), "journal.json")
+
+    async def scenario(d: Any) -> None:
+        await d.press("r")
+        await d.until(lambda: "Someone else has changed these settings" in d.text)
+        assert "set by bob" in d.text
+        await d.press("down", "enter")
+        await d.until(lambda: d.session.called("revert_gpu")[-1][-1] == "ours")
+
+    drive(scenario, stage="altered", session=Replaced())
 
 
 def test_settings_can_be_changed_when_the_processes_are_not_known(drive: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,12 +16,20 @@ from support.fake_session import FakeSession
 from workbench.model.engine_live import EngineView
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Key, Pace
 from workbench.server.engine_rates import MOST_S
-from workbench.tui.cells import Row, merged, row_width
+from workbench.tui.cells import Row, merge_runs, row_width
 from workbench.tui.widgets.gpu_strip import GpuStrip
-from workbench.tui.widgets.graph import Graph, draw
+from workbench.tui.widgets.graph import Graph, draw_graph
 from workbench.tui.widgets.kept_heads import KeptHeads
-from workbench.tui.widgets.strip_layout import arrange, most_rows
-from workbench.tui.widgets.time_axis import ZOOMS, Label, TimeView, Window, axis, label_row
+from workbench.tui.widgets.strip_layout import arrange_strip, most_rows
+from workbench.tui.widgets.time_axis import (
+    ZOOMS,
+    KeptAxis,
+    Label,
+    TimeView,
+    Window,
+    axis_row,
+    label_row,
+)
 
 NOW = 1_795_000_000
 VALUES = st.lists(st.none() | st.floats(0, 600), min_size=1, max_size=30)
@@ -46,9 +55,9 @@ def test_a_drawn_cell_never_changes(
     past: list[float | None], later: list[float | None], limit: float, new_limit: float, height: int
 ) -> None:
     """Neither a new limit nor later readings change what has been drawn."""
-    before = draw(power(past, [limit] * len(past)), height)
+    before = draw_graph(power(past, [limit] * len(past)), height)
     limits = [limit] * len(past) + [new_limit] * len(later)
-    after = draw(power([*past, *later], limits), height)
+    after = draw_graph(power([*past, *later], limits), height)
     assert cells(after, len(past)) == cells(before, len(past))
 
 
@@ -85,8 +94,8 @@ def test_the_last_value_of_a_window_is_the_one_of_its_last_seconds() -> None:
 
 def test_two_values_share_a_cell() -> None:
     graph = Graph("util", "", [0.0, 100.0, 50.0, None, None, None], 100.0, per_cell=2)
-    assert [text(row) for row in draw(graph, 1)] == ["⣸⡄ "]
-    assert [text(row) for row in draw(graph, 2)] == ["⢸  ", "⣸⡇ "]
+    assert [text(row) for row in draw_graph(graph, 1)] == ["⣸⡄ "]
+    assert [text(row) for row in draw_graph(graph, 2)] == ["⢸  ", "⣸⡇ "]
 
 
 @given(VALUES, st.floats(100, 600), HEIGHTS)
@@ -95,38 +104,38 @@ def test_dots_have_the_size_of_the_graph(
 ) -> None:
     pairs = values * 2
     graph = Graph("power", "", pairs, 600.0, lines=([limit] * len(pairs),), per_cell=2)
-    assert [row_width(row) for row in draw(graph, height)] == [len(values)] * height
+    assert [row_width(row) for row in draw_graph(graph, height)] == [len(values)] * height
 
 
 def test_a_limit_is_a_step_at_its_true_value_in_a_graph_of_dots() -> None:
     limits = [250.0] * 4 + [170.0] * 4
     graph = Graph("power", "", [30.0] * 8, 250.0, lines=(limits,), role="power", per_cell=2)
-    assert [text(row) for row in draw(graph, 2)] == ["  ──", "⣀⣀⣀⣀"]
+    assert [text(row) for row in draw_graph(graph, 2)] == ["  ──", "⣀⣀⣀⣀"]
     held = Graph("power", "", [169.0, 30.0], 250.0, lines=([170.0] * 2,), role="p", per_cell=2)
-    assert [role for _, role in draw(held, 1)[0]] == ["limited"]
+    assert [role for _, role in draw_graph(held, 1)[0]] == ["limited"]
 
 
 def test_the_rows_above_the_lowest_gpu_are_faint_in_a_graph_of_dots() -> None:
     graph = Graph("util", "", [90.0] * 2, 100.0, low=[40.0] * 2, role="util", per_cell=2)
-    assert [row[0][1] for row in draw(graph, 3)] == ["band", "util", "util low"]
+    assert [row[0][1] for row in draw_graph(graph, 3)] == ["band", "util", "util low"]
 
 
 def test_a_gap_is_blank_and_zero_is_not() -> None:
     for height in (1, 2, 5):
-        rows = draw(Graph("util", "", [None, 0.0, 100.0], 100.0), height)
+        rows = draw_graph(Graph("util", "", [None, 0.0, 100.0], 100.0), height)
         assert [text(row)[0] for row in rows] == [" "] * height
         assert text(rows[-1])[1] == "▁" and text(rows[-1])[2] == "█"
 
 
 def test_a_limit_is_a_line_where_it_is_in_force() -> None:
-    rows = draw(power([100.0] * 4, [600.0, 600.0, 350.0, 350.0]), 4)
+    rows = draw_graph(power([100.0] * 4, [600.0, 600.0, 350.0, 350.0]), 4)
     assert text(rows[1]) == "  ──" and text(rows[0]).strip() == ""
-    held = draw(power([348.0, 200.0], [350.0, 350.0]), 1)
+    held = draw_graph(power([348.0, 200.0], [350.0, 350.0]), 1)
     assert [role for _, role in held[0]] == ["limited", "power"]
 
 
 def test_equal_gpus_are_solid_to_the_lowest_and_faint_to_the_highest() -> None:
-    rows = draw(Graph("util", "", [90.0], 100.0, low=[40.0], role="util"), 3)
+    rows = draw_graph(Graph("util", "", [90.0], 100.0, low=[40.0], role="util"), 3)
     assert [row[0][1] for row in rows] == ["band", "util on band", "util"]
 
 
@@ -149,9 +158,9 @@ def test_the_axis_has_times_and_marks() -> None:
         event(-6, EventKind.SETTING_MADE),
         event(-3.5, EventKind.SETTING_REVERTED),
     ]
-    row = axis(window(), marks)
+    row = axis_row(window(), marks)
     assert text(row) == "S···R    [run=!==] set g r now" and row_width(row) == 30
-    assert text(axis(window(), [])) == "         -20s      -10s    now"
+    assert text(axis_row(window(), [])) == "         -20s      -10s    now"
 
 
 def test_the_newest_mark_of_each_kind_is_a_word_where_there_is_room() -> None:
@@ -167,7 +176,7 @@ def test_the_newest_mark_of_each_kind_is_a_word_where_there_is_room() -> None:
         event(-18, EventKind.SETTING_MADE),
         event(-5, EventKind.SETTING_REVERTED),
     ]
-    row = axis(window(70), marks)
+    row = axis_row(window(70), marks)
     said = text(row)
     assert " g  " in said and "ES····Ready [bench=]  q   " in said and row_width(row) == 70, said
     assert "queue gpu reverted r" in said and said.endswith(" r  now"), said
@@ -180,10 +189,10 @@ def test_the_newest_mark_of_each_kind_is_a_word_where_there_is_room() -> None:
         event(-6, EventKind.BENCH_BEGIN),
         event(-2, EventKind.BENCH_END),
     ]
-    assert text(axis(window(), close)) == "  S··R [run=]    set g [===]  "
+    assert text(axis_row(window(), close)) == "  S··R [run=]    set g [===]  "
     # what is read at once is not run together: a mark behind the word needs a blank between
     beside = [event(-20, EventKind.SERVER_READY), event(-15, EventKind.QUEUEING)]
-    assert "R    queue" in text(axis(window(), beside))
+    assert "R    queue" in text(axis_row(window(), beside))
 
 
 def test_two_marks_of_one_cell_show_the_more_important_one() -> None:
@@ -192,25 +201,25 @@ def test_two_marks_of_one_cell_show_the_more_important_one() -> None:
         event(-5, EventKind.BENCH_BEGIN),
         event(-5, EventKind.SETTING_MADE),
     ]
-    assert text(axis(window(), both))[24] == "!"
+    assert text(axis_row(window(), both))[24] == "!"
     whole = [
         Event(NOW - 200.0, EventKind.BENCH_BEGIN, ""),
         Event(NOW - 190.0, EventKind.BENCH_END, ""),
     ]
-    assert text(axis(window(30, 60), whole)).split() == ["-20m", "-10m", "="]
+    assert text(axis_row(window(30, 60), whole)).split() == ["-20m", "-10m", "="]
 
 
 def test_a_benchmark_whose_end_is_not_known_is_drawn_to_now_only_while_one_runs() -> None:
     begun = [event(-10, EventKind.BENCH_BEGIN)]
-    assert text(axis(window(), begun, measuring=True)).endswith("[bench=====")
-    assert "=" not in text(axis(window(), begun))
+    assert text(axis_row(window(), begun, measuring=True)).endswith("[bench=====")
+    assert "=" not in text(axis_row(window(), begun))
     before = [event(-100, EventKind.BENCH_BEGIN), event(-20, EventKind.BENCH_END)]
-    assert text(axis(window(), before)).startswith("=========]")
+    assert text(axis_row(window(), before)).startswith("=========]")
 
 
 def test_a_lost_link_is_drawn_until_it_is_back() -> None:
     lost = [event(-10, EventKind.LINK_LOST), event(-5, EventKind.LINK_BACK)]
-    assert "x????c" in text(axis(window(), lost))
+    assert "x????c" in text(axis_row(window(), lost))
 
 
 def test_the_cursor_stays_in_the_window_and_ends_at_now() -> None:
@@ -228,7 +237,7 @@ def test_the_cursor_stays_in_the_window_and_ends_at_now() -> None:
 
 
 def test_the_axis_at_a_cursor_shows_times_of_day() -> None:
-    shown = text(axis(window(40, cursor=-15), []))
+    shown = text(axis_row(window(40, cursor=-15), []))
     assert shown[24] == "▲" and shown.count(":") == 4
 
 
@@ -242,7 +251,7 @@ def test_the_axis_at_a_cursor_shows_times_of_day() -> None:
 def test_a_layout_fits_its_terminal(
     width: int, height: int, count: int, unfolded: bool | None, header: bool
 ) -> None:
-    made = arrange(
+    made = arrange_strip(
         [tuple(range(count))], width, most_rows(height), unfolded=unfolded, header=header
     )
     extra = count + 1 if unfolded else 1
@@ -255,14 +264,15 @@ def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
     def made(
         count: int, width: int, height: int, unfolded: bool | None = None
     ) -> tuple[int, tuple[int, ...], int]:
-        layout = arrange(
+        layout = arrange_strip(
             [tuple(range(count))], width, most_rows(height), unfolded=unfolded, header=False
         )
         return len(layout.groups), layout.heights, layout.rows
 
     # equal GPUs share one block: a graph a line, one time axis, over the whole width
     assert [made(n, 80, 24) for n in (1, 2, 4, 8)] == [(1, (1, 1, 1), 5)] * 4
-    assert [made(n, 120, 40) for n in (1, 2, 4, 8)] == [(1, (2, 2, 2), 8)] * 4
+    assert [made(n, 120, 40) for n in (1, 2, 4, 8)] == [(1, (1, 2, 1), 6)] * 4
+    assert made(4, 120, 44) == (1, (2, 2, 2), 8)
     assert [made(n, 200, 60) for n in (1, 4, 8)] == [(1, (4, 4, 4), 14)] * 3
     # with a row or more for each of them, as many graphs beside each other as fit
     assert [made(n, 80, 24, True) for n in (2, 4, 8)] == [
@@ -279,7 +289,9 @@ def test_small_and_large_terminals_have_the_graphs_of_the_design() -> None:
 
 def test_the_axis_covers_three_minutes_at_120_columns_and_two_at_80() -> None:
     for width, height, least_s in ((80, 24, 120), (120, 40, 180)):
-        layout = arrange([tuple(range(4))], width, most_rows(height), unfolded=None, header=False)
+        layout = arrange_strip(
+            [tuple(range(4))], width, most_rows(height), unfolded=None, header=False
+        )
         view = TimeView()
         view.per_cell = 2
         window = view.window(NOW, layout.columns.cells)
@@ -317,22 +329,39 @@ def test_kept_cells_are_those_that_would_be_drawn_again(
     drawn: list[int] = []
     of_heads: list[int] = []
 
-    def make(part: Window) -> Graph:
+    def make(part: Window, head: Sequence[Row]) -> Graph:
         drawn.append(part.count)
         cells = part.values(history, (0, "power_w"))
         limits = [170.0] * len(cells)
-        return Graph("power", "", cells, top, lines=(limits,), role="power", per_cell=2)
+        lines = (limits,)
+        return Graph("power", "", cells, top, lines=lines, role="power", per_cell=2, head=head)
 
     for second, value in enumerate(values, NOW):
         history.add((0, "power_w"), second, value)
         top = 250.0 if second < NOW + 40 else 500.0
         window = view.window(second, 60)
         began = len(drawn)
-        kept = draw(heads.graph("power", make, window, height, [(0, "power_w")]), height)
+        kept = draw_graph(heads.graph("power", make, window, height, [(0, "power_w")]), height)
         of_heads += drawn[began:]
-        assert kept == draw(make(window), height)
+        assert kept == draw_graph(make(window, ()), height)
     # whole only at first and with another scale, not when the window moves
     assert of_heads.count(60) <= 2
+
+
+def test_a_kept_axis_is_the_one_that_would_be_drawn_again() -> None:
+    history, view = History(), TimeView()
+    kept = KeptAxis(history)
+    happened = {
+        5: EventKind.BENCH_BEGIN,
+        20: EventKind.BENCH_END,
+        40: EventKind.LINK_LOST,
+        60: EventKind.LINK_BACK,
+    }
+    for second in range(100):
+        if second in happened:
+            history.add_event(Event(NOW + second - 0.5, happened[second], f"{second}"))
+        shown, measuring = view.window(NOW + second, 40), 5 <= second < 20
+        assert kept.row(shown, measuring) == axis_row(shown, history.events, measuring)
 
 
 def test_a_past_that_was_read_later_is_drawn() -> None:
@@ -340,15 +369,15 @@ def test_a_past_that_was_read_later_is_drawn() -> None:
     heads = KeptHeads(history)
     view.per_cell = 2
 
-    def make(part: Window) -> Graph:
-        return Graph("util", "", part.values(history, (0, "u")), 100.0, per_cell=2)
+    def make(part: Window, head: Sequence[Row]) -> Graph:
+        return Graph("util", "", part.values(history, (0, "u")), 100.0, per_cell=2, head=head)
 
     window = view.window(NOW, 30)
     history.add((0, "u"), NOW, 50.0)
     keys = [(0, "u")]
-    assert text(draw(heads.graph("u", make, window, 1, keys), 1)[0]).strip() != ""
+    assert text(draw_graph(heads.graph("u", make, window, 1, keys), 1)[0]).strip() != ""
     history.load((0, "u"), NOW - 40, 100.0, 1)
-    assert "⢸" in text(draw(heads.graph("u", make, window, 1, keys), 1)[0]).replace("⡇", "⢸")
+    assert "⢸" in text(draw_graph(heads.graph("u", make, window, 1, keys), 1)[0]).replace("⡇", "⢸")
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.sampled_from(["text", "dim", ""])), max_size=12))
@@ -356,7 +385,7 @@ def test_merged_runs_have_the_same_characters_and_no_equal_neighbours(runs: list
     def characters(row: Any) -> list[tuple[str, str]]:
         return [(char, role) for text, role in row for char in text]
 
-    row = merged(runs)
+    row = merge_runs(runs)
     assert characters(row) == characters(runs)
     assert all(before != after for (_, before), (_, after) in pairwise(row))
 
@@ -395,7 +424,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
         engine=EngineView("r1", "vllm :8000", {"generation_tok_s": 400.0}),
     )
     strip.state = state
-    strip.arranged = arrange(
+    strip.arranged = arrange_strip(
         [tuple(range(gpus))], 120, most_rows(40), unfolded=None, header=False, labels=True
     )
     strip.view.per_cell, strip.view.value_s = 2, value_s
@@ -416,7 +445,7 @@ def test_a_strip_with_kept_cells_equals_one_that_is_drawn_whole(
             values[gpu, "limit_w"] = limit_w
             values[gpu, "sm_lock_max_mhz"] = luck.choice([500.0, 2000.0])
         if luck.random() < 0.9:
-            history.add_all(values, pace.seconds(now_s, interval_s))
+            history.add_all(values, pace.seconds_of_reading(now_s, interval_s))
         late = [second for second in late if second > now_s - MOST_S] + [int(now_s) - 1]
         if luck.random() < 0.5:  # otherwise the engine answers later, for all these seconds
             for second in late:

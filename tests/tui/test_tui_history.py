@@ -17,10 +17,12 @@ from workbench.session.results.series_rows import series_of
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.sweeps import SweepStore
-from workbench.tui.formats import altered_on, altered_text
-from workbench.tui.panes.result_groups import SeriesRow, grouped
+from workbench.tui.formats import altered_text, altered_texts_on
+from workbench.tui.panes.result_groups import SeriesRow, group_results
+from workbench.tui.panes.results import _cut_label
 from workbench.tui.widgets.comparison import verdict_text
 
+NOT_MEASURED = "no verdict: the speed was not measured on both sides"
 VERDICT = "B is slower by 49.2 % ± 0.1 (output tok/s, 3 pairs)"
 
 
@@ -85,11 +87,11 @@ def test_each_change_shows_what_it_did_and_what_all_did(
 
 
 def test_a_series_stands_in_the_place_of_its_newest_run() -> None:
-    items = grouped(ROWS, ())
+    items = group_results(ROWS, ())
     assert [i.name if isinstance(i, SeriesRow) else i.id for i in items] == ["A/B 1", 4, 3, 2, 1]
     first = items[0]
     assert isinstance(first, SeriesRow) and [run.id for run in first.runs] == [6, 5]
-    opened = grouped(ROWS, {"A/B 1"})
+    opened = group_results(ROWS, {"A/B 1"})
     assert [i.id for i in opened if not isinstance(i, SeriesRow)] == [6, 5, 4, 3, 2, 1]
 
 
@@ -119,13 +121,23 @@ def test_a_list_without_series_reads_no_record_of_one(clean_environment: None) -
 @pytest.mark.parametrize(
     ("change_pct", "interval_pct", "verdict", "said"),
     [
-        (234.9, None, "single pair", "B is 3.3 times as fast as A (one pair: X proves it)"),
-        (-60.0, None, "single pair", "A is 2.5 times as fast as B (one pair: X proves it)"),
-        (-0.5, None, "single pair", "B is slower by 0.5 % (one pair: X proves it)"),
+        (
+            234.9,
+            None,
+            "single pair",
+            "B is 3.3 times as fast as A (one pair: not proven, X tests it)",
+        ),
+        (
+            -60.0,
+            None,
+            "single pair",
+            "A is 2.5 times as fast as B (one pair: not proven, X tests it)",
+        ),
+        (-0.5, None, "single pair", "B is slower by 0.5 % (one pair: not proven, X tests it)"),
         (3.2, 0.9, "better", "B is faster by 3.2 % ± 0.9"),
         (3.2, 4.9, "no difference shown", "no difference in speed is shown: +3.2 % ± 4.9"),
         (3.2, 0.9, "hint only", "a hint, no proof: B is faster by 3.2 % ± 0.9"),
-        (None, None, "not measured", "no verdict: the speed was not measured on both sides"),
+        (None, None, "not measured", NOT_MEASURED),
     ],
 )
 def test_the_verdict_is_a_sentence_that_claims_no_more_than_was_measured(
@@ -138,13 +150,55 @@ def test_the_verdict_is_a_sentence_that_claims_no_more_than_was_measured(
     alike = replace(whole, metrics=(first, *whole.metrics[1:]), like_for_like=True)
     assert verdict_text(alike)[0] == said
     unlike = verdict_text(replace(alike, like_for_like=False))[0]
-    assert unlike.startswith("no verdict: ")
+    proves_nothing = "but the runs are not like for like: this proves nothing"
+    assert unlike.endswith(proves_nothing) or unlike == said == NOT_MEASURED
 
 
-def test_an_altered_setting_whose_value_before_is_unknown_shows_only_what_it_is() -> None:
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (60, "enforce-eager=off power limit 170 W"),
+        (22, "enforce-eager=off +1"),
+        (17, "enforce-eage… +1"),
+    ],
+)
+def test_a_label_of_several_changes_says_so_where_it_is_cut(cells: int, said: str) -> None:
+    changes = ("enforce-eager=off", "power limit 170 W")
+    row = replace(made.bench_row(2, " ".join(changes), 1.0), changes=changes)
+    assert _cut_label(row, row.label, cells) == said
+    assert _cut_label(replace(row, changes=()), row.label, cells) == row.label
+
+
+def test_the_value_of_a_change_stays_where_its_name_is_cut() -> None:
+    name = "max-running-requests=4"
+    row = replace(made.bench_row(2, name, 1.0), changes=(name,))
+    assert _cut_label(row, name, 18).endswith("=4")
+
+
+def test_the_verdict_names_chance_and_several_changes() -> None:
+    whole = made.comparison()
+    metric = replace(whole.metrics[0], change_pct=1.9, interval_pct=None, verdict="single pair")
+    eager = {"kind": "flag", "name": "enforce-eager", "a": True, "b": False}
+    limits = [
+        {"kind": "gpu setting", "name": f"gpu{n}.power_limit_w", "a": 250.0, "b": 170.0}
+        for n in range(4)
+    ]
+    one = replace(whole, metrics=(metric,), like_for_like=True, differences=(eager,))
+    assert verdict_text(one, 2.4)[0] == (
+        "B is faster by 1.9 %, but two such runs may differ by 3 % by chance (X tests it)"
+    )
+    both = replace(one, differences=(eager, *limits))
+    assert verdict_text(both)[0].startswith("both changes together: B is faster by 1.9 % (one pair")
+    other_load = {"kind": "workload", "name": "concurrency", "a": 8, "b": 16}
+    assert verdict_text(replace(one, differences=(eager, other_load)))[0].startswith("B is faster")
+
+
+def test_an_altered_setting_shows_its_value_before_or_that_nobody_knows_it() -> None:
     lock = alteration(setting="gpu_clocks", before="unknown", now="1200,1200")
-    assert altered_text(lock) == "GPU clocks 1200 MHz"
+    assert altered_text(lock) == "GPU clocks unknown → 1200 MHz"
     assert altered_text(alteration()) == "power limit 250 → 170 W"
     several = [alteration(n) for n in (0, 1, 3)]
-    assert altered_on(several, 4) == ["GPU0,1,3 power limit 250 → 170 W"]
-    assert altered_on([*several, alteration(2)], 4) == ["power limit 250 → 170 W"]
+    assert altered_texts_on(several, 4) == ["GPU0,1,3 power limit 250 → 170 W"]
+    assert altered_texts_on([*several, alteration(2)], 4) == ["power limit 250 → 170 W"]
+    of_bob = replace(alteration(2), by="bob")
+    assert altered_texts_on([of_bob], 4) == ["GPU2 power limit 250 → 170 W, set by bob"]

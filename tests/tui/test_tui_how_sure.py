@@ -79,6 +79,8 @@ def test_an_altered_gpu_setting_is_compared_with_the_value_before() -> None:
         await s.press("X")
         await s.until("A/B: how sure?", "B gpu.power-limit=170", "are reverted first")
         await s.press("enter")
+        await s.until("These commands change the GPUs", "250 W", "170 W", "-pl 170")
+        await s.press("pagedown", "pagedown", "enter")
         await s.until(
             "ok done", lambda: s.state.experiment and s.state.experiment.state == "done", seconds=60
         )

@@ -106,7 +106,7 @@ def test_the_jobs_of_the_user_are_listed_and_enter_selects_ours(
     async def read(host: object, runs: object) -> list[Job]:
         return found
 
-    monkeypatch.setattr(jobs, "read", read)
+    monkeypatch.setattr(jobs, "read_jobs", read)
 
     async def scenario() -> None:
         async with real_screen(size=(80, 24)) as screen:

@@ -12,11 +12,11 @@ from workbench.session.servers.run_log import RunLog
 from workbench.tui.panes.log import LogPane
 from workbench.tui.panes.log_lines import (
     OWN,
-    condensed,
+    condense_line,
+    format_log_line,
     is_access,
     is_own_poll,
-    kind_of,
-    short_line,
+    line_kind,
 )
 
 ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
@@ -40,7 +40,7 @@ ACCESS = 'INFO:     127.0.0.1:40612 - "POST /v1/completions HTTP/1.1" 200 OK'
     ],
 )
 def test_a_line_keeps_its_rank_its_time_its_level_and_its_message(line: str, short: str) -> None:
-    assert condensed(line) == short
+    assert condense_line(line) == short
 
 
 VLLM_SPEED = (
@@ -55,17 +55,17 @@ SGLANG_SPEED = (
 
 
 def test_the_speed_of_an_engine_is_in_columns_at_every_width() -> None:
-    assert short_line(VLLM_SPEED, 190) == (
+    assert format_log_line(VLLM_SPEED, 190) == (
         "12:03:07 e1 prompt/s     62  gen/s   1512  running   8  waiting   3  KV  1.2%"
     )
-    assert short_line(VLLM_SPEED, 60) == "12:03:07 e1 p/s 62 g/s 1512 run 8 wait 3 KV 1.2%"
-    assert short_line(VLLM_SPEED, 36) == "12:03:07 e1 g/s 1512 r 8+3 KV 1.2%"
+    assert format_log_line(VLLM_SPEED, 60) == "12:03:07 e1 p/s 62 g/s 1512 run 8 wait 3 KV 1.2%"
+    assert format_log_line(VLLM_SPEED, 36) == "12:03:07 e1 g/s 1512 r 8+3 KV 1.2%"
     for width in (32, 10):  # the pane cuts it
-        assert short_line(VLLM_SPEED, width) == "12:03:07 e1 1512/s r 8+3 KV 1%"
-    assert "gen/s    512  running   8  waiting   5  KV  2.0%" in short_line(SGLANG_SPEED, 120)
+        assert format_log_line(VLLM_SPEED, width) == "12:03:07 e1 1512/s r 8+3 KV 1%"
+    assert "gen/s    512  running   8  waiting   5  KV  2.0%" in format_log_line(SGLANG_SPEED, 120)
     # without a KV cache usage it is not 0
-    assert short_line(VLLM_SPEED.partition(", GPU")[0], 190).endswith("KV   n/a")
-    assert short_line(ACCESS, 190) == condensed(ACCESS)
+    assert format_log_line(VLLM_SPEED.partition(", GPU")[0], 190).endswith("KV   n/a")
+    assert format_log_line(ACCESS, 190) == condense_line(ACCESS)
 
 
 def test_requests_of_a_rank_are_requests() -> None:
@@ -86,9 +86,9 @@ def test_only_polls_of_workbench_that_succeeded_are_its_own() -> None:
 def test_a_line_has_the_kind_of_those_that_share_its_row() -> None:
     failed = OTHERS.replace("200 OK", "500 Internal Server Error")
     again = OTHERS.replace("127.0.0.1:", "127.0.0.1:1")
-    assert again != OTHERS and kind_of(again) == kind_of(OTHERS) == condensed(OTHERS)
-    assert [kind_of(POLL), kind_of("loading weights")] == [OWN, ""]
-    assert kind_of(failed) == "GET /metrics 500"
+    assert again != OTHERS and line_kind(again) == line_kind(OTHERS) == condense_line(OTHERS)
+    assert [line_kind(POLL), line_kind("loading weights")] == [OWN, ""]
+    assert line_kind(failed) == "GET /metrics 500"
 
 
 def test_polls_of_workbench_take_one_row_among_the_lines_of_others() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from support.fake_session import PRESETS, FakeSession
+from support.made_results import bench_row
 from textual import events
 
 from workbench.model.errors import ServerError
+from workbench.model.fuzzy import best_scored
 from workbench.model.server_run import ServerState
 
 
@@ -296,6 +298,49 @@ def test_the_palette_finds_presets(drive: Any) -> None:
     drive(scenario)
 
 
+def test_the_words_of_a_task_find_its_action_and_letters_find_nothing(drive: Any) -> None:
+    """Scattered letters matched, and enter loaded a preset over an edited plan."""
+    found = {
+        "overnight": "Tune (N)",
+        "tune": "Tune (N)",
+        "users": "Sweep (S)",
+        "capacity": "Sweep (S)",
+        "capture": "Capture a trace",
+        "trace": "Capture a trace",
+        "alerts": "Alerts (!)",
+        "undo": "Undo (u)",
+    }
+
+    async def scenario(d: Any) -> None:
+        entries = list(d.app.main.controllers.palette._entries())
+
+        def listed(words: str) -> list[str]:
+            return [e.name for e in best_scored(entries, lambda e: e.score(words))]
+
+        assert {word: listed(word)[0] for word in found} == found
+        presets = [name.startswith("Load ") for name in listed("vllm")]
+        assert presets == sorted(presets)  # after the actions
+        await d.press("colon", *"trfc")
+        await d.until(lambda: "nothing in the list matches" in d.text)
+        await d.press("enter", "escape")
+        assert not d.session.called("load_preset")
+
+    drive(scenario)
+
+
+def test_a_page_takes_no_key_that_changes_the_plan_behind_it(drive: Any) -> None:
+    """u undid an edit that nobody saw."""
+
+    async def scenario(d: Any) -> None:
+        d.session.plans.set_flag("max-num-seqs", "777")
+        await d.press("question_mark", "u")
+        assert "u does not work on a page" in d.text and not d.session.called("undo")
+        await d.press("escape", "u")
+        await d.until(lambda: d.session.called("undo"))
+
+    drive(scenario, stage="plan")
+
+
 @pytest.mark.slow
 def test_the_palette_lists_an_action_of_two_keys_once(drive: Any) -> None:
     async def scenario(d: Any) -> None:
@@ -439,3 +484,16 @@ def test_a_click_moves_the_cursor_and_the_wheel_scrolls_the_pane_under_it(drive:
         await d.until(lambda: "/ letters of a preset" in d.text)
 
     drive(scenario, stage="plan", size=(80, 24))
+
+
+def test_a_benchmark_whose_result_is_rejected_is_told(drive: Any) -> None:
+    """After a cut link, the progress of the benchmark was gone, and no message said why."""
+
+    async def scenario(d: Any) -> None:
+        d.session.push(
+            results=(bench_row(7, "x", 9.0, refused=("partial result: the link was lost",)),)
+        )
+        d.app.main.controllers.bench.say_rejected(7)
+        await d.until(lambda: "! result 7 is rejected: partial result: the link" in d.text)
+
+    drive(scenario)

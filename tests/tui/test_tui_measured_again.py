@@ -29,7 +29,9 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
             work = asyncio.create_task(
                 s.session.sweeps.run_gpu("power_limit_w", ["180", "200", "220"], **shape)
             )
-            await s.until(lambda: s.state.sweep and s.state.sweep.values_done == 1, seconds=60)
+            await s.until(
+                lambda: s.state.sweep and s.state.sweep.count_values_done == 1, seconds=60
+            )
             await s.press("S")
             text = await s.until("K Stop", "1 of 3 points")
             assert "R Resume" not in text
@@ -37,11 +39,13 @@ def test_a_sweep_that_k_stopped_goes_on_with_r() -> None:
             stopped = await asyncio.wait_for(work, 30)
             await s.until("= stopped", "R Resume")
             await s.press("R")
+            await s.until("These commands change the GPUs", "Back at the end")
+            await s.press("pagedown", "pagedown", "enter")
             await s.until(
                 "done", "3 of 3 points", lambda: s.state.sweep.state == "done", seconds=60
             )
             assert "R Resume" not in s.text and s.state.sweep.points[0] == stopped.points[0]
-            assert (await journal.read(s.session.host)).entries == ()
+            assert (await journal.read_journal(s.session.host)).entries == ()
 
     asyncio.run(go())
     assert not crashes(), crashes()[0].read_text()
@@ -63,7 +67,7 @@ def test_a_lock_of_which_the_load_proved_nothing_is_probed_once_its_commands_wer
             await s.press("enter")
             text = await s.until("What the load showed", "is in force", seconds=60)
             assert "p Probe" not in text and "proves nothing" not in text
-            entries = (await journal.read(s.session.host)).entries
+            entries = (await journal.read_journal(s.session.host)).entries
             assert {str(e.now) for e in entries} == {"1200,1200"}
             await s.press("escape")
             await s.session.gpu.revert()

@@ -43,7 +43,7 @@ def test_a_value_that_is_being_reverted_is_nobody_elses() -> None:
         await s.until(
             "power limit 250 → 200 W", lambda: s.state.telemetry.gpus[0].power_limit_w == 200
         )
-        async with journal.locked(s.session.host):
+        async with journal.locked_journal(s.session.host):
             await s.session.host.run(["nvidia-smi", "-i", "0", "-pl", "220"])
             await s.until(lambda: s.state.telemetry.gpus[0].power_limit_w == 220)
             readings = {s.state.telemetry.t_s}
@@ -120,7 +120,7 @@ def test_the_bench_form_rejects_more_streams_than_requests() -> None:
         await s.press("b")
         await s.until("streams at once")
         await s.press("tab", *"9999999", "enter")
-        await s.until("48 requests cannot keep 9999999 streams busy")
+        await s.until("9999999 is not a valid value of concurrency")
         assert s.app.screen.values["concurrency"] == "9999999"  # type: ignore[attr-defined]
 
     shown(scenario)
@@ -203,7 +203,9 @@ def test_the_host_is_left_only_on_a_yes_while_it_is_measured() -> None:
         await s.until("/250W")
         s.session.core.update(experiment=replace(experiment(), state="running"))
         await s.press("h", *"sim:gb10", "enter")
-        await s.until("Leave sim:four-pcie", "is running: it ends", "work on sim:gb10")
+        await s.until(
+            "Leave sim:four-pcie", "is running: this ends the experiment", "work on sim:gb10"
+        )
         await s.press("enter")
         await s.until(lambda: s.app.screen is s.app.main)
         assert s.session.host.name == "sim:four-pcie"
@@ -239,11 +241,13 @@ def test_a_benchmark_that_the_user_leaves_keeps_what_it_has_measured() -> None:
         await s.press("enter")
         await s.until(lambda: (p := s.state.bench.progress) is not None and p.done > 4, seconds=60)
         await s.press("x")
-        await s.until("a benchmark is running: it ends", "KILL to those that still run after")
+        await s.until(
+            "a benchmark is running: this ends the benchmark", "KILL to those that still run after"
+        )
         await s.press("escape")
         await s.until(lambda: s.app.screen is s.app.main)
         await s.press("q")
-        await s.until("is kept as a partial result")
+        await s.until("what it has measured is kept as a", "partial result")
         await s.press("enter")
         await s.until(lambda: s.app._exit)
         assert any("partial" in why for why in (await s.session.results.get(1)).summary.refused)

@@ -9,6 +9,7 @@ import pytest
 from workbench.model.flags import Origin
 from workbench.model.plan import PlanDifference
 from workbench.tui.panes.launch import changed_runs
+from workbench.tui.widgets.comparison import _difference_texts
 
 
 def row_of(text: str, name: str) -> str:
@@ -63,7 +64,7 @@ def test_the_command_says_whether_it_is_what_runs(drive: Any, size: tuple[int, i
         return next(line for line in d.text.splitlines() if line.startswith("$ "))
 
     async def scenario(d: Any) -> None:
-        await d.until(lambda: command(d).endswith("● running"))
+        await d.until(lambda: "● running with " in command(d))
         d.session.plans.set_flag("kv-cache-dtype", "auto")
         await d.until(lambda: command(d).endswith("○ not running"))
         assert command(d).startswith("$ ")
@@ -81,11 +82,12 @@ def test_the_command_names_the_changes_that_run_where_it_is_cut_before_them(driv
         d.session.plans.set_flag("max-num-seqs", "2")
         d.session.plans.set_flag("port", "8123")
         await d.session.servers.start()
-        await d.until(lambda: command(d).endswith("● running with max-num-seqs=2"))
+        await d.until(lambda: "● running with max-num-seqs=2" in command(d))
         d.session.plans.set_flag("kv-cache-dtype", "auto")
         d.session.plans.set_flag("served-model-name", "a-name-that-is-long-enough")
         await d.session.servers.start()
-        await d.until(lambda: "● running with max-num-seqs=2 +2" in command(d))
+        await d.until(lambda: "served-model-name=a-name-that-is-long" in d.text)
+        assert "● running with max-num-seqs=2 kv-cache-dtype=auto" in command(d)
 
     drive(scenario, stage="ready", size=(80, 24))
 
@@ -104,11 +106,14 @@ def test_without_a_server_nothing_is_said_to_run_or_not(drive: Any) -> None:
 def test_with_little_room_the_words_become_fewer_and_the_old_value_stays() -> None:
     edit = PlanDifference("flag", "x", "on", "off")
 
-    def text(room: int) -> str:
-        return "".join(run for run, _ in changed_runs("off", edit, edit, True, room))
+    def text(room: int, served: str = "running") -> str:
+        return "".join(run for run, _ in changed_runs("off", edit, edit, served, room))
 
     assert text(40) == "on → off  running: on"
-    assert text(19) == "on → off  runs on"
+    assert text(18) == "on → off  runs on"
+    assert text(17) == "on → off runs on"  # the pane of a terminal with 120 columns
+    assert text(40, "starting") == "on → off  starting: on"
+    assert text(20, "starting") == "on → off  starts on"
     assert text(14) == "on → off"
     assert text(9) == "on → off"
     assert text(6) == "off"
@@ -118,7 +123,7 @@ def test_two_long_values_are_cut_and_not_left_out() -> None:
     edit = PlanDifference("flag", "x", "Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-8B-Instruct")
 
     def text(room: int) -> str:
-        runs = changed_runs("Qwen/Qwen3-VL-8B-Instruct", edit, edit, True, room)
+        runs = changed_runs("Qwen/Qwen3-VL-8B-Instruct", edit, edit, "running", room)
         return "".join(run for run, _ in runs)
 
     assert text(60) == "Qwen/Qwen3-VL-2B-Instruct → Qwen/Qwen3-VL-8B-Instruct"
@@ -158,3 +163,18 @@ def test_changed_flags_come_first_so_that_a_small_pane_shows_them(drive: Any) ->
         await d.until(lambda: [item.name for item in pane.items][2] == "port")
 
     drive(scenario, stage="ready")
+
+
+def test_a_setting_of_several_gpus_is_one_difference() -> None:
+    """A flag and a power limit of four GPUs were "5 differences"."""
+    limits = [
+        {"kind": "gpu setting", "name": f"gpu{n}.power_limit_w", "a": 250.0, "b": 170.0}
+        for n in range(4)
+    ]
+    flag = {"kind": "flag", "name": "enforce-eager", "a": True, "b": False}
+    lock = {"kind": "gpu setting", "name": "gpu0.gpu_clocks", "a": None, "b": "1500,1500"}
+    assert _difference_texts([flag, *limits, lock]) == [
+        "enforce-eager on → off",
+        "GPU0-3 power limit 250 → 170 W",
+        "GPU0 GPU clocks - → 1500 MHz",
+    ]

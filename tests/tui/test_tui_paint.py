@@ -8,11 +8,19 @@ from hypothesis import strategies as st
 
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.session.state import HostView, SessionState
-from workbench.tui.cells import changed_spans, cut, fit, pad, row_width, spread, wrap
+from workbench.tui.cells import (
+    changed_spans,
+    cut_text,
+    fit_row,
+    pad_text,
+    row_width,
+    spread_row,
+    wrap_text,
+)
 from workbench.tui.formats import (
     default_text,
-    elapsed,
-    figure,
+    duration_text,
+    number_text,
     setting_text,
     short_gpu_name,
     value_text,
@@ -36,18 +44,18 @@ def cells(row: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
 
 @given(ROW, st.integers(1, 40))
 def test_a_row_fits_exactly(row: tuple[tuple[str, str], ...], width: int) -> None:
-    assert row_width(fit(row, width)) == width
+    assert row_width(fit_row(row, width)) == width
 
 
 @given(TEXT, st.integers(0, 12))
 def test_cut_and_pad_keep_the_width(text: str, width: int) -> None:
-    assert row_width(((cut(text, width), "text"),)) <= width
-    assert row_width(((pad(text, width), "text"),)) == width
+    assert row_width(((cut_text(text, width), "text"),)) <= width
+    assert row_width(((pad_text(text, width), "text"),)) == width
 
 
 @given(ROW, ROW, st.integers(1, 30))
 def test_the_spans_sent_make_the_new_row(old: tuple, new: tuple, width: int) -> None:
-    old, new = fit(old, width), fit(new, width)
+    old, new = fit_row(old, width), fit_row(new, width)
     before, after = cells(old), cells(new)
     screen = list(before)
     for start, end in changed_spans(old, new):
@@ -63,30 +71,35 @@ def test_only_the_changed_digits_are_sent() -> None:
 
 
 def test_missing_text_is_marked_and_blanks_are_not() -> None:
-    assert fit((("abcdef", "text"),), 4) == (("abc…", "text"),)
-    assert fit((("abcd", "text"), ("   ", "text")), 4) == (("abcd", "text"),)
+    assert fit_row((("abcdef", "text"),), 4) == (("abc…", "text"),)
+    assert fit_row((("abcd", "text"), ("   ", "text")), 4) == (("abcd", "text"),)
 
 
 def test_the_right_part_stays() -> None:
-    row = spread((("a long text on the left", "text"),), (("right", "dim"),), 12)
+    row = spread_row((("a long text on the left", "text"),), (("right", "dim"),), 12)
     assert "".join(t for t, _ in row) == "a long…right" or row_width(row) == 12
 
 
 def test_wide_characters_are_wrapped_by_their_cells_and_lose_nothing() -> None:
     text = "ü 文字 " * 12 + "文" * 30
     for width in (8, 9, 16, 33):
-        lines = wrap(text, width, "  ")
+        lines = wrap_text(text, width, "  ")
         assert all(row_width([(line, "text")]) <= width for line in lines)
         assert "".join("".join(lines).split()) == "".join(text.split())
 
 
 def test_wrapping_keeps_words() -> None:
-    assert wrap("one two three", 9) == ["one two", "three"]
+    assert wrap_text("one two three", 9) == ["one two", "three"]
 
 
 def test_figures_for_people() -> None:
-    assert [elapsed(s) for s in (58, 761, 11220, 187200)] == ["58s", "12m41s", "3h07m", "2d04h"]
-    assert [figure(v) for v in (None, 5812.4, 24.93, 9.641, 0.0461, 0)] == [
+    assert [duration_text(s) for s in (58, 761, 11220, 187200)] == [
+        "58s",
+        "12m41s",
+        "3h07m",
+        "2d04h",
+    ]
+    assert [number_text(v) for v in (None, 5812.4, 24.93, 9.641, 0.0461, 0)] == [
         *("n/a", "5,812", "24.9", "9.64", "0.046", "0.00")
     ]
     assert [value_text(v) for v in (None, True, [1, 2], {"a": 1})] == ["-", "on", "1 2", '{"a":1}']

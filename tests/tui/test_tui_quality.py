@@ -116,8 +116,8 @@ def test_without_results_the_page_says_what_to_do() -> None:
 @pytest.fixture
 def quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "200")
-    few = replace(texts.shipped(), texts=texts.shipped().texts[:2])
-    monkeypatch.setattr("workbench.quality.texts.shipped", lambda: few)
+    few = replace(texts.shipped_text_set(), texts=texts.shipped_text_set().texts[:2])
+    monkeypatch.setattr("workbench.quality.texts.shipped_text_set", lambda: few)
     on_free_port()
 
 

@@ -153,7 +153,7 @@ def test_b_right_after_s_waits_for_the_server_that_is_not_listed_yet(monkeypatch
         held.set()
         await s.until(lambda: re.search(r"~ benchmark  measuring", s.row(-2)))
         await s.press("s")
-        await s.until("Restart vllm", "! a benchmark is running: it ends")
+        await s.until("Restart vllm", "! a benchmark is running: this ends the benchmark")
         await s.press("escape")
         await s.until(lambda: len(s.state.results) == 1 and "~ benchmark" not in s.text, seconds=60)
 

@@ -42,7 +42,7 @@ def test_garbage_is_ready_with_a_question_mark_on_every_screen(
         other = Session.of_host(None, PROFILE)
         await other.link.connect()
         await other.servers.adopt()
-        assert other.state.server is not None and other.state.server.word == "ready?"
+        assert other.state.server is not None and other.state.server.state_word == "ready?"
         await other.close()
 
     shown(first)

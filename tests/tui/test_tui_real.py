@@ -316,7 +316,7 @@ def test_progress_is_whole_beside_a_long_host_name() -> None:
 
 def test_the_gpu_key_before_the_first_reading_says_that_there_is_none() -> None:
     async def scenario(s: RealScreen) -> None:
-        await s.until(lambda: s.session.telemetry.running)
+        await s.until(lambda: s.session.telemetry.is_reading)
         await s.session.telemetry.stop()  # a reading that came now would open the form
         s.session.core.update(telemetry=None, host=replace(s.state.host, link="connecting"))
         s.app.main.services.attempt(s.app.main.controllers.gpu.edit())

@@ -111,14 +111,17 @@ def test_a_host_whose_servers_have_ended_is_not_called_new() -> None:
 
 def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
     async def first(s: RealScreen) -> None:
+        await s.until(lambda: s.state.servers_read and s.session.memory.resumed)
         s.session.core.record("vllm serve m --api-key sesame123", "run 1")
         with pytest.raises(SettingsError), s.session.core.busy("reverting GPU settings"):
             raise SettingsError("the link was lost", host=HOST)
 
     async def second(s: RealScreen) -> None:
-        await s.until(lambda: s.state.presets)
+        await s.until("since you left at", ": 2 results (l lists it)")
         await s.press("l")
         text = await s.until(
+            "Since you left at",
+            "result 1: ",
             f"Done to {HOST}",
             "vllm serve m",
             "# reverting GPU settings",
@@ -126,22 +129,32 @@ def test_the_activity_is_read_from_disk_and_contains_no_secret() -> None:
         )
         assert "sesame123" not in text
 
-    screens(first, second)
+    async def third(s: RealScreen) -> None:
+        await s.until(lambda: s.state.since_left)
+        assert not s.state.since_left.has_changes and "since you left" not in s.text
+
+    screens(first)
+    stored_results((), ("late",))
+    screens(second, third)
     assert (
-        "sesame123" not in activity.path().read_text()
-        and activity.path().stat().st_mode & 0o777 == 0o600
+        "sesame123" not in activity.activity_log_path().read_text()
+        and activity.activity_log_path().stat().st_mode & 0o777 == 0o600
     )
 
 
 def test_the_activity_log_stays_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(activity, "MOST_BYTES", 2000)
     for n in range(200):
-        activity.keep({"unix_s": float(n), "host": "box", "command": f"command {n}", "outcome": ""})
-    assert activity.path().stat().st_size <= 2100
-    kept = activity.kept("box", 500)
-    assert kept[-1]["command"] == "command 199" and activity.kept("other", 5) == []
-    activity.path().write_bytes(b"\xff{not json\n[1]\n" + activity.path().read_bytes())
-    assert activity.kept("box", 500) == kept
+        activity.append_entry(
+            {"unix_s": float(n), "host": "box", "command": f"command {n}", "outcome": ""}
+        )
+    assert activity.activity_log_path().stat().st_size <= 2100
+    kept = activity.newest_entries("box", 500)
+    assert kept[-1]["command"] == "command 199" and activity.newest_entries("other", 5) == []
+    activity.activity_log_path().write_bytes(
+        b"\xff{not json\n[1]\n" + activity.activity_log_path().read_bytes()
+    )
+    assert activity.newest_entries("box", 500) == kept
 
 
 def test_forms_begin_with_the_values_accepted_last_except_secrets() -> None:
@@ -188,10 +201,10 @@ def test_an_invalid_benchmark_is_not_the_next_suggestion(monkeypatch: pytest.Mon
             "add",
             lambda a, b, c, *d, **e: add(a, b, replace(c, refused=("late",)), *d, **e),
         )
-        shape = s.session.bench.defaults()
+        shape = s.session.bench.default_spec()
         await s.session.bench.run(**{**small, "concurrency": 6})
         assert s.state.results[0].refused and s.state.bench.last_id == usable
-        assert s.session.bench.defaults() == shape
+        assert s.session.bench.default_spec() == shape
 
     screens(scenario)
 

@@ -21,15 +21,20 @@ from workbench.model.errors import InputError, SettingsError
 from workbench.model.experiment import Arm
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import ClockRange, GpuSettings
-from workbench.model.sweep import SweepPoint
+from workbench.model.sweep import SweepPoint, SweepSpec
+from workbench.model.watch import QUIET, NightEntry, Watch
+from workbench.session.bench.spec import spec_from
+from workbench.store import paths
+from workbench.store.watches import WatchStore
 from workbench.tui.cells import row_width
+from workbench.tui.controllers import sweeps
 from workbench.tui.modals import sweep_form
 from workbench.tui.modals.experiment_form import Wanted, arms_of, line_of, parse_arm
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import design_text, experiment_rows
-from workbench.tui.widgets.interval import Axis, axis_for, bar
-from workbench.tui.widgets.plot import Point, curve, positions
-from workbench.tui.widgets.sweep import map_rows, sweep_rows
+from workbench.tui.widgets.interval import Axis, axis_for, change_bar
+from workbench.tui.widgets.plot import Point, curve_rows, positions
+from workbench.tui.widgets.sweep import map_rows, sweep_rows, time_left_text
 
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x60": (200, 60)}
 PAGES = [
@@ -99,7 +104,11 @@ def test_an_experiment_compares_the_running_server_with_the_plan(drive: Any) -> 
         await d.until(lambda: d.session.called("experiment"))
         _, a, b, options = d.session.called("experiment")[0]
         assert (a, b) == (Arm(sets=("max-num-seqs=512",)), Arm(sets=("max-num-seqs=777",)))
-        assert options == {"pairs": 5, "metric": "output_tok_s", "bench": d.session.bench.shape()}
+        assert options == {
+            "pairs": 5,
+            "metric": "output_tok_s",
+            "bench": d.session.bench.default_fields(),
+        }
         await d.until(lambda: "A/B experiment 7" in d.text and "no claim yet" in d.text)
 
     drive(scenario, stage="ready")
@@ -147,7 +156,8 @@ def test_a_running_experiment_narrows_under_the_eyes_and_can_be_stopped(drive: A
 def test_k_stops_from_anywhere_and_quitting_says_which_runs_are_kept(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("q")
-        assert "! experiment 7 is running: it ends, and its complete runs are kept" in d.text
+        said = "! experiment 7 is running: this ends the experiment, and its complete runs are"
+        assert said in " ".join(d.text.split())
         await d.press("escape", "2", "K")
         await d.until(lambda: d.session.called("stop_experiment"))
 
@@ -233,6 +243,14 @@ def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
         await d.press("S")
         assert "300,350,400,450,500,550,600" in d.text and "previous setting is restored" in d.text
         await d.press("enter")
+        await d.until(lambda: "These commands change the GPUs" in d.text)
+        assert "991 python3 train.py" in d.text and "-pl 300" in d.text
+        assert re.search(r"power limit +600 W +350 W", d.text)
+        assert re.search(r"Back at the end.*\n.*-pl 600", d.text)
+        await d.press("escape", "S", "enter")  # nothing was set without a yes
+        await d.until(lambda: "These commands change the GPUs" in d.text)
+        assert not d.session.called("gpu_sweep")
+        await d.press("enter")
         await d.until(lambda: d.session.called("gpu_sweep"))
         values = ["300", "350", "400", "450", "500", "550", "600"]
         # of the last benchmark; each the same time
@@ -244,8 +262,26 @@ def test_a_power_sweep_starts_between_the_limits(drive: Any) -> None:
         assert re.search(r"~ sweep of power limit  4 of 7 points; 500 W: .* K stops", d.row(-2))
         await d.press("K")
         await d.until(lambda: d.session.called("cancel_sweep") and "= stopped" in d.text)
+        stopped = replace(d.session.state.sweep, spec=SweepSpec(("550", "600")))
+        d.session.push(sweep=stopped)
+        await d.press("R")
+        await d.until(lambda: "-pl 550" in d.text and "-pl 600" in d.text)
+        await d.press("escape")
+        assert not d.session.called("resume_sweep")
         await d.press("n")
         await d.until(lambda: "over" in d.text and "< power limit >" in d.text)
+
+    drive(scenario, stage="ready")
+
+
+def test_an_experiment_with_gpu_settings_shows_their_commands_first(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.session.gpu.apply(GpuSettings(power_limit_w=500.0))
+        await d.press("X", "enter")
+        await d.until(lambda: "These commands change the GPUs" in d.text)
+        assert not d.session.called("experiment")
+        await d.press("enter")
+        await d.until(lambda: d.session.called("experiment"))
 
     drive(scenario, stage="ready")
 
@@ -284,7 +320,12 @@ def test_sweeps_of_the_concurrency_and_of_a_flag(drive: Any) -> None:
 )
 def test_invalid_values_of_a_sweep_are_named(what: str, values: str, wrong: str) -> None:
     with pytest.raises(InputError, match=wrong):
-        sweep_form.parse({"what": what, "values": values, "flags": "", "gpu": "all"}, 4)
+        sweep_form.parse_sweep_form({"what": what, "values": values, "flags": "", "gpu": "all"}, 4)
+
+
+def test_each_kind_of_sweep_that_the_form_offers_can_be_started() -> None:
+    """A kind that the controller did not know was started as a sweep of a GPU setting."""
+    assert {offer.kind for offer in sweep_form.OFFERS.values()} == {*sweeps.STARTS}
 
 
 def test_the_next_key_reaches_the_page_of_a_started_measurement(drive: Any) -> None:
@@ -299,9 +340,13 @@ def test_the_next_key_reaches_the_page_of_a_started_measurement(drive: Any) -> N
             return await begin(*arguments, **named)
 
         d.session.sweeps.run_gpu = slow
-        await d.press("S", "enter", "K", "n", "q")  # nothing to stop yet, q closes the page
+        await d.press("S", "enter")
+        await d.until(lambda: "These commands" in d.text)
+        await d.press("enter", "K", "n", "q")  # nothing to stop yet, q closes the page
         assert isinstance(d.app.screen, MainScreen)
         await d.press("S", "enter")
+        await d.until(lambda: "These commands" in d.text)
+        await d.press("enter")
         assert "~ starting: everything is checked" in d.text and "SIMULATED" in d.row(0)
         answer.set()
         await d.until(lambda: "4 of 7 points" in d.text)
@@ -318,6 +363,9 @@ def test_a_rejected_start_leaves_a_message_and_no_page(drive: Any, method: str, 
             "GPU0: no right to change it", host="box", next_step="ask root"
         )
         await d.press(*keys.split())
+        if method == "gpu_sweep":
+            await d.until(lambda: "These commands" in d.text)
+            await d.press("enter")
         await d.until(
             lambda: "box: GPU0: no right to change it" in d.text and "next: ask root" in d.text
         )
@@ -347,21 +395,48 @@ def test_header_and_page_count_the_same_down(drive: Any, monkeypatch: pytest.Mon
 
 def test_two_flags_at_most() -> None:
     values = {"what": sweep_form.FLAG, "values": "", "gpu": "all", "flags": "a=1,2 b=3,4"}
-    assert sweep_form.parse(values, 1) == sweep_form.Wanted(
+    assert sweep_form.parse_sweep_form(values, 1) == sweep_form.Wanted(
         "flag", [], None, {"a": ["1", "2"], "b": ["3", "4"]}
     )
     with pytest.raises(InputError, match="one or two"):
-        sweep_form.parse({**values, "flags": "a=1,2 b=1,2 c=1,2"}, 1)
+        sweep_form.parse_sweep_form({**values, "flags": "a=1,2 b=1,2 c=1,2"}, 1)
 
 
 def test_a_search_for_a_rate_asks_for_limits_and_minutes() -> None:
     values = {"what": sweep_form.RATES, "values": "", "flags": "", "gpu": "all"}
     given = {**values, "slo": "ttft<=1s@95%", "horizon": "2.5"}
-    wanted = sweep_form.parse(given, 4)
+    wanted = sweep_form.parse_sweep_form(given, 4)
     assert (wanted.kind, wanted.slo, wanted.horizon_s) == ("rates", "ttft<=1000@p95", 150.0)
     for minutes in ("", "x", "nan", "0", "61"):
         with pytest.raises(InputError, match="minutes: expected"):
-            sweep_form.parse({**given, "horizon": minutes}, 4)
+            sweep_form.parse_sweep_form({**given, "horizon": minutes}, 4)
+
+
+def test_a_search_has_the_load_of_the_benchmark_before_without_its_schedule() -> None:
+    values = {"what": sweep_form.USERS, "values": "", "flags": "", "gpu": "all", "horizon": "10"}
+    wanted = sweep_form.parse_sweep_form({**values, "slo": "ttft<=1s@95%", "think": " 2-8 "}, 4)
+    with pytest.raises(InputError, match="think time"):
+        sweep_form.parse_sweep_form({**values, "slo": "ttft<=1s@95%", "think": "soon"}, 4)
+    rated = {"input_tokens": 700, "rate": 2.0, "burstiness": 0.5, "requests": 60, "seconds": 30.0}
+    load = sweep_form.load_of_search(rated, wanted)
+    assert load == {"input_tokens": 700, "think_time": "2-8", "slo": "ttft<=1000@p95"}
+    assert spec_from(None, load).think_time == "2-8"
+    traced = {
+        "input_tokens": 700,
+        "max_tokens": 50,
+        "trace": ("[0,50,[1,700]]",),
+        "trace_name": "day.jsonl (1 request, Mooncake, sha256 0)",
+        "trace_s": 0.0,
+        "trace_reuse": 0.0,
+        "speed": 2.0,
+        "content": "text",
+        "think_time": "9",
+    }
+    assert sweep_form.load_of_search(traced, wanted._replace(think_time="")) == {
+        "input_tokens": 700,
+        "max_tokens": 50,
+        "slo": "ttft<=1000@p95",
+    }
 
 
 def test_a_sweep_needs_a_server(drive: Any) -> None:
@@ -407,7 +482,7 @@ def test_a_bar_is_as_wide_as_its_axis(
     change: float, half: float | None, cells: int, limit: float
 ) -> None:
     axis = Axis(limit, cells)
-    text = "".join(t for t, _ in bar(axis, change, half, "text"))
+    text = "".join(t for t, _ in change_bar(axis, change, half, "text"))
     assert len(text) == cells and len(axis.head()) == cells
     inside = abs(change) <= limit
     half_cell = 0.5 / (cells // 2) + 1e-9
@@ -416,7 +491,9 @@ def test_a_bar_is_as_wide_as_its_axis(
 
 def test_a_narrower_interval_is_drawn_narrower() -> None:
     axis = axis_for([(15.0, 6.0)], 61)
-    wide, narrow = ("".join(t for t, _ in bar(axis, 15.0, half, "good")) for half in (6.0, 2.0))
+    wide, narrow = (
+        "".join(t for t, _ in change_bar(axis, 15.0, half, "good")) for half in (6.0, 2.0)
+    )
     assert wide.rindex("┤") - wide.index("├") > narrow.rindex("┤") - narrow.index("├")
     assert wide[axis.middle] == "│"
 
@@ -458,7 +535,7 @@ def test_words_and_wide_ranges_stand_at_equal_distances() -> None:
 def test_results_have_no_line_between_them_and_labels_have_no_exponent() -> None:
     points = [Point(0, 411.0, "#1", "A"), Point(1, 2251.0, "#2", "B")]
     text = "\n".join(
-        "".join(t for t, _ in row) for row in curve(points, 60, 12, "tok/s", joined=False)
+        "".join(t for t, _ in row) for row in curve_rows(points, 60, 12, "tok/s", joined=False)
     )
     assert not set(text) & set("▄▀▞▚█") and "e3" not in text and "2,000" in text and "#1" in text
 
@@ -468,7 +545,7 @@ def test_results_have_no_line_between_them_and_labels_have_no_exponent() -> None
 )
 def test_a_curve_keeps_its_box(values: list[float], width: int, height: int) -> None:
     points = [Point(float(n), v, str(n)) for n, v in enumerate(values)]
-    rows = curve(points, width, height, "title")
+    rows = curve_rows(points, width, height, "title")
     assert len(rows) <= height and all(row_width(row) <= width for row in rows)
     assert "●" in "".join(t for row in rows[1:] for t, _ in row)
 
@@ -568,11 +645,7 @@ def test_a_refused_result_says_so_in_the_list_and_loudly_on_its_page(drive: Any)
 def test_results_are_narrowed_down_and_shown_again(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         await d.press("4", "f", *"power")
-        await d.until(
-            lambda: (
-                "4 Bench  /power" in d.text and "max-num-seqs=512" not in d.text.split("4 Bench")[1]
-            )
-        )
+        await d.until(lambda: "4 Bench  /power" in d.text and "41 max-num-seqs=512" not in d.text)
         await d.press("enter", "enter")
         await d.until(lambda: "Result #39" in d.text)
         await d.press("escape", "escape")
@@ -633,6 +706,30 @@ def test_a_tune_shows_its_plan_before_it_asks_and_then_the_race(drive: Any) -> N
     drive(scenario, stage="ready")
 
 
+def test_a_tune_has_one_time_left_and_is_called_a_tune(
+    drive: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Page and row counted down two estimates, and the question before leaving said "sweep 5"."""
+    monkeypatch.setattr("workbench.tui.countdown.time", SimpleNamespace(monotonic=lambda: 0.0))
+
+    async def scenario(d: Any) -> None:
+        d.session.push(experiment=replace(canned_experiment(2), left_s=146.0))
+        await d.press("N")
+        await d.until(lambda: d.text.count("about 2m26s left") == 2)
+        assert "about 8m32s left" not in d.text
+        await d.press("escape", "q")
+        await d.until(lambda: "! tune 5 is running: this ends the tune" in d.text)
+
+    drive(scenario, stage="tuning")
+
+
+def test_a_sweep_whose_points_are_done_waits_for_no_first_point() -> None:
+    done = replace(canned_sweep(), state="running", left_s=None)
+    assert time_left_text(done, None) == ""
+    assert time_left_text(replace(done, points=()), None) == "time left: after the first point"
+    assert time_left_text(done, 9.0) == "about 9 s left"
+
+
 def test_a_tune_that_cannot_be_planned_is_said_in_the_form(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         d.session.fail["plan_tune"] = InputError("there is no candidate for this plan")
@@ -652,3 +749,21 @@ def test_sweep_and_tune_keys_both_show_the_tune_that_ran_last(drive: Any) -> Non
             await d.press("escape")
 
     drive(scenario, stage="tuned")
+
+
+def test_the_newest_night_of_the_watches_is_a_page(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        await d.press("J")
+        await d.until(lambda: "no night of a watch yet" in d.text)
+        store = WatchStore(paths.watches_dir())
+        watch = Watch("vllm-any", "venv:/opt/new", "03:00", simulate="rtx-pro-6000")
+        for number, share in enumerate((1.0, 1.0, 1.0, 0.9, 0.9, 0.9)):
+            speed = 100.0 + number % 2
+            entry = NightEntry(watch, QUIET, pinned_speed=speed, speed=share * speed)
+            store.save(replace(store.new_night(), entries=(entry,), done=True))
+        await d.press("J")
+        await d.until(lambda: "Night 6 of the watches" in d.text and "candidate -10.0 %" in d.text)
+        await d.press("escape")
+        await d.until(lambda: "Night 6" not in d.text)
+
+    drive(scenario, stage="ready")

@@ -95,12 +95,23 @@ def test_every_pane_names_the_next_key_when_empty(drive: Any) -> None:
     drive(scenario, session=session, size=(200, 60))
 
 
+def test_before_the_results_are_read_nobody_says_that_there_are_none(drive: Any) -> None:
+    async def scenario(d: Any) -> None:
+        d.session.push(results_read=False)
+        await d.press("4")
+        await d.until(lambda: "The stored results are not read yet." in d.text)
+        d.session.push(results_read=True)
+        await d.until(lambda: "No results yet. Press s" in d.text)
+
+    drive(scenario)
+
+
 def test_absent_values_are_not_given_as_zero_and_have_a_reason(drive: Any) -> None:
     async def scenario(d: Any) -> None:
         # no GPU here gives it: no cell in the strip, the reason on page 6
         assert "fan" not in d.row(2) + d.row(3)
         await d.press("6")
-        assert "n/a (not supported): fan_pct" in d.text
+        assert "n/a (not supported): fan" in d.text
 
     drive(scenario)
 
@@ -135,6 +146,13 @@ def test_before_the_host_was_asked_nobody_says_that_it_has_no_server(drive: Any)
         await d.until(lambda: "looking for servers" in d.row(0))
         await d.press("3")
         assert "no server" not in d.text and "No server has run yet" not in d.text
+        for key, need in (
+            ("S", "a sweep needs a server that is READY"),
+            ("b", "a benchmark needs a"),
+        ):
+            await d.press(key)
+            await d.until(lambda need=need: need in d.text)
+            assert "Workbench still looks for servers" in d.text and "there is no" not in d.text
         d.session.push(servers_read=True)
         await d.until(lambda: "looking for servers" not in d.text and "no server" in d.row(0))
 

@@ -19,12 +19,13 @@ from support.fake_canned import NOW
 from support.fake_session import FakeSession
 from support.real_screen import PROFILE, RealScreen, shown
 
-from workbench.model.gpu import GpuInfo
+from workbench.model.gpu import GpuInfo, HostSample
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
 from workbench.model.timeline import Event, EventKind
 from workbench.sim import driver_state, profiles
-from workbench.tui.widgets.gpu_metrics import POWER, is_top_known, stepped
+from workbench.tui.widgets.gpu_metrics import POWER, is_top_known, step_values
+from workbench.tui.widgets.gpu_strip import _cpu_load
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 AGO_S = (12, 2)  # begin and end of the benchmark
@@ -52,7 +53,9 @@ def strip_rows(d: Any) -> list[str]:
 def levels(d: Any, label: str) -> list[int]:
     """Return the heights of the values in the graph with this label."""
     rows, strip = strip_rows(d), d.app.main.strip
-    columns, height = strip.arranged.columns, strip.arranged.heights[0]
+    layout = strip.arranged
+    columns = layout.columns
+    height = layout.heights[list(UNITS).index(label) if layout.stacked else 0]
     first = next(n for n, row in enumerate(rows) if row.startswith(label))
     start = columns.starts[0]
     body = [row.ljust(400)[start : start + columns.cells] for row in rows[first : first + height]]
@@ -171,7 +174,8 @@ def test_a_click_on_a_graph_shows_that_second(drive: Any) -> None:
 def working_gpus() -> Iterator[None]:
     """Let the simulated GPUs work as for an engine, until the end of the block."""
     driver = driver_state.SimState(
-        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{PROFILE}/driver", profiles.get(PROFILE)
+        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{PROFILE}/driver",
+        profiles.get_profile(PROFILE),
     )
     ended = threading.Event()
 
@@ -283,6 +287,16 @@ def test_a_limit_that_is_drawn_was_in_force(before: int, after: int, size: int, 
     """The mean of 250 and 170 W was drawn, and told, as a limit of 190 W."""
     seconds = [250.0] * (before + size) + [now] * after
     cells = [mean(seconds[at : at + size]) for at in range(0, len(seconds), size)]
-    shown = stepped(cells, now)
+    shown = step_values(cells, now)
     assert len(shown) == len(cells) and set(shown) <= {250.0, now}
     assert shown == sorted(shown, reverse=now < 250.0)
+
+
+@pytest.mark.parametrize(
+    ("load", "said"),
+    [(28.4, "load 28 on 2 CPUs"), (2.0, ""), (None, "")],
+)
+def test_a_host_whose_cpus_are_all_taken_is_told(load: float | None, said: str) -> None:
+    host = HostSample(load_1m=load, cpu_count=2)
+    row = _cpu_load(SimpleNamespace(host=host))  # type: ignore[arg-type]
+    assert "".join(text for text, _ in row) == said

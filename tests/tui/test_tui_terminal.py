@@ -48,7 +48,7 @@ class Live(FakeSession):
 session = Live(4)
 asyncio.run(walked(session, "compare"))
 try:
-    code = workbench.tui.run(session, mouse=False)
+    code = workbench.tui.run_screen(session, mouse=False)
 finally:
     open({marker!r}, "w").write(f"{{Live.gap:.3f}}")
 sys.exit(code)
@@ -279,7 +279,7 @@ def test_a_terminal_without_abilities_is_refused(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setenv("TERM", "dumb")
     with pytest.raises(InputError, match="needs a terminal"):
-        workbench.tui.run(None)  # type: ignore[arg-type]
+        workbench.tui.run_screen(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

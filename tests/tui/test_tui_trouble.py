@@ -30,7 +30,7 @@ from workbench.tui.modals.gpu_confirm import (
 from workbench.tui.pages.live import ExperimentPage, SweepPage
 from workbench.tui.screen import MainScreen
 from workbench.tui.widgets.experiment import all_runs, runs_counted
-from workbench.tui.widgets.plot import Point, curve
+from workbench.tui.widgets.plot import Point, curve_rows
 from workbench.tui.widgets.progress import bench_work
 
 
@@ -144,6 +144,8 @@ def test_a_sweep_that_fails_says_why_on_its_page(drive: Any) -> None:
 
         d.session.sweeps.run_gpu = failing
         await d.press("S", "enter")
+        await d.until(lambda: "These commands" in d.text)
+        await d.press("enter")
         await d.until(lambda: "x failed" in d.text and "x the server is crashed: exit 1" in d.text)
         assert isinstance(d.app.main.panes.pages.top, SweepPage)
         assert (
@@ -275,6 +277,7 @@ def test_gpus_that_change_alike_share_a_row() -> None:
         _planned(0, "gpu_clocks", "unknown", "unknown", "210,1755"),
     ]
     text = said([*change_rows(planned, 110), *note_rows(planned, 110)])
+    assert re.search(r"setting +now +requested", text)  # a revert may restore another value
     assert re.search(r"GPU0-3 +power limit +250 W +200 W +read from the driver", text)
     assert re.search(r"GPU0 +GPU clocks +unknown +210-1755 MHz +a lock cannot be read", text)
     assert text.count(volatile) == 1
@@ -325,7 +328,9 @@ def test_noise_does_not_fill_a_plot() -> None:
     """A difference of 0.2 % must not look like a slope."""
     points = [Point(float(n), y, str(n)) for n, y in enumerate((424.4, 425.2, 424.9))]
     rows = [
-        n for n, line in enumerate(said(curve(points, 60, 16, "tok/s")).splitlines()) if "●" in line
+        n
+        for n, line in enumerate(said(curve_rows(points, 60, 16, "tok/s")).splitlines())
+        if "●" in line
     ]
     assert rows[-1] - rows[0] <= 1
 

@@ -12,7 +12,7 @@ from workbench.bench import experiment as design
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 from workbench.tui.cells import row_width
-from workbench.tui.modals.experiment_form import parse
+from workbench.tui.modals.experiment_form import parse_experiment_form
 from workbench.tui.widgets.experiment import all_runs, design_text, experiment_rows
 
 VALUES = {"a": "", "b": "max-num-seqs=512", "pairs": "4", "until": "", "metric": "tok/s", "minutes": "",
@@ -20,18 +20,18 @@ VALUES = {"a": "", "b": "max-num-seqs=512", "pairs": "4", "until": "", "metric":
 
 
 def test_the_form_has_a_twin() -> None:
-    assert "twin" not in parse(VALUES).options
-    assert parse({**VALUES, "twin": " gpu-box-2 "}).options["twin"] == "gpu-box-2"
+    assert "twin" not in parse_experiment_form(VALUES).options
+    assert parse_experiment_form({**VALUES, "twin": " gpu-box-2 "}).options["twin"] == "gpu-box-2"
     for pairs in ("3", "2"):
         with pytest.raises(InputError, match="4, 6 or 8 pairs"):
-            parse({**VALUES, "twin": "gpu-box-2", "pairs": pairs})
+            parse_experiment_form({**VALUES, "twin": "gpu-box-2", "pairs": pairs})
 
 
 def test_a_twin_is_measured_beside_the_present_host(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(d: Any) -> None:
-        wanted = parse({**VALUES, "twin": "gpu-box-2"})
+        wanted = parse_experiment_form({**VALUES, "twin": "gpu-box-2"})
         options = d.app.main.controllers.experiments._options(wanted)
         assert (
             options["twins"] == (d.session.state.host.name, "gpu-box-2") and "twin" not in options
@@ -44,7 +44,7 @@ def made(pairs: int, **changes: Any) -> Experiment:
     spec = ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, pairs=4, order_seed=3, twins=TWINS)
     runs = SimulatedRuns(0.05, 1, Noise(0, 0, 0, 0, machine=-0.03))
     one, results = Experiment(1, 0.0, "one", spec, restarts=True), {}
-    while one.pairs_done < pairs:
+    while one.completed_pairs < pairs:
         run = design.next_run(one)
         result = runs.result(
             run, runs.speed(run.arm, len(runs.results)), design.seed_of(spec, run.pair)
@@ -52,7 +52,7 @@ def made(pairs: int, **changes: Any) -> Experiment:
         results[result.id] = result
         done = replace(run, state="done", value=result.summary.output_tok_s, result_id=result.id)
         one = design.with_run(one, done)
-    return design.judged(replace(one, **changes), results)
+    return design.judge_experiment(replace(one, **changes), results)
 
 
 @pytest.mark.parametrize("width", [76, 116, 196])

@@ -11,7 +11,7 @@ from support.fake_session import FakeSession
 
 from workbench.model.gpu import GpuSample
 from workbench.model.timeline import History
-from workbench.tui.widgets.graph import Graph, draw
+from workbench.tui.widgets.graph import Graph, draw_graph
 from workbench.tui.widgets.unlike_gpus import KEPT_S, UnlikeGpus
 
 
@@ -90,10 +90,10 @@ def test_an_unlike_gpu_is_named_where_it_has_no_room(drive: Any) -> None:
 
 def test_a_graph_is_brighter_where_its_values_are_higher() -> None:
     values: list[float | None] = [5.0, 5.0, 30.0, 30.0, 90.0, 90.0, None, None]
-    (row,) = draw(Graph("util", "", values, 100.0, role="util", per_cell=2), 1)
+    (row,) = draw_graph(Graph("util", "", values, 100.0, role="util", per_cell=2), 1)
     cells = [role for text, role in row for _ in text]
     assert cells[:3] == ["util low", "util low", "util high"]
-    higher = draw(Graph("util", "", values, 100.0, role="util", per_cell=2), 3)
+    higher = draw_graph(Graph("util", "", values, 100.0, role="util", per_cell=2), 3)
     assert [role for rows in higher for _, role in rows] == ["util high", "util", "util low"]
-    stale = draw(Graph("util", "", values, 100.0, role="dim", per_cell=2), 1)
+    stale = draw_graph(Graph("util", "", values, 100.0, role="dim", per_cell=2), 1)
     assert stale[0][0][1] == "dim"

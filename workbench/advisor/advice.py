@@ -29,12 +29,12 @@ class Gain:
     measured_on: str = ""
 
     @property
-    def text(self) -> str:
+    def expected_gain_text(self) -> str:
         source = f" (transferred from {self.measured_on})" if self.measured_on else ""
-        return f"{self._size}{source}"
+        return f"{self._expected_size_text}{source}"
 
     @property
-    def _size(self) -> str:
+    def _expected_size_text(self) -> str:
         if self.low_pct <= 0:
             return f"up to +{self.high_pct:.0f} % {self.of}"
         if round(self.low_pct) == round(self.high_pct):
@@ -55,7 +55,7 @@ class Advice:
     gain: Gain | None = None
 
     @property
-    def place(self) -> tuple[int, float]:
+    def sort_key(self) -> tuple[int, float]:
         """The sort key of this advice. Warnings and errors come first, then gains in speed from
         large to small, then hints without a known gain, then gains in efficiency, and last plain
         information."""
@@ -65,19 +65,21 @@ class Advice:
         return (1 if gain.of == SPEED else 3), -gain.middle_pct
 
     @property
-    def shown(self) -> Finding:
+    def finding_with_gain(self) -> Finding:
         """The finding of this advice, with the expected gain added as text."""
-        return replace(self.finding, expected_gain=self.gain.text) if self.gain else self.finding
+        if self.gain:
+            return replace(self.finding, expected_gain=self.gain.expected_gain_text)
+        return self.finding
 
 
 Rule = Callable[["Facts"], Iterator[Advice]]
 
 
-def percent(share: float) -> str:
+def percent_text(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def advice(
+def make_advice(
     level: Level,
     code: str,
     text: str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workbench.advisor import gpu_rules, load_rules, scope_rules, speed_rules
-from workbench.advisor.advice import Advice, Rule, advice
+from workbench.advisor.advice import Advice, Rule, make_advice
 from workbench.advisor.facts import Facts
 from workbench.model.findings import Finding, Level
 
@@ -20,22 +20,25 @@ def advise(facts: Facts) -> tuple[Finding, ...]:
     changes with the largest expected gain, and last plain information. That the text is no answer
     comes before all else. `facts.log` has findings
     about the server's log, which are included."""
-    found = [*load_rules.text(facts), *(Advice(finding) for finding in facts.log)]
+    found = [
+        *load_rules.report_text_without_answer(facts),
+        *(Advice(finding) for finding in facts.log),
+    ]
     found += [one for rule in RULES for one in rule(facts)]
     if sum(one.gain is not None for one in found) > 1:
-        found.append(_sum(facts))
-    return tuple(one.shown for one in sorted(found, key=lambda one: one.place))
+        found.append(_advise_one_change_at_a_time(facts))
+    return tuple(one.finding_with_gain for one in sorted(found, key=lambda one: one.sort_key))
 
 
-def _sum(facts: Facts) -> Advice:
+def _advise_one_change_at_a_time(facts: Facts) -> Advice:
     """Return the advice to test one change at a time, because the expected gains of several
     findings cannot be added up."""
     text = "the expected gains do not add up, and changes overlap: test one at a time"
     limit = facts.ceiling_tok_s
-    fix = (
-        f"all changes together cannot exceed {limit:.4g} tok/s per stream with the same bytes per "
-        "token"
-        if limit
-        else None
-    )
-    return advice(Level.INFO, "promise.sum", text, fix=fix)
+    fix = None
+    if limit:
+        fix = (
+            f"all changes together cannot exceed {limit:.4g} tok/s per stream with the same bytes per "
+            "token"
+        )
+    return make_advice(Level.INFO, "promise.sum", text, fix=fix)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from workbench.engines import registry
+from workbench.engines import gpu_table, registry
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
 from workbench.engines.tunable_flags import PREFILL, TunableFlag
@@ -21,17 +21,21 @@ from workbench.model.tune import OF_GPUS, LeftOut, TuneCandidate, TuneLimits
 Choice = TuneCandidate | LeftOut
 _FEW_STREAMS = 8  # above, the batch fills the compute that guessed tokens would need
 _GRAPHS = "CUDA graphs launch the kernels of a step at once (26 to 59 tok/s on one GB10)"
+_COMPILED = "torch.compile joins the operations of a step"
+_NO_GPU = "it acts on GPUs, and {} computes on the CPU"
 _PREFILL_OTHER = "another number of prompt tokens in one step: fewer steps or shorter waits"
 _PREFILL_LESS = "fewer prompt tokens in one step: shorter waits between tokens, more steps"
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the load of a tune asks of the server: the requests at a time, and the prompt tokens of
-    these requests together; None if the prompts are the user's own."""
+    """What the load of a tune asks of the server: the requests at a time, None if the tune searches
+    how many there can be, and the prompt tokens of these requests together, None if the prompts
+    are the user's own. `for_latency` says that the goal of the tune is a latency."""
 
-    streams: int
+    streams: int | None
     prompt_tokens: int | None
+    for_latency: bool = False
 
 
 _GPU_SETTINGS = "power limit, GPU clocks"
@@ -41,41 +45,51 @@ _CLOCK_SHARE = 0.75  # of the highest SM clock
 _CLOCK = "a lower SM clock needs a lower voltage, and decode waits for the memory"
 _LEAST_DEFAULT = 512.0  # prompt tokens in one step, of any engine
 _PREFIX_FLAGS = ("enable-prefix-caching", "disable-radix-cache")
+_OF_PREFIXES = "it acts on prompts with a common beginning; measure it with your own prompts"
 _REPLICAS, _TENSOR = "data-parallel-size", "tensor-parallel-size"
+_NO_REPLICA = "the load has 1 request at a time, and a second replica would have none"
 
 
-def choices(here: Situation, findings: Sequence[Finding], work: Work) -> Iterator[Choice]:
+def list_candidates(here: Situation, findings: Sequence[Finding], work: Work) -> Iterator[Choice]:
     """Yield the candidates and what is left out, the largest possible gains first. `findings` are
     those about the plan."""
-    yield from _graphs(here)
-    yield from _proposed(here, findings)
-    yield from _parallel(here, work.streams)
-    yield from _weights(here)
-    yield from _sequences(here, work.streams)
-    yield from _speculation(here, work.streams)
-    yield from _table(here, work)
-    yield from _never(here)
+    yield from _cuda_graph_choices(here)
+    yield from _choices_from_findings(here, findings, work.streams)
+    yield from _parallelism_choices(here, work)
+    yield from _weight_precision_choices(here)
+    yield from _concurrent_sequence_choices(here, work.streams)
+    yield from _speculation_choices(here, work.streams)
+    yield from _table_choices(here, work)
+    yield from _choices_never_tried(here)
 
 
-def _graphs(here: Situation) -> Iterator[Choice]:
+def _cuda_graph_choices(here: Situation) -> Iterator[Choice]:
     flag = here.engine.eager_flag
-    if flag and here.on(flag):
-        yield TuneCandidate((f"{flag}=false",), _GRAPHS)
+    if flag and here.is_switched_on(flag):
+        reason = _COMPILED if here.computes_on_cpu else _GRAPHS
+        yield TuneCandidate((f"{flag}=false",), reason)
 
 
-def _proposed(here: Situation, findings: Sequence[Finding]) -> Iterator[Choice]:
+def _choices_from_findings(
+    here: Situation, findings: Sequence[Finding], streams: int | None
+) -> Iterator[Choice]:
     """Yield what findings about the plan propose for its speed."""
     for finding in findings:
         if not finding.changes or finding.expected_gain is None:
             continue
-        sets = [_assignment(change) for change in finding.changes]
+        sets = [_assignment_text(change) for change in finding.changes]
         known = tuple(one for one in sets if one is not None)
-        if len(known) == len(sets):
-            source = f" ({finding.source})" if finding.source else ""
-            yield TuneCandidate(known, f"{finding.text}{source}")
+        if len(known) < len(sets):
+            continue
+        replicas = any(change.name == _REPLICAS for change in finding.changes)
+        if replicas and streams == 1:
+            yield LeftOut(" ".join(known), _NO_REPLICA)
+            continue
+        source = f" ({finding.source})" if finding.source else ""
+        yield TuneCandidate(known, f"{finding.text}{source}")
 
 
-def _assignment(change: PlanChange) -> str | None:
+def _assignment_text(change: PlanChange) -> str | None:
     """Return a change as an assignment "flag=value". None if it is none: it sets a variable, or
     removes a flag whose default is not known."""
     if change.env:
@@ -85,43 +99,57 @@ def _assignment(change: PlanChange) -> str | None:
     return f"{change.name}={format_value(change.value)}"
 
 
-def _parallel(here: Situation, streams: int) -> Iterator[Choice]:
+def _parallelism_choices(here: Situation, work: Work) -> Iterator[Choice]:
     """Yield replicas and a model that is split over two GPUs, if there are several GPUs and the plan
-    uses one. A request at a time has no use for a replica."""
-    gpus = here.gpus_visible
+    uses one. A request at a time has no use for a replica, and several have none for a split over a
+    slow link."""
+    gpus, streams = here.gpus_visible, work.streams
     if gpus < 2 or here.gpus_needed > 1 or here.nodes > 1:
         return
-    if _REPLICAS in here.catalog.flags and streams < 2:
-        reason = "the load has 1 request at a time, and a second replica would have none"
-        yield LeftOut(_REPLICAS, reason)
+    if _REPLICAS in here.catalog.flags and streams == 1:
+        yield LeftOut(_REPLICAS, _NO_REPLICA)
     elif _REPLICAS in here.catalog.flags:
-        for replicas in sorted({2, min(gpus, streams)}, reverse=True):
+        most = gpus if streams is None else min(gpus, streams)
+        for replicas in sorted({2, most}, reverse=True):
             reason = f"{replicas} replicas share the requests, and need no link between the GPUs"
             yield TuneCandidate((f"{_REPLICAS}={replicas}",), reason)
-    if _TENSOR in here.catalog.flags:
-        reason = "each GPU reads half of the weights for a token; the link between them decides"
-        yield TuneCandidate((f"{_TENSOR}=2",), reason)
+    if _TENSOR not in here.catalog.flags:
+        return
+    if streams != 1 and not work.for_latency and not _may_have_nvlink(here):
+        reason = "the model is on one GPU, and replicas need no link; these GPUs have no NVLink"
+        yield LeftOut(f"{_TENSOR}=2", reason)
+        return
+    reason = "each GPU reads half of the weights for a token; the link between them decides"
+    yield TuneCandidate((f"{_TENSOR}=2",), reason)
 
 
-def _weights(here: Situation) -> Iterator[Choice]:
+def _may_have_nvlink(here: Situation) -> bool:
+    """Return whether the GPUs can have NVLink. A GPU of an unknown type can."""
+    known = [gpu_table.find_gpu_type(gpu.name) for gpu in here.gpus]
+    return all(one is None or one.nvlink for one in known)
+
+
+def _weight_precision_choices(here: Situation) -> Iterator[Choice]:
     facts = here.plan.model_facts
     bits = name_of(facts.quantization) if facts is not None and facts.quantization else None
     change = here.engine.eight_bit_weights
     if not change or here.plan.flag(change.partition("=")[0]) is not None:
         return
-    if bits == "BF16":
+    if here.computes_on_cpu:
+        yield LeftOut(change, _no_gpu(here))
+    elif bits == "BF16":
         yield TuneCandidate((change,), "8-bit weights are half the bytes of a token")
     elif bits is not None:
         yield LeftOut(change, f"the checkpoint's weights are {bits} already")
 
 
-def _speculation(here: Situation, streams: int) -> Iterator[Choice]:
+def _speculation_choices(here: Situation, streams: int | None) -> Iterator[Choice]:
     flag = here.engine.speculation_flag
     if flag is None or flag not in here.catalog.flags:
         return
     config = here.plan.flag(flag)
-    if streams > _FEW_STREAMS:
-        reason = f"{_requests(streams)} at a time leave no compute for guessed tokens"
+    if streams is not None and streams > _FEW_STREAMS:
+        reason = f"{_requests_text(streams)} at a time leave no compute for guessed tokens"
         yield LeftOut(f"other speculation ({flag})", reason)
         return
     if isinstance(config, dict) and isinstance(config.get("num_speculative_tokens"), int):
@@ -136,76 +164,126 @@ def _speculation(here: Situation, streams: int) -> Iterator[Choice]:
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
-        reason = f"a step checks several guessed tokens: {_requests(streams)} at a time leave room"
+        few = "few users" if streams is None else f"{_requests_text(streams)} at a time"
+        verb = "leaves" if streams == 1 else "leave"
+        reason = f"a step checks several guessed tokens: {few} {verb} room"
         yield TuneCandidate((f"{flag}={text}",), reason)
 
 
-def _sequences(here: Situation, streams: int) -> Iterator[Choice]:
+def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterator[Choice]:
     """Yield other limits on the requests at a time. A limit above the load's changes nothing."""
     flag = here.engine.concurrency_flag
     if flag is None or flag not in here.catalog.flags:
         return
-    now = here.number(flag) if here.plan.flag(flag) is not None else None
+    now = here.flag_number(flag) if here.plan.flag(flag) is not None else None
+    if streams is None:
+        yield from _more_sequences(flag, now)
+        return
     if now is not None and 0 < now < streams:
-        reason = f"the load has {_requests(streams)} at a time, and {streams - now:g} of them wait"
+        reason = (
+            f"the load has {_requests_text(streams)} at a time, and {streams - now:g} of them wait"
+        )
         yield TuneCandidate((f"{flag}={streams}",), reason)
         if 2 * now < streams:
             half = "less waiting, with a KV cache for fewer requests than the load has"
             yield TuneCandidate((f"{flag}={2 * now:g}",), half)
         return
     at_most = f"{now:g}" if now is not None else "the default"
-    reason = f"the load has {_requests(streams)} at a time, which {at_most} allows already"
+    reason = f"the load has {_requests_text(streams)} at a time, which {at_most} allows already"
     yield LeftOut(f"a higher {flag}", reason)
 
 
-def _requests(streams: int) -> str:
+def _more_sequences(flag: str, now: float | None) -> Iterator[Choice]:
+    """Yield higher limits for a search for users, which can go above any limit."""
+    if now is None or now <= 0:
+        yield LeftOut(
+            f"a higher {flag}", "the default of the engine is not known to limit the users"
+        )
+        return
+    reason = f"the requests of more than {count_of(int(now), 'user')} wait"
+    for times in (4, 2):
+        yield TuneCandidate((f"{flag}={times * now:g}",), reason)
+
+
+def _requests_text(streams: int) -> str:
     return count_of(streams, "request")
 
 
-def _table(here: Situation, work: Work) -> Iterator[Choice]:
+def _table_choices(here: Situation, work: Work) -> Iterator[Choice]:
     for flag in here.engine.tunable_flags:
         spec = here.catalog.flags.get(flag.name)
         if spec is None:
             version = here.installed or here.catalog.version
             yield LeftOut(flag.name, f"{here.engine.title} {version} has no such flag")
             continue
-        value = here.value(flag.name)
+        if (why := _reason_not_tried(here, flag, work)) is not None:
+            yield LeftOut(f"{flag.name}={','.join(flag.values)}", why)
+            continue
+        value = here.effective_flag_value(flag.name)
         now = "" if value is None else format_value(value)
         for text in flag.values:
             if text == now:
                 continue
-            if flag.reason == PREFILL and _holds_all(here, flag.name, text, work):
-                reason = (
-                    f"the prompts of {_requests(work.streams)} have {work.prompt_tokens} tokens"
-                )
+            if flag.reason == PREFILL and _step_holds_all_prompts(here, flag.name, text, work):
+                reason = f"the requests at a time have {work.prompt_tokens} prompt tokens together"
                 yield LeftOut(f"{flag.name}={text}", f"{reason}, which one step holds already")
                 continue
-            yield TuneCandidate((f"{flag.name}={text}",), _reason(flag, text, here))
+            yield TuneCandidate(
+                _assignments_for_flag(flag, text, here), _reason_to_try(flag, text, here)
+            )
 
 
-def _reason(flag: TunableFlag, text: str, here: Situation) -> str:
+def _assignments_for_flag(flag: TunableFlag, text: str, here: Situation) -> tuple[str, ...]:
+    """Return the assignments that give a flag this value: the flag whose value caps it is raised
+    too, since the engine would silently take less."""
+    cap = here.flag_number(flag.within) if flag.within else None
+    raised = (f"{flag.within}={text}",) if cap is not None and float(text) > cap else ()
+    return (*raised, f"{flag.name}={text}")
+
+
+def _reason_not_tried(here: Situation, flag: TunableFlag, work: Work) -> str | None:
+    """Return why no value of a flag is tried on these GPUs and this load; None if they are. The
+    prompts of Workbench have no common beginning."""
+    if flag.of_gpus and here.computes_on_cpu:
+        return _no_gpu(here)
+    if flag.of_prefixes and work.prompt_tokens is not None:
+        return _OF_PREFIXES
+    known = [gpu.compute_capability for gpu in here.gpus if gpu.compute_capability]
+    strange = [one for one in known if int(one.partition(".")[0]) not in flag.capabilities]
+    if flag.capabilities and strange:
+        most, least = max(flag.capabilities), min(flag.capabilities)
+        return (
+            f"it needs a GPU of compute capability {least}.x to {most}.x, and this has {strange[0]}"
+        )
+    return None
+
+
+def _no_gpu(here: Situation) -> str:
+    return _NO_GPU.format(f"{here.engine.title} {here.installed}")
+
+
+def _reason_to_try(flag: TunableFlag, text: str, here: Situation) -> str:
     if flag.reason != PREFILL:
         return flag.reason
-    now = here.number(flag.name)
+    now = here.flag_number(flag.name)
     if now is None:
         return _PREFILL_OTHER
     return _PREFILL_LESS if float(text) < now else PREFILL
 
 
-def _holds_all(here: Situation, name: str, text: str, work: Work) -> bool:
+def _step_holds_all_prompts(here: Situation, name: str, text: str, work: Work) -> bool:
     """Return whether one step takes the prompts of all requests, with the value `text` of the flag
     as well as without it."""
-    if work.prompt_tokens is None:
+    if work.prompt_tokens is None or work.streams is None:
         return False
-    now = here.number(name) or _LEAST_DEFAULT
+    now = here.flag_number(name) or _LEAST_DEFAULT
     return min(now, float(text)) >= work.prompt_tokens
 
 
-def _never(here: Situation) -> Iterator[Choice]:
+def _choices_never_tried(here: Situation) -> Iterator[Choice]:
     for name in _PREFIX_FLAGS:
         if name in here.catalog.flags:
-            reason = "it acts on prompts with a common beginning; measure it with your own prompts"
-            yield LeftOut(name, reason)
+            yield LeftOut(name, _OF_PREFIXES)
     yield LeftOut(
         "memory clocks", "a lock can lower other clocks of the GPU unseen, and costs 12 to 32 %"
     )
@@ -245,17 +323,21 @@ def needs_more(failed: Sequence[str], other: Sequence[str], engine: str) -> bool
     if len(failed) != 1 or len(other) != 1:
         return False
     (name, _, low), (same, _, high) = failed[0].partition("="), other[0].partition("=")
-    return name == same and name in _growing(engine) and _number(low) <= _number(high)
+    return (
+        name == same
+        and name in _flags_that_only_grow(engine)
+        and _number_in(low) <= _number_in(high)
+    )
 
 
-def _growing(engine: str) -> frozenset[str]:
-    kind = registry.get(engine)
+def _flags_that_only_grow(engine: str) -> frozenset[str]:
+    kind = registry.get_engine(engine)
     flags = {flag.name for flag in kind.tunable_flags if flag.grows}
     limit = kind.concurrency_flag
     return frozenset(flags | ({limit} if limit else set()))
 
 
-def _number(text: str) -> float:
+def _number_in(text: str) -> float:
     try:
         return float(text)
     except ValueError:

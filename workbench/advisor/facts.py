@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from workbench import engines
-from workbench.engines.gpu_table import GpuType, find
+from workbench.engines.gpu_table import GpuType, find_gpu_type
 from workbench.engines.plan_context import Situation
 from workbench.model.flags import FlagSetting
 from workbench.model.lazy_dataclass import dataclass
@@ -55,7 +55,7 @@ class GpuFacts:
 
     @property
     def type(self) -> GpuType | None:
-        return find(self.name)
+        return find_gpu_type(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,22 +88,22 @@ class Facts:
 
     # ---- derived
 
-    def count(self, name: str) -> int:
+    def parallel_size_of(self, name: str) -> int:
         """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor
         parallelism. 1 if the flag is not set or the command line is unknown."""
-        return self.here.count(name) if self.here else 1
+        return self.here.flag_count(name) if self.here else 1
 
     @property
     def tp(self) -> int:
-        return self.count("tensor-parallel-size")
+        return self.parallel_size_of("tensor-parallel-size")
 
     @property
     def pp(self) -> int:
-        return self.count("pipeline-parallel-size")
+        return self.parallel_size_of("pipeline-parallel-size")
 
     @property
     def dp(self) -> int:
-        return self.count("data-parallel-size")
+        return self.parallel_size_of("data-parallel-size")
 
     @property
     def nodes(self) -> int:
@@ -113,19 +113,17 @@ class Facts:
         ranks = self.tp * self.pp
         if self.gpus and self.gpus[0].name == NODES_OF_ONE_GPU:
             return ranks * self.dp
-        spanned = (
-            math.ceil(ranks / len(self.gpus))
-            if self.gpus and not self.here.engine.uses_all_gpus
-            else 1
-        )
+        spanned = 1
+        if self.gpus and not self.here.engine.uses_all_gpus:
+            spanned = math.ceil(ranks / len(self.gpus))
         return max(self.here.nodes, spanned)
 
     @property
     def per_stream_tok_s(self) -> float | None:
-        return _positive(self.summary.per_stream_tok_s) if self.summary else None
+        return _positive_or_none(self.summary.per_stream_tok_s) if self.summary else None
 
     @property
-    def fraction(self) -> float | None:
+    def speed_fraction_of_limit(self) -> float | None:
         """The measured decoding speed of each stream (simultaneous request) divided by the speed
         that the memory bandwidth allows. None if either is unknown."""
         if not self.ceiling_tok_s or not self.per_stream_tok_s:
@@ -134,20 +132,27 @@ class Facts:
 
     @property
     def memory_bound(self) -> bool:
-        return self.fraction is not None and self.fraction >= MEMORY_BOUND
+        return (
+            self.speed_fraction_of_limit is not None
+            and self.speed_fraction_of_limit >= MEMORY_BOUND
+        )
 
     @property
     def launch_bound(self) -> bool:
-        return self.fraction is not None and self.fraction < LAUNCH_BOUND and self.few_streams
+        return (
+            self.speed_fraction_of_limit is not None
+            and self.speed_fraction_of_limit < LAUNCH_BOUND
+            and self.few_streams
+        )
 
     @property
-    def between_bounds(self) -> bool:
+    def is_between_bounds(self) -> bool:
         """Whether each of at most 8 streams (simultaneous requests) decodes at 30 to 60 % of the
         speed that the memory bandwidth allows. Then neither memory reads nor kernel launches take
         most of a decoding step."""
         return (
-            self.fraction is not None
-            and LAUNCH_BOUND <= self.fraction < MEMORY_BOUND
+            self.speed_fraction_of_limit is not None
+            and LAUNCH_BOUND <= self.speed_fraction_of_limit < MEMORY_BOUND
             and self.few_streams
         )
 
@@ -156,11 +161,13 @@ class Facts:
         return (self.streams or math.inf) <= _FEW_STREAMS
 
     @property
-    def room_pct(self) -> float:
+    def possible_gain_pct(self) -> float:
         """The largest possible gain in percent before decoding reaches the speed that the memory
         bandwidth allows, if each token still needs the same bytes. Infinite if that speed is
         unknown."""
-        return 100 * (1 / self.fraction - 1) if self.fraction else math.inf
+        if self.speed_fraction_of_limit:
+            return 100 * (1 / self.speed_fraction_of_limit - 1)
+        return math.inf
 
     @property
     def bits_per_weight(self) -> float | None:
@@ -180,17 +187,17 @@ class Facts:
             f.name.startswith(("speculative-", "spec-", "draft")) and f.value for f in flags
         )
 
-    def share_of(self, reason: str) -> float:
+    def fraction_of_run_limited_by(self, reason: str) -> float:
         """Return the share of the run (0..1) in which the driver reported the clock event reason
         `reason`, such as "SW power cap"."""
         gpu = self.summary.gpu if self.summary else None
         return gpu.event_reasons.get(reason, 0.0) if gpu else 0.0
 
 
-def situation_of(conditions: Conditions) -> Situation | None:
+def situation_of_conditions(conditions: Conditions) -> Situation | None:
     """Return the plan and engine of the server that was measured, given the result's conditions.
     None if the server's command line is unknown."""
-    engine = engines.find(conditions.engine or "")
+    engine = engines.find_engine(conditions.engine or "")
     if engine is None or not (conditions.flags or conditions.argv):
         return None
     plan = LaunchPlan(
@@ -210,23 +217,23 @@ def facts_of_result(result: BenchResult, beside: Facts | None = None) -> Facts:
     conditions, summary = result.conditions, result.summary
     return replace(
         beside or Facts(),
-        here=situation_of(conditions),
+        here=situation_of_conditions(conditions),
         sizes=conditions.model_facts,
-        gpus=tuple(_gpus(conditions, summary)),
+        gpus=tuple(_gpu_facts_of(conditions, summary)),
         spec=result.spec,
-        streams=_streams(result),
+        streams=_streams_of(result),
         summary=None if summary.refused else summary,
         refused=summary.refused,
         client_cpu_pct=summary.client_cpu_pct,
-        ceiling_tok_s=_positive(conditions.ceiling_tok_s),
+        ceiling_tok_s=_positive_or_none(conditions.ceiling_tok_s),
         in_force=conditions.in_force,
         imported=conditions.imported,
         preset_id=conditions.preset_id,
-        text_doubt=_text_doubt(result),
+        text_doubt=_reason_to_doubt_text(result),
     )
 
 
-def _text_doubt(result: BenchResult) -> str:
+def _reason_to_doubt_text(result: BenchResult) -> str:
     """Return why the text of a result, or of its server at the start, is no answer; "" if it is
     one."""
     broken = result.summary.broken_text
@@ -235,17 +242,17 @@ def _text_doubt(result: BenchResult) -> str:
     return f"{broken.text}; it answered {broken.excerpt}" if broken.excerpt else broken.text
 
 
-def _positive(value: float | None) -> float | None:
+def _positive_or_none(value: float | None) -> float | None:
     return value if value is not None and value > 0 else None
 
 
-def _streams(result: BenchResult) -> int | None:
+def _streams_of(result: BenchResult) -> int | None:
     spec, known = result.spec, result.conditions.known_workload
     unknown = result.conditions.imported and "concurrency" not in known
     return None if unknown or spec.command or spec.has_schedule else spec.concurrency
 
 
-def _gpus(conditions: Conditions, summary: BenchSummary) -> list[GpuFacts]:
+def _gpu_facts_of(conditions: Conditions, summary: BenchSummary) -> list[GpuFacts]:
     during = summary.gpu
     power = dict(zip(during.gpus, during.power_w_each, strict=False)) if during else {}
     found = []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from workbench.advisor.advice import THRIFT, Advice, Gain, Rule, advice, percent
+from workbench.advisor.advice import THRIFT, Advice, Gain, Rule, make_advice, percent_text
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts, GpuFacts
+from workbench.model.bench import PcieDuring
 from workbench.model.counts import gpus_text
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
@@ -14,7 +15,7 @@ from workbench.model.settings import POWER_LIMIT, label_of, split_key
 
 _POWER_CAP = "SW power cap"
 # "HW slowdown" alone can also be a power brake
-_THERMAL = ("SW thermal slowdown", "HW thermal slowdown")
+THERMAL = ("SW thermal slowdown", "HW thermal slowdown")
 _OFTEN = 0.2  # share of a run
 _AT_LIMIT = 0.97  # of the power limit
 _BELOW_LIMIT = 0.93
@@ -24,6 +25,18 @@ _HOT_C = 5.0  # below the temperature at which the card slows down
 _DRIFT_PCT = 2.0
 _SLOWER_PCT = 3.0
 _STUCK_MHZ = 1000.0
+_LOADED_PCT = 50.0
+# Of its nominal bandwidth a link carries about 85 %: copies between GPUs reach 25.9 of 31.5 GB/s. In
+# prefill, experts in the host's memory took 57 and 68 % of that, and two cards that exchange data
+# 39 %. In decoding, all of them took 0 to 3 %.
+_USABLE_LINK = 0.85
+_LINK_BOUND = 0.5
+_SHARED_LINK = 0.2
+_PEAK_FAR_BELOW = 0.5
+_PCIE_MEASURED = (
+    "https://github.com/noonghunna/club-3090/issues/931, 986 and 1098 (measured traffic); "
+    "https://github.com/ikawrakow/ik_llama.cpp/pull/1018 (what a link carries)"
+)
 _MMBT = "https://github.com/Light-Heart-Labs/MMBT-Messy-Model-Bench-Tests"
 _MINEFIELD = "https://github.com/Blackwellboy/model-serving-minefield"
 
@@ -52,43 +65,47 @@ _LOWER_CAPS: Mapping[str, LowerCap] = {
 _RATED_W = {"gb10": 140.0}  # thermal design power of GPUs that report no power limit
 
 
-def power_cap(facts: Facts) -> Iterator[Advice]:
+def report_power_cap(facts: Facts) -> Iterator[Advice]:
     """Report whether the GPUs run at their power limits, and whether the GPUs of one server have
     different power limits."""
     known = [g for g in facts.gpus if g.limit_w and g.power_w]
     if not known or facts.summary is None:
         return
-    capped = facts.share_of(_POWER_CAP) >= _OFTEN
+    capped = facts.fraction_of_run_limited_by(_POWER_CAP) >= _OFTEN
     binding = [g for g in known if (g.power_w or 0) >= _AT_LIMIT * (g.limit_w or 0)]
     if len({g.limit_w for g in known}) > 1:
-        yield _unequal(known, binding)
+        yield _report_unequal_power(known, binding)
     if capped or binding:
-        yield _binding(facts, binding or known)
+        yield _report_binding_power_limit(facts, binding or known)
     elif any((g.power_w or 0) > _BELOW_LIMIT * (g.limit_w or 0) for g in known):
-        share = percent(facts.share_of(_POWER_CAP))
+        share = percent_text(facts.fraction_of_run_limited_by(_POWER_CAP))
         text = (
-            f"the power limit hardly binds: {_watts(known)}, and the driver names it in "
+            f"the power limit hardly binds: {_power_range_text(known)}, and the driver names it in "
             f"{share} of the run"
         )
-        yield advice(
+        yield make_advice(
             Level.INFO,
             "power.near",
             text,
             fix="raising the power limit would gain little",
-            evidence=_watts(known),
+            evidence=_power_range_text(known),
         )
     else:
-        text = f"the power limit does not bind: {_watts(known)}. Raising it changes nothing"
+        text = (
+            f"the power limit does not bind: {_power_range_text(known)}. Raising it changes nothing"
+        )
         single = f"{_MMBT} (single-stream decoding draws 483 to 522 W of 600 W)"
         source = single if _is_rtx_pro_6000(facts) else None
-        yield advice(Level.INFO, "power.not-binding", text, evidence=_watts(known), source=source)
+        yield make_advice(
+            Level.INFO, "power.not-binding", text, evidence=_power_range_text(known), source=source
+        )
 
 
 def _is_rtx_pro_6000(facts: Facts) -> bool:
     return any(g.type and g.type.id == "rtx-pro-6000-ws" for g in facts.gpus)
 
 
-def _watts(gpus: list[GpuFacts]) -> str:
+def _power_range_text(gpus: list[GpuFacts]) -> str:
     groups: dict[tuple[float, float], list[int]] = {}
     for g in gpus:
         groups.setdefault((round(g.power_w or 0), round(g.limit_w or 0)), []).append(g.index)
@@ -98,7 +115,7 @@ def _watts(gpus: list[GpuFacts]) -> str:
     )
 
 
-def _unequal(gpus: list[GpuFacts], binding: list[GpuFacts]) -> Advice:
+def _report_unequal_power(gpus: list[GpuFacts], binding: list[GpuFacts]) -> Advice:
     limits: dict[float, list[int]] = {}
     for g in gpus:
         limits.setdefault(g.limit_w or 0, []).append(g.index)
@@ -109,43 +126,44 @@ def _unequal(gpus: list[GpuFacts], binding: list[GpuFacts]) -> Advice:
     text += ": ranks that wait for each other are as fast as the slowest" if binding else ""
     fix = "set the same power limit on all of them, unless that is on purpose"
     level = Level.WARN if binding else Level.INFO
-    return advice(level, "power.unequal-caps", text, fix=fix, evidence=_watts(gpus))
+    return make_advice(level, "power.unequal-caps", text, fix=fix, evidence=_power_range_text(gpus))
 
 
-def _binding(facts: Facts, gpus: list[GpuFacts]) -> Advice:
+def _report_binding_power_limit(facts: Facts, gpus: list[GpuFacts]) -> Advice:
     highest = {g.power_max_w or g.power_default_w for g in gpus}
     most = highest.pop() if len(highest) == 1 else None
     raisable = most is not None and all((g.limit_w or 0) < most for g in gpus)
-    share = percent(facts.share_of(_POWER_CAP))
-    text = f"the power limit binds: {_watts(gpus)}, and the driver names it in {share} of the run"
+    share = percent_text(facts.fraction_of_run_limited_by(_POWER_CAP))
+    text = f"the power limit binds: {_power_range_text(gpus)}, and the driver names it in {share} of the run"
     if facts.memory_bound:
         text += ". Decoding is memory-bound, so a higher SM clock gains little"
     if raisable and most is not None:
         setting = f"{POWER_LIMIT.name}={most:g}"
         fix = f"measure {setting}: more watts are a gain only if tok/s rise as well"
-        return advice(
-            Level.HINT, "power.binding", text, fix=fix, evidence=_watts(gpus), settings=(setting,)
+        return make_advice(
+            Level.HINT,
+            "power.binding",
+            text,
+            fix=fix,
+            evidence=_power_range_text(gpus),
+            settings=(setting,),
         )
     fix = (
         "the limit is the card's highest, or its range is unknown; only better cooling or less "
         "computation can help"
     )
-    return advice(Level.INFO, "power.binding", text, fix=fix, evidence=_watts(gpus))
+    return make_advice(Level.INFO, "power.binding", text, fix=fix, evidence=_power_range_text(gpus))
 
 
-def lower_cap(facts: Facts) -> Iterator[Advice]:
+def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
     """Report a lower power limit that would save energy and cost little speed of one stream. The
     gain is in tokens per joule."""
     types = {g.type.id for g in facts.gpus if g.type}
-    cap = _LOWER_CAPS.get(next(iter(types))) if len(types) == 1 else None
+    if len(types) != 1 or facts.streams != 1 or not facts.memory_bound:
+        return
+    cap = _LOWER_CAPS.get(next(iter(types)))
     powers = [g.power_w for g in facts.gpus if g.power_w]
-    if (
-        cap is None
-        or facts.streams != 1
-        or not facts.memory_bound
-        or not powers
-        or min(powers) <= 1.02 * cap.watts
-    ):
+    if cap is None or not powers or min(powers) <= 1.02 * cap.watts:
         return
     gain = 100 * ((1 - cap.cost_pct / 100) * min(powers) / cap.watts - 1)
     setting = f"{POWER_LIMIT.name}={cap.watts:g}"
@@ -154,7 +172,7 @@ def lower_cap(facts: Facts) -> Iterator[Advice]:
         f"{cap.cost_pct:g} % of"
     )
     text += " tok/s. More watts or higher clocks at equal tok/s are a loss"
-    yield advice(
+    yield make_advice(
         Level.HINT,
         "clock.single-stream-flat",
         text,
@@ -166,77 +184,80 @@ def lower_cap(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def thermal(facts: Facts) -> Iterator[Advice]:
+def report_heat(facts: Facts) -> Iterator[Advice]:
     """Report that heat lowered the clocks, or that a GPU came close to the temperature at which it
     slows down."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None:
         return
-    shares = {name: facts.share_of(name) for name in _THERMAL if facts.share_of(name) > 0.01}
+    shares = {
+        name: facts.fraction_of_run_limited_by(name)
+        for name in THERMAL
+        if facts.fraction_of_run_limited_by(name) > 0.01
+    }
     limits = [g.temperature_slowdown_c for g in facts.gpus if g.temperature_slowdown_c]
     fix = (
         "lower the power limit or improve the cooling; unlocking the clocks does not lower the heat"
     )
     hottest = gpu.temperature_c
     if shares:
-        listed = ", ".join(f"{name} in {percent(share)}" for name, share in shares.items())
+        listed = ", ".join(f"{name} in {percent_text(share)}" for name, share in shares.items())
         text = f"the GPUs slowed down because of heat: {listed} of the run"
         evidence = None if hottest is None else f"at most {hottest:.0f} °C"
-        yield advice(Level.WARN, "thermal.remedy", text, fix=fix, evidence=evidence)
+        yield make_advice(Level.WARN, "thermal.remedy", text, fix=fix, evidence=evidence)
     elif limits and hottest is not None and hottest >= min(limits) - _HOT_C:
         text = (
             f"a GPU reached {hottest:.0f} °C, near the {min(limits):.0f} °C at which it slows down"
         )
-        yield advice(Level.HINT, "thermal.remedy", text, fix=fix, evidence=f"{hottest:.0f} °C")
+        yield make_advice(Level.HINT, "thermal.remedy", text, fix=fix, evidence=f"{hottest:.0f} °C")
 
 
-def clocks_below_table(facts: Facts) -> Iterator[Advice]:
+def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
     """Report that the SM or memory clock under load was below the highest clock that the driver
     lists, which is normal. For the memory clock, also report how much a lock at the highest clock
     could gain at most."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None or not facts.gpus:
         return
-    sm, memory = (
-        {getattr(g, name) for g in facts.gpus} for name in ("sm_max_mhz", "memory_max_mhz")
-    )
-    highest_sm, highest = (found.pop() if len(found) == 1 else None for found in (sm, memory))
-    if (
-        gpu.sm_mhz
-        and highest_sm
-        and gpu.sm_mhz < 0.97 * highest_sm
-        and facts.share_of(_POWER_CAP) < _OFTEN
-    ):
-        text = (
-            f"{highest_sm:.0f} MHz is the highest SM clock of the table, not one that the "
-            "card sustains"
-        )
-        evidence = (
-            f"SM {gpu.sm_mhz:.0f} of {highest_sm:.0f} MHz under load, no limit named by the driver"
-        )
-        source = _MMBT if _is_rtx_pro_6000(facts) else None
-        yield advice(
-            Level.INFO, "clock.max-is-not-sustained", text, evidence=evidence, source=source
-        )
+    highest_sm, highest = _common_value(facts, "sm_max_mhz"), _common_value(facts, "memory_max_mhz")
+    at_power_limit = facts.fraction_of_run_limited_by(_POWER_CAP) >= _OFTEN
+    if gpu.sm_mhz and highest_sm and gpu.sm_mhz < 0.97 * highest_sm and not at_power_limit:
+        yield _sm_clock_advice(facts, gpu.sm_mhz, highest_sm)
     if gpu.memory_mhz and highest and gpu.memory_mhz < 0.99 * highest:
-        most = 100 * (highest / gpu.memory_mhz - 1)
-        normal = {g.type.memory_under_compute_mhz for g in facts.gpus if g.type}
-        at_normal = any(mhz and abs(gpu.memory_mhz - mhz) < 0.01 * mhz for mhz in normal)
-        usual = ", the normal clock of this card under compute" if at_normal else ""
-        text = (
-            f"the memory runs at {gpu.memory_mhz:.0f} of {highest:.0f} MHz{usual}: a lock "
-            "could gain at most"
-        )
-        text += (
-            f" +{most:.1f} %, and no published measurement shows this card at its highest "
-            "memory clock"
-        )
-        evidence = f"memory {gpu.memory_mhz:.0f} of {highest:.0f} MHz under load"
-        source = _MMBT if _is_rtx_pro_6000(facts) else None
-        yield advice(Level.INFO, "promise.bound-by-clock", text, evidence=evidence, source=source)
+        yield _memory_clock_advice(facts, gpu.memory_mhz, highest)
 
 
-def guest(facts: Facts) -> Iterator[Advice]:
+def _common_value(facts: Facts, name: str) -> float | None:
+    """Return the value of a field that all GPUs have in common; None if they differ."""
+    found = {getattr(g, name) for g in facts.gpus}
+    return found.pop() if len(found) == 1 else None
+
+
+def _sm_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice:
+    text = f"{highest_mhz:.0f} MHz is the highest SM clock of the table, not one that the card sustains"
+    evidence = f"SM {mhz:.0f} of {highest_mhz:.0f} MHz under load, no limit named by the driver"
+    source = _MMBT if _is_rtx_pro_6000(facts) else None
+    return make_advice(
+        Level.INFO, "clock.max-is-not-sustained", text, evidence=evidence, source=source
+    )
+
+
+def _memory_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice:
+    most_pct = 100 * (highest_mhz / mhz - 1)
+    normal = {g.type.memory_under_compute_mhz for g in facts.gpus if g.type}
+    runs_at = f"the memory runs at {mhz:.0f} of {highest_mhz:.0f} MHz"
+    if any(usual and abs(mhz - usual) < 0.01 * usual for usual in normal):
+        runs_at += ", the normal clock of this card under compute"
+    text = (
+        f"{runs_at}: a lock could gain at most +{most_pct:.1f} %, and no published measurement "
+        "shows this card at its highest memory clock"
+    )
+    evidence = f"memory {mhz:.0f} of {highest_mhz:.0f} MHz under load"
+    source = _MMBT if _is_rtx_pro_6000(facts) else None
+    return make_advice(Level.INFO, "promise.bound-by-clock", text, evidence=evidence, source=source)
+
+
+def report_virtual_machine(facts: Facts) -> Iterator[Advice]:
     """Report that the server runs in a virtual machine, whose kernel offers no CPU governor and no
     C-states."""
     kinds = {g.virtualization for g in facts.gpus if g.virtualization not in (None, "none")}
@@ -248,18 +269,18 @@ def guest(facts: Facts) -> Iterator[Advice]:
     )
     text += " C-states to set. Clocks below the table's highest are no sign of the hypervisor"
     fix = "set power management on the hypervisor's host; check a lock by the clocks under load"
-    yield advice(
+    yield make_advice(
         Level.INFO, "env.guest", text, fix=fix, evidence="virtualization mode by NVML", source=_MMBT
     )
 
 
-def locks_without_effect(facts: Facts) -> Iterator[Advice]:
+def report_locks_without_effect(facts: Facts) -> Iterator[Advice]:
     """Report GPU settings that had no effect under load."""
     idle = [place for place, seen in facts.in_force.items() if seen == InForce.NO_EFFECT]
     if idle:
         settings = (f"{gpu} {label_of(key)}" for gpu, key in map(split_key, idle))
         text = f"these GPU settings had no effect under load: {', '.join(settings)}"
-        yield advice(
+        yield make_advice(
             Level.HINT,
             "lock.noop",
             text,
@@ -268,12 +289,12 @@ def locks_without_effect(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
+def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     """Report a GPU with high utilization at low power: such a GPU is not under full load."""
     gpu = facts.summary.gpu if facts.summary else None
     if gpu is None or gpu.gpu_util_pct is None or gpu.gpu_util_pct < _BUSY_PCT:
         return
-    rated = [(g.power_w, _rated_w(g)) for g in facts.gpus]
+    rated = [(g.power_w, _rated_power_w(g)) for g in facts.gpus]
     shares = [power / watts for power, watts in rated if power and watts]
     meaning = (
         "utilization is the share of time with at least one kernel on the GPU, also while "
@@ -281,11 +302,13 @@ def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     )
     if not shares or max(shares) > _LOW_POWER:
         text = f"{gpu.gpu_util_pct:.0f} % utilization does not mean a full GPU: {meaning}"
-        yield advice(
+        yield make_advice(
             Level.INFO, "util.definition", text, evidence=f"utilization {gpu.gpu_util_pct:.0f} %"
         )
         return
-    text = f"{gpu.gpu_util_pct:.0f} % utilization at {percent(max(shares))} of the rated power: "
+    text = (
+        f"{gpu.gpu_util_pct:.0f} % utilization at {percent_text(max(shares))} of the rated power: "
+    )
     text += "a memory-bound load" if facts.memory_bound else "the GPU waits"
     fix = (
         None
@@ -295,10 +318,10 @@ def busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     each = ", ".join(f"{power:.0f} of {watts:.0f} W" for power, watts in rated if power and watts)
     evidence = f"utilization {gpu.gpu_util_pct:.0f} %, {each}"
     level = Level.INFO if facts.memory_bound else Level.HINT
-    yield advice(level, "util-vs-power", f"{text}. U{meaning[1:]}", fix=fix, evidence=evidence)
+    yield make_advice(level, "util-vs-power", f"{text}. U{meaning[1:]}", fix=fix, evidence=evidence)
 
 
-def waiting_gpu(facts: Facts) -> Iterator[Advice]:
+def report_waiting_gpu(facts: Facts) -> Iterator[Advice]:
     """Report that the GPUs ran no kernel for a part of a closed-loop run, because they waited for
     the host or the client."""
     gpu = facts.summary.gpu if facts.summary else None
@@ -306,7 +329,7 @@ def waiting_gpu(facts: Facts) -> Iterator[Advice]:
     if util is None or util >= _BUSY_PCT or facts.streams is None:
         return
     shares = [g.power_w / g.limit_w for g in facts.gpus if g.power_w and g.limit_w]
-    power = f", at {percent(max(shares))} of the power limit" if shares else ""
+    power = f", at {percent_text(max(shares))} of the power limit" if shares else ""
     text = (
         f"the GPUs ran no kernel in {100 - util:.0f} % of the time{power}: they wait for the "
         "host or the client"
@@ -316,34 +339,99 @@ def waiting_gpu(facts: Facts) -> Iterator[Advice]:
         "streams at the same "
         "time fill the gaps"
     )
-    yield advice(Level.HINT, "util.waits", text, fix=fix, evidence=f"utilization {util:.0f} %")
+    yield make_advice(Level.HINT, "util.waits", text, fix=fix, evidence=f"utilization {util:.0f} %")
 
 
-def _rated_w(gpu: GpuFacts) -> float | None:
+def _rated_power_w(gpu: GpuFacts) -> float | None:
     known = gpu.type
     table = (known.power_default_w or _RATED_W.get(known.id)) if known else None
     return gpu.power_default_w or table
 
 
-def stuck_clock(facts: Facts) -> Iterator[Advice]:
+def has_stuck_clock(name: str, sm_mhz: float, util_pct: float) -> bool | None:
+    """Return whether the SM clock of the GPU type `name` is one at which a GB10 is stuck under
+    load. None without a load."""
+    if util_pct < _LOADED_PCT:
+        return None
+    return name == NODES_OF_ONE_GPU and sm_mhz < _STUCK_MHZ
+
+
+def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
     """Report a GB10 whose SM clock stays low under load although the driver reports no reason for
     it."""
     gpu = facts.summary.gpu if facts.summary else None
-    if gpu is None or gpu.sm_mhz is None or not any(g.name == NODES_OF_ONE_GPU for g in facts.gpus):
+    if gpu is None or gpu.sm_mhz is None:
         return
-    if gpu.sm_mhz < _STUCK_MHZ and (gpu.gpu_util_pct is None or gpu.gpu_util_pct >= 50):
+    util_pct = _LOADED_PCT if gpu.gpu_util_pct is None else gpu.gpu_util_pct
+    if any(has_stuck_clock(g.name, gpu.sm_mhz, util_pct) for g in facts.gpus):
         text = (
             f"the SM clock was {gpu.sm_mhz:.0f} MHz under load: GB10 can stay at 500 to 850 "
             "MHz after power trouble"
         )
         fix = "unplug the machine for a minute, then measure again"
         evidence = f"SM {gpu.sm_mhz:.0f} MHz, no event reason"
-        yield advice(
+        yield make_advice(
             Level.WARN, "gb10.hidden-cap", text, fix=fix, evidence=evidence, source=_MINEFIELD
         )
 
 
-def drift(facts: Facts) -> Iterator[Advice]:
+def pcie_link(facts: Facts) -> Iterator[Advice]:
+    """Report whether the PCIe links of the GPUs limit the run, by the bytes that crossed them."""
+    links = facts.summary.gpu.pcie if facts.summary and facts.summary.gpu else ()
+    known = [link for link in links if link.link_mb_s]
+    if not known:
+        return
+    busiest = max(known, key=_mean_share)
+    share, text = _mean_share(busiest), _traffic_text(busiest)
+    if share >= _SHARED_LINK:
+        bound = share >= _LINK_BOUND
+        verdict = "PCIe-bound" if bound else "the PCIe link takes a part of the time"
+        yield make_advice(
+            Level.WARN if bound else Level.HINT,
+            "pcie.bound" if bound else "pcie.shared",
+            f"{verdict}: GPU {busiest.gpu} {text}, {percent_text(share)} of what the link can carry in "
+            "practice",
+            fix="keep weights and KV cache in GPU memory, prefer replicas or pipeline stages to "
+            "tensor parallelism, or give the GPU a slot with more lanes or a newer generation",
+            evidence=text,
+            source=_PCIE_MEASURED,
+        )
+        return
+    peak = max(map(_peak_share, known))
+    if peak < _PEAK_FAR_BELOW:
+        text = (
+            f"the bandwidth of PCIe is not the limit: at most {percent_text(peak)} of what a link can "
+            "carry was in use at any time. More lanes would gain little; the delay of small "
+            "messages is not in this"
+        )
+        evidence = f"GPU {busiest.gpu} {_traffic_text(busiest)}"
+        yield make_advice(
+            Level.INFO, "pcie.not-bound", text, evidence=evidence, source=_PCIE_MEASURED
+        )
+
+
+def _mean_share(link: PcieDuring) -> float:
+    return _share_of_link(link, max(link.rx_mb_s or 0.0, link.tx_mb_s or 0.0))
+
+
+def _peak_share(link: PcieDuring) -> float:
+    """Return the share of the link that was in use at most; 1 if that is not known."""
+    peaks = (link.rx_peak_mb_s, link.tx_peak_mb_s)
+    return 1.0 if None in peaks else _share_of_link(link, max(peak or 0.0 for peak in peaks))
+
+
+def _share_of_link(link: PcieDuring, mb_s: float) -> float:
+    return mb_s / (_USABLE_LINK * (link.link_mb_s or 0.0))
+
+
+def _traffic_text(link: PcieDuring) -> str:
+    receives = (link.rx_mb_s or 0.0) >= (link.tx_mb_s or 0.0)
+    verb, mean = ("received", link.rx_mb_s) if receives else ("sent", link.tx_mb_s)
+    nominal = (link.link_mb_s or 0.0) / 1000
+    return f"{verb} {(mean or 0.0) / 1000:.1f} GB/s on average over a link of {nominal:.1f} GB/s"
+
+
+def report_clock_drift(facts: Facts) -> Iterator[Advice]:
     """Report that a result is slower than an earlier result of the same configuration, and that a
     clock was lower too."""
     now, before = facts.summary, facts.before
@@ -357,36 +445,30 @@ def drift(facts: Facts) -> Iterator[Advice]:
         a, b = getattr(old, field), getattr(new, field)
         if a and b and 100 * (1 - b / a) > _DRIFT_PCT:
             text = (
-                f"the same configuration is {slower:.1f} % slower than in result "
-                f"#{before.id}, and its {label} clock"
+                f"the same configuration is {slower:.1f} % slower than in result #{before.id}, and "
+                f"its {label} clock fell from {a:.0f} to {b:.0f} MHz"
             )
-            text += f" fell from {a:.0f} to {b:.0f} MHz"
-            heat = (
-                ""
-                if None in (old.temperature_c, new.temperature_c)
-                else f", {old.temperature_c:.0f} °C then"
-            )
-            heat += f" and {new.temperature_c:.0f} °C now" if heat else ""
             fix = (
                 "check temperature, power limit and locks, then measure again; compare only "
                 "runs of equal clocks"
             )
-            evidence = (
-                f"{now.output_tok_s:.4g} tok/s now, {before.summary.output_tok_s:.4g} then{heat}"
-            )
-            yield advice(Level.WARN, "clock.drift", text, fix=fix, evidence=evidence)
+            evidence = f"{now.output_tok_s:.4g} tok/s now, {before.summary.output_tok_s:.4g} then"
+            if old.temperature_c is not None and new.temperature_c is not None:
+                evidence += f", {old.temperature_c:.0f} °C then and {new.temperature_c:.0f} °C now"
+            yield make_advice(Level.WARN, "clock.drift", text, fix=fix, evidence=evidence)
             return
 
 
 RULES: tuple[Rule, ...] = (
-    power_cap,
-    lower_cap,
-    thermal,
-    clocks_below_table,
-    guest,
-    locks_without_effect,
-    busy_at_low_power,
-    waiting_gpu,
-    stuck_clock,
-    drift,
+    report_power_cap,
+    report_useful_lower_cap,
+    report_heat,
+    report_clocks_below_table,
+    report_virtual_machine,
+    report_locks_without_effect,
+    report_busy_at_low_power,
+    report_waiting_gpu,
+    report_stuck_clock,
+    pcie_link,
+    report_clock_drift,
 )

@@ -13,7 +13,7 @@ from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.quality import BROKEN, DIFFERS, QualityResult
 
 
-def without_worse_answers(
+def drop_changes_with_worse_answers(
     findings: Sequence[Finding], conditions: Conditions, known: Sequence[QualityResult]
 ) -> tuple[Finding, ...]:
     """Return findings about a server with these conditions. One whose change is known to change the
@@ -21,15 +21,15 @@ def without_worse_answers(
     answers, the newest first."""
     kept, refused = [], []
     for finding in findings:
-        worse = _worse(finding.changes, conditions, known)
+        worse = _find_worse_answers(finding.changes, conditions, known)
         if worse is None:
             kept.append(finding)
         else:
-            refused.append(_refused(finding, worse))
+            refused.append(_refuse_finding(finding, worse))
     return (*kept, *refused)
 
 
-def _worse(
+def _find_worse_answers(
     changes: Sequence[PlanChange], conditions: Conditions, known: Sequence[QualityResult]
 ) -> QualityResult | None:
     if not changes or not known:
@@ -47,7 +47,7 @@ def _worse(
     return found if found is not None and found.verdict in (DIFFERS, BROKEN) else None
 
 
-def _refused(finding: Finding, worse: QualityResult) -> Finding:
+def _refuse_finding(finding: Finding, worse: QualityResult) -> Finding:
     simulated = ", SIMULATED" if worse.simulated else ""
     where = f"comparison of answers {worse.id}{simulated}"
     return replace(

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from workbench.advisor.advice import Advice, Rule, advice
+from workbench.advisor.advice import Advice, Rule, make_advice
 from workbench.advisor.facts import Facts
 from workbench.model.bench import BUSY_CLIENT_PCT, EngineDuring
 from workbench.model.findings import Level, PlanChange
 from workbench.model.server_run import EngineMetrics
+from workbench.model.slo import binding_limit
 
 _KV_FULL_PCT = 95.0
 _KV_LOW_PCT = 20.0
+_FULL_NOT_LEAK = (
+    "https://github.com/Blackwellboy/model-serving-minefield/blob/main/traps/memory/"
+    "106-kv-occupancy-ceiling-is-not-a-leak.md"
+)
 _HITS_PCT = 5.0
 _WAITING = 0.25  # waiting requests for each running one
 _RESERVE_GIB = 8.0
@@ -39,15 +44,17 @@ def _kv_use_pct(facts: Facts) -> float | None:
     return _engine_value(facts, lambda during: during.kv_use_max_pct, lambda now: now.kv_use_pct)
 
 
-def invalid(facts: Facts) -> Iterator[Advice]:
+def report_invalid_result(facts: Facts) -> Iterator[Advice]:
     """Report that the result is invalid, so that its measured values give no advice."""
     if facts.refused:
         text = f"the result is invalid, so its values give no advice: {facts.refused[0]}"
         fix = "correct the cause, and measure again"
-        yield advice(Level.WARN, "result.refused", text, fix=fix, evidence="; ".join(facts.refused))
+        yield make_advice(
+            Level.WARN, "result.refused", text, fix=fix, evidence="; ".join(facts.refused)
+        )
 
 
-def text(facts: Facts) -> Iterator[Advice]:
+def report_text_without_answer(facts: Facts) -> Iterator[Advice]:
     """Report that the text of the server or of the result is no answer: advice about the speed of
     garbage is worth nothing."""
     if facts.text_doubt:
@@ -58,10 +65,10 @@ def text(facts: Facts) -> Iterator[Advice]:
             "make the text right first: check the quantization, the type of the KV cache, the "
             "attention backend and the chat template"
         )
-        yield advice(Level.ERROR, "result.text", said, fix=fix, evidence=facts.text_doubt)
+        yield make_advice(Level.ERROR, "result.text", said, fix=fix, evidence=facts.text_doubt)
 
 
-def waiting(facts: Facts) -> Iterator[Advice]:
+def report_queued_requests(facts: Facts) -> Iterator[Advice]:
     """Report requests that wait in the engine's queue, and the limit that makes them wait."""
     mean = _engine_value(facts, lambda during: during.waiting_mean, lambda now: now.waiting)
     most = _engine_value(facts, lambda during: during.running_max, lambda now: now.running)
@@ -73,7 +80,7 @@ def waiting(facts: Facts) -> Iterator[Advice]:
     counted += [f"{most:.0f} running"] if most is not None else []
     counted += [f"KV cache up to {kv:.0f} %"] if kv is not None else []
     flag = facts.here.engine.concurrency_flag if facts.here else None
-    limit = facts.here.number(flag) if facts.here and flag else None
+    limit = facts.here.flag_number(flag) if facts.here and flag else None
     text = "requests wait in the queue"
     if kv is not None and kv >= _KV_FULL_PCT:
         text += " because the KV cache is full"
@@ -90,17 +97,19 @@ def waiting(facts: Facts) -> Iterator[Advice]:
             else f"raise {flag}"
         )
         changes = (PlanChange(flag, int(4 * limit) if limit > 1 else 64),)
-        yield advice(Level.HINT, code, text, fix=fix, evidence=", ".join(counted), changes=changes)
+        yield make_advice(
+            Level.HINT, code, text, fix=fix, evidence=", ".join(counted), changes=changes
+        )
         return
     else:
         fix = (
             "see TTFT: prefill of long prompts, or a limit of the scheduler, keeps requests in "
             "the queue"
         )
-    yield advice(Level.HINT, "queue.waiting", text, fix=fix, evidence=", ".join(counted))
+    yield make_advice(Level.HINT, "queue.waiting", text, fix=fix, evidence=", ".join(counted))
 
 
-def preemptions(facts: Facts) -> Iterator[Advice]:
+def report_preemptions(facts: Facts) -> Iterator[Advice]:
     """Report requests that the engine returned to the queue because the KV cache was full."""
     count = _engine_value(facts, lambda during: during.preemptions, lambda now: now.preemptions)
     if not count:
@@ -117,10 +126,10 @@ def preemptions(facts: Facts) -> Iterator[Advice]:
     evidence = f"{count:.0f} preemptions" + (
         f", KV cache up to {kv:.0f} %" if kv is not None else ""
     )
-    yield advice(Level.WARN, "kv.preemptions", text, fix=fix, evidence=evidence)
+    yield make_advice(Level.WARN, "kv.preemptions", text, fix=fix, evidence=evidence)
 
 
-def low_kv_use(facts: Facts) -> Iterator[Advice]:
+def report_low_kv_use(facts: Facts) -> Iterator[Advice]:
     """Report that a nearly empty KV cache is not a problem."""
     use = _kv_use_pct(facts)
     queued = _engine_value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
@@ -134,12 +143,32 @@ def low_kv_use(facts: Facts) -> Iterator[Advice]:
         "more streams or longer contexts would fit; waiting requests and preemptions are the "
         "signs of a full cache"
     )
-    yield advice(
+    yield make_advice(
         Level.INFO, "kv.load-not-waste", text, fix=fix, evidence=f"KV cache up to {use:.1f} %"
     )
 
 
-def prefix_cache(facts: Facts) -> Iterator[Advice]:
+def report_full_kv_cache(facts: Facts) -> Iterator[Advice]:
+    """Report that a full KV cache without a preemption is no leak."""
+    use = _kv_use_pct(facts)
+    count = _engine_value(facts, lambda during: during.preemptions, lambda now: now.preemptions)
+    queued = _engine_value(facts, lambda during: during.waiting_max, lambda now: now.waiting)
+    if use is None or use < _KV_FULL_PCT or count != 0 or queued:
+        return
+    text = (
+        f"a KV cache that is {use:.0f} % full, without a preemption, is no leak: with prefix "
+        "caching it can keep the blocks of finished requests until it needs them"
+    )
+    yield make_advice(
+        Level.INFO,
+        "kv.full-not-leak",
+        text,
+        evidence=f"KV cache up to {use:.0f} %, no preemption, no request waits",
+        source=_FULL_NOT_LEAK,
+    )
+
+
+def report_prefix_cache_use(facts: Facts) -> Iterator[Advice]:
     """Report that prompts came from the prefix cache, so that prompt tokens per second are not the
     speed of prefill."""
     hits = _engine_value(
@@ -153,7 +182,7 @@ def prefix_cache(facts: Facts) -> Iterator[Advice]:
     )
     text += " sent, not how fast prefill is"
     fix = "to measure prefill, take TTFT at a known length with prompts that share no prefix"
-    yield advice(
+    yield make_advice(
         Level.INFO,
         "metric.prompt-throughput",
         text,
@@ -162,14 +191,14 @@ def prefix_cache(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def client(facts: Facts) -> Iterator[Advice]:
+def report_busy_client(facts: Facts) -> Iterator[Advice]:
     """Report that the load client's CPU limited the measured speed. This rule also applies to
     invalid results."""
     busy = facts.client_cpu_pct
     if busy is not None and busy > BUSY_CLIENT_PCT:
         text = "the load client was at its limit, so the server may be faster than measured"
         fix = "run the client on another machine or on free cores, then measure again"
-        yield advice(
+        yield make_advice(
             Level.WARN,
             "client.bound",
             text,
@@ -178,7 +207,32 @@ def client(facts: Facts) -> Iterator[Advice]:
         )
 
 
-def protocol(facts: Facts) -> Iterator[Advice]:
+def report_binding_slo(facts: Facts) -> Iterator[Advice]:
+    """Report which limit of the SLO binds, and the goodput: the rate of the requests that kept all
+    limits."""
+    spec, summary = facts.spec, facts.summary
+    if spec is None or summary is None or summary.slo_pct is None:
+        return
+    tightest = binding_limit(summary.slo)
+    held = tightest is None or (tightest.margin_pct or 0.0) >= 0
+    said = f"{summary.slo_pct:.1f} % of the requests kept the SLO"
+    if tightest is not None:
+        share = f"{tightest.kept_pct:.1f} % of the requests kept it"
+        verb = "binds and is held" if held else "is not held"
+        said = f"the limit {tightest.limit} {verb}: {share}"
+    rates = (summary.goodput_request_s, summary.request_s)
+    goodput = "" if None in rates else "goodput {:.4g} of {:.4g} requests/s".format(*rates)
+    limits = f" --slo '{spec.slo}'" if spec.slo else " --slo LIMITS"
+    yield make_advice(
+        Level.INFO if held else Level.WARN,
+        "slo.binding",
+        said,
+        fix=f"search the highest load that holds the limits: workbench capacity RUN{limits}",
+        evidence=goodput or None,
+    )
+
+
+def report_weak_protocol(facts: Facts) -> Iterator[Advice]:
     """Report that this run cannot show a small gain, for example because it had no warm-up."""
     spec, summary = facts.spec, facts.summary
     if spec is None or summary is None:
@@ -197,10 +251,10 @@ def protocol(facts: Facts) -> Iterator[Advice]:
             "use an experiment (X, or workbench experiment): pairs of runs in random order, "
             "and an interval"
         )
-        yield advice(Level.INFO, "bench.protocol", text, fix=fix, evidence="; ".join(why))
+        yield make_advice(Level.INFO, "bench.protocol", text, fix=fix, evidence="; ".join(why))
 
 
-def unified_memory_now(facts: Facts) -> Iterator[Advice]:
+def report_low_unified_memory(facts: Facts) -> Iterator[Advice]:
     """Report that little memory is free on a host whose GPU shares the memory with the CPU."""
     free = facts.memory_available_bytes
     if (
@@ -221,7 +275,7 @@ def unified_memory_now(facts: Facts) -> Iterator[Advice]:
         + "run earlyoom"
     )
     evidence = f"MemAvailable {free / 2**30:.1f} GiB"
-    yield advice(
+    yield make_advice(
         Level.WARN,
         "uma.reserve",
         text,
@@ -233,12 +287,14 @@ def unified_memory_now(facts: Facts) -> Iterator[Advice]:
 
 
 RULES: tuple[Rule, ...] = (
-    invalid,
-    waiting,
-    preemptions,
-    low_kv_use,
-    prefix_cache,
-    client,
-    protocol,
-    unified_memory_now,
+    report_invalid_result,
+    report_queued_requests,
+    report_preemptions,
+    report_low_kv_use,
+    report_full_kv_cache,
+    report_prefix_cache_use,
+    report_busy_client,
+    report_binding_slo,
+    report_weak_protocol,
+    report_low_unified_memory,
 )

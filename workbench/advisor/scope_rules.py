@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workbench.advisor.advice import Advice, Rule, advice
+from workbench.advisor.advice import Advice, Rule, make_advice
 from workbench.advisor.facts import Facts
 from workbench.model.findings import Level
 
 
-def other_hardware(facts: Facts) -> Iterator[Advice]:
+def report_other_hardware(facts: Facts) -> Iterator[Advice]:
     """Report that the preset is for other GPUs than those of this server, so that its reference
     results and the claims that it quotes do not apply."""
     names = {g.name for g in facts.gpus if g.name}
@@ -25,10 +25,10 @@ def other_hardware(facts: Facts) -> Iterator[Advice]:
     chips = sorted(
         {f"{g.name}: {g.type.chip}, {g.type.bandwidth_gbs:g} GB/s" for g in facts.gpus if g.type}
     )
-    yield advice(Level.INFO, "hw.identity", text, evidence="; ".join(chips) or measured)
+    yield make_advice(Level.INFO, "hw.identity", text, evidence="; ".join(chips) or measured)
 
 
-def energy_scope(facts: Facts) -> Iterator[Advice]:
+def report_energy_scope(facts: Facts) -> Iterator[Advice]:
     """Report that the tokens per joule do not include the power of all GPUs."""
     summary = facts.summary
     if summary is None or summary.tok_per_joule is None:
@@ -54,12 +54,12 @@ def energy_scope(facts: Facts) -> Iterator[Advice]:
             "the same scope"
         )
         fix = "readings under load count, never the power on a nameplate"
-        yield advice(
+        yield make_advice(
             Level.INFO, "energy.scope", text, fix=fix, evidence=f"{summary.tok_per_joule:.3g} tok/J"
         )
 
 
-def engines_of_a_server(facts: Facts) -> Iterator[Advice]:
+def report_several_replicas(facts: Facts) -> Iterator[Advice]:
     """Report that the server has several data-parallel replicas, and that a line of its log
     describes only one of them."""
     if facts.dp > 1:
@@ -67,19 +67,19 @@ def engines_of_a_server(facts: Facts) -> Iterator[Advice]:
             f"{facts.dp} replicas: a line of the log (Engine 000) shows one of them; the "
             "counters here are their sum"
         )
-        yield advice(Level.INFO, "dp.sum-engines", text, evidence=f"data-parallel-size {facts.dp}")
+        yield make_advice(
+            Level.INFO, "dp.sum-engines", text, evidence=f"data-parallel-size {facts.dp}"
+        )
 
 
-def missing(facts: Facts) -> Iterator[Advice]:
+def report_missing_values(facts: Facts) -> Iterator[Advice]:
     """Report which values are missing, so that some rules could not be applied."""
     lacks = []
     if facts.spec is not None and facts.summary is not None:
         if facts.ceiling_tok_s is None:
-            why = (
-                facts.sizes.missing
-                if facts.sizes and facts.sizes.missing
-                else ("bytes per token or GPU unknown")
-            )
+            why = "bytes per token or GPU unknown"
+            if facts.sizes and facts.sizes.missing:
+                why = facts.sizes.missing
             lacks.append(f"the limit by memory bandwidth ({why})")
         elif facts.per_stream_tok_s is None:
             lacks.append("the speed of one stream")
@@ -93,7 +93,7 @@ def missing(facts: Facts) -> Iterator[Advice]:
         lacks.append("the server's flags")
     if lacks:
         text = f"no advice from facts that are missing: {', '.join(lacks)}"
-        yield advice(
+        yield make_advice(
             Level.INFO,
             "facts.missing",
             text,
@@ -101,4 +101,9 @@ def missing(facts: Facts) -> Iterator[Advice]:
         )
 
 
-RULES: tuple[Rule, ...] = (other_hardware, energy_scope, engines_of_a_server, missing)
+RULES: tuple[Rule, ...] = (
+    report_other_hardware,
+    report_energy_scope,
+    report_several_replicas,
+    report_missing_values,
+)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from workbench.advisor.advice import Advice, Gain, Rule, advice, percent
+from workbench.advisor.advice import Advice, Gain, Rule, make_advice, percent_text
 from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts
-from workbench.engines.roofline import Load, ceiling
+from workbench.engines.roofline import Load, speed_limits
 from workbench.engines.tuning_rules import FITS_WELL
 from workbench.model.counts import four_digits
 from workbench.model.findings import Level, PlanChange
@@ -45,10 +45,14 @@ _PCIE_US, _PCIE = (
 )
 
 
-def near_ceiling(facts: Facts) -> Iterator[Advice]:
+def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
     """Report that decoding is memory-bound: only fewer bytes per token, speculative decoding or
     more streams can make it much faster."""
-    fraction, limit, speed = facts.fraction, facts.ceiling_tok_s, facts.per_stream_tok_s
+    fraction, limit, speed = (
+        facts.speed_fraction_of_limit,
+        facts.ceiling_tok_s,
+        facts.per_stream_tok_s,
+    )
     if (
         not facts.memory_bound
         or fraction is None
@@ -58,7 +62,7 @@ def near_ceiling(facts: Facts) -> Iterator[Advice]:
     ):
         return
     text = (
-        f"decoding is memory-bound: it reaches {percent(fraction)} of what the memory "
+        f"decoding is memory-bound: it reaches {percent_text(fraction)} of what the memory "
         "bandwidth allows"
     )
     evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
@@ -66,25 +70,30 @@ def near_ceiling(facts: Facts) -> Iterator[Advice]:
         gb = facts.sizes.bytes_per_token / 1e9
         ranks = facts.tp  # each rank reads its part; pipeline stages read one after another
         evidence += f"; {gb:.1f} GB per token, {gb * speed / ranks:.0f} GB/s per GPU"
-    most = "nothing" if facts.room_pct < 1 else f"at most +{facts.room_pct:.0f} %"
+    most = "nothing" if facts.possible_gain_pct < 1 else f"at most +{facts.possible_gain_pct:.0f} %"
     fix = (
         "use fewer bytes per token, speculative decoding or more streams; all other settings "
         f"can gain {most}"
     )
-    yield advice(
+    yield make_advice(
         Level.HINT, "roofline.near-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC
     )
 
 
-def between(facts: Facts) -> Iterator[Advice]:
+def report_decoding_between_bounds(facts: Facts) -> Iterator[Advice]:
     """Report that a stream decodes at 30 to 60 % of the speed that the memory bandwidth allows, and
     how many milliseconds per token are not spent on reading weights."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
-    if not facts.between_bounds or facts.fraction is None or not speed or not limit:
+    if (
+        not facts.is_between_bounds
+        or facts.speed_fraction_of_limit is None
+        or not speed
+        or not limit
+    ):
         return
     step_ms, read_ms = 1000 / speed, 1000 / limit
     text = (
-        f"decoding reaches {percent(facts.fraction)} of what the memory bandwidth allows: of "
+        f"a stream reaches {percent_text(facts.speed_fraction_of_limit)} of what the memory bandwidth allows it: of "
         f"{step_ms:.1f} ms per token"
     )
     text += (
@@ -96,19 +105,24 @@ def between(facts: Facts) -> Iterator[Advice]:
         "under load, "
         "all-reduces, the attention or MoE backend; more streams share it"
     )
-    yield advice(
-        Level.HINT, "roofline.between", text, fix=fix, evidence=_steps(facts), source=_ARITHMETIC
+    yield make_advice(
+        Level.HINT,
+        "roofline.between",
+        text,
+        fix=fix,
+        evidence=_steps_per_second_text(facts),
+        source=_ARITHMETIC,
     )
 
 
-def above_ceiling(facts: Facts) -> Iterator[Advice]:
+def report_decoding_above_ceiling(facts: Facts) -> Iterator[Advice]:
     """Report a decoding speed above the limit that the memory bandwidth sets. It means that fewer
     bytes are read per token than assumed."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not speed or not limit or speed <= 1.02 * limit or facts.speculates:
         return
     text = (
-        f"the speed is {percent(speed / limit)} of the limit by memory bandwidth, so the "
+        f"the speed is {percent_text(speed / limit)} of the limit by memory bandwidth, so the "
         "number of bytes is wrong"
     )
     fix = (
@@ -116,12 +130,12 @@ def above_ceiling(facts: Facts) -> Iterator[Advice]:
         "smaller than assumed"
     )
     evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
-    yield advice(
+    yield make_advice(
         Level.WARN, "roofline.above-ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC
     )
 
 
-def promise(facts: Facts) -> Iterator[Advice]:
+def report_promised_speed(facts: Facts) -> Iterator[Advice]:
     """Report whether a speed that someone has promised for one stream is possible with the memory
     bandwidth of the GPUs."""
     wanted, limit = facts.expected_tok_s, facts.ceiling_tok_s
@@ -132,7 +146,7 @@ def promise(facts: Facts) -> Iterator[Advice]:
             f"{four_digits(wanted)} tok/s cannot be checked: the limit by memory bandwidth is "
             "unknown"
         )
-        yield advice(
+        yield make_advice(
             Level.INFO,
             "promise.unknown",
             text,
@@ -142,14 +156,14 @@ def promise(facts: Facts) -> Iterator[Advice]:
     share, evidence = wanted / limit, f"limit {four_digits(limit)} tok/s per stream"
     if share > 1.0:
         text = (
-            f"{four_digits(wanted)} tok/s are impossible for one stream: {percent(share)} of "
+            f"{four_digits(wanted)} tok/s are impossible for one stream: {percent_text(share)} of "
             "the limit"
         )
         fix = (
             "only fewer bytes per token or speculative decoding can exceed it; more streams "
             "raise the total"
         )
-        yield advice(
+        yield make_advice(
             Level.WARN,
             "promise.above-roofline",
             text,
@@ -159,28 +173,32 @@ def promise(facts: Facts) -> Iterator[Advice]:
         )
     else:
         text = (
-            f"{four_digits(wanted)} tok/s are possible for one stream: {percent(share)} of "
+            f"{four_digits(wanted)} tok/s are possible for one stream: {percent_text(share)} of "
             "the limit"
         )
-        yield advice(Level.INFO, "promise.possible", text, evidence=evidence, source=_ARITHMETIC)
+        yield make_advice(
+            Level.INFO, "promise.possible", text, evidence=evidence, source=_ARITHMETIC
+        )
 
 
-def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
+def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     """Report that reading 16-bit weights takes much of each step, so that quantization would help
     most."""
     bits = facts.bits_per_weight
     sizes = facts.sizes
-    reads = facts.memory_bound or facts.between_bounds
+    reads = facts.memory_bound or facts.is_between_bounds
     if bits is None or bits < 14 or not reads or sizes is None or not sizes.weight_bytes:
         return
     text = "the weights have 16 bits: quantization reads two to four times fewer bytes"
     text += ", the largest gain there is" if facts.memory_bound else ""
-    half_pct = 100.0 if facts.memory_bound else 100 * (1 / (1 - (facts.fraction or 0) / 2) - 1)
+    half_pct = 100.0
+    if not facts.memory_bound:
+        half_pct = 100 * (1 / (1 - (facts.speed_fraction_of_limit or 0) / 2) - 1)
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {bits:.1f} bits per weight"
     catalog = facts.here.catalog.flags if facts.here else {}
     changes = (PlanChange("quantization", "fp8"),) if "quantization" in catalog else ()
     fix = "use an FP8 checkpoint (half the bytes) or a 4-bit one (about a quarter)"
-    yield advice(
+    yield make_advice(
         Level.HINT,
         "quant.first",
         text,
@@ -192,7 +210,7 @@ def sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
+def report_eight_bit_weights(facts: Facts) -> Iterator[Advice]:
     """Report that, with few streams, 8-bit weights decode slower than 4-bit weights."""
     bits = facts.bits_per_weight
     if bits is None or not 7 <= bits < 14 or not facts.memory_bound or (facts.streams or 99) > 8:
@@ -204,7 +222,7 @@ def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
     )
     source = "arithmetic: Qwen2.5-7B reads 7.62 GB per token in FP8 and 4.48 GB in 4-bit AWQ"
     evidence = f"{bits:.1f} bits per weight"
-    yield advice(
+    yield make_advice(
         Level.HINT,
         "quant.bytes",
         text,
@@ -215,23 +233,21 @@ def eight_bit_weights(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def one_stream(facts: Facts) -> Iterator[Advice]:
+def report_single_stream(facts: Facts) -> Iterator[Advice]:
     """For a result with one stream, report that several streams would share each read of the
     weights, and how fast they could be together at most."""
     limit = facts.ceiling_tok_s
-    if facts.streams != 1 or not (facts.memory_bound or facts.between_bounds) or limit is None:
+    if facts.streams != 1 or not (facts.memory_bound or facts.is_between_bounds) or limit is None:
         return
-    flag, most = _most_at_once(facts)
+    flag, most = _concurrency_limit_flag(facts)
     counts = [n for n in _STREAMS if n <= most]
     first = "" if counts else f"raise {flag} ({most:g}), and "
     counts = counts or list(_STREAMS)
-    over = (
-        (f" The server spans {facts.nodes} machines, which one stream pays for alone.")
-        if facts.nodes > 1
-        else ""
-    )
+    over = ""
+    if facts.nodes > 1:
+        over = f" The server spans {facts.nodes} machines, which one stream pays for alone."
     text = f"one stream reads all weights for itself; several share each read.{over}"
-    gains = [(n, _times(facts, n)) for n in counts]
+    gains = [(n, _speedup_with_streams(facts, n)) for n in counts]
     listed = ", ".join(f"{n} streams {four_digits(gain * limit)}" for n, gain in gains if gain)
     evidence = f"limits of the total: {listed} tok/s" if listed else None
     streams = ",".join(map(str, (1, *counts)))
@@ -239,19 +255,21 @@ def one_stream(facts: Facts) -> Iterator[Advice]:
         f"if requests can run at once, {first}measure it: workbench bench RUN --concurrency "
         f"{streams}"
     )
-    yield advice(Level.HINT, "batch.ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC)
+    yield make_advice(
+        Level.HINT, "batch.ceiling", text, fix=fix, evidence=evidence, source=_ARITHMETIC
+    )
 
 
-def _most_at_once(facts: Facts) -> tuple[str, float]:
+def _concurrency_limit_flag(facts: Facts) -> tuple[str, float]:
     """Return (name of the flag that limits the number of simultaneous requests, the limit for all
     replicas together). The limit is infinite if the command line does not set the flag."""
     here = facts.here
     flag = here.engine.concurrency_flag if here else None
-    limit = here.number(flag) if here and flag and here.plan.flag(flag) is not None else None
+    limit = here.flag_number(flag) if here and flag and here.plan.flag(flag) is not None else None
     return flag or "", limit * facts.dp if limit and limit > 0 else math.inf
 
 
-def _times(facts: Facts, streams: int) -> float | None:
+def _speedup_with_streams(facts: Facts, streams: int) -> float | None:
     """Return the speed limit of `streams` streams together divided by the speed limit of one
     stream. The quotient is less than `streams` if more streams read more experts, or if computing
     limits the speed. None if one of the limits is unknown."""
@@ -260,29 +278,34 @@ def _times(facts: Facts, streams: int) -> float | None:
         return None
     names = [gpu.name for gpu in facts.gpus] * ranks  # those of other machines are of the same type
     one, many = (
-        ceiling(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s for n in (1, streams)
+        speed_limits(facts.sizes, names, load=Load(streams=n), **sizes).total_tok_s
+        for n in (1, streams)
     )
     return many / one if one and many else None
 
 
-def eager(facts: Facts) -> Iterator[Advice]:
+def report_eager_mode(facts: Facts) -> Iterator[Advice]:
     """Report that CUDA graphs are off. The expected gain is that of a published measurement,
     limited to what the memory bandwidth allows."""
     here = facts.here
-    if here is None or not here.engine.eager_flag or not here.on(here.engine.eager_flag):
+    if (
+        here is None
+        or not here.engine.eager_flag
+        or not here.is_switched_on(here.engine.eager_flag)
+    ):
         return
     flag = here.engine.eager_flag
     text = (
         f"{flag} turns {here.engine.compiled_parts} off: each step launches hundreds of "
         "kernels one by one"
     )
-    high = min(_EAGER_PCT, facts.room_pct)
-    yield advice(
+    high = min(_EAGER_PCT, facts.possible_gain_pct)
+    yield make_advice(
         Level.HINT,
         "eager.cost",
         text,
         fix=f"unset {flag}",
-        evidence=_steps(facts) or f"{flag} is set",
+        evidence=_steps_per_second_text(facts) or f"{flag} is set",
         source=_EAGER,
         changes=(PlanChange(flag, None),),
         gain=Gain(0, high, measured_on=_EAGER_ON) if high >= 1 else None,
@@ -292,22 +315,27 @@ def eager(facts: Facts) -> Iterator[Advice]:
 def launch_bound(facts: Facts) -> Iterator[Advice]:
     """Report that kernel launches or synchronization, and neither reading nor computing, take most
     of a step."""
-    if not facts.launch_bound or facts.fraction is None:
+    if not facts.launch_bound or facts.speed_fraction_of_limit is None:
         return
     text = (
-        f"decoding reaches only {percent(facts.fraction)} of the limit by memory bandwidth: "
+        f"a stream reaches only {percent_text(facts.speed_fraction_of_limit)} of its limit by memory bandwidth: "
         "launches or synchronization"
     )
     text += " take most of each step, and neither memory nor compute is the limit"
     fix = (
         "use CUDA graphs, a smaller tensor-parallel size, replicas, more streams, or a newer engine"
     )
-    yield advice(
-        Level.HINT, "launch.bound", text, fix=fix, evidence=_steps(facts), source=_ARITHMETIC
+    yield make_advice(
+        Level.HINT,
+        "launch.bound",
+        text,
+        fix=fix,
+        evidence=_steps_per_second_text(facts),
+        source=_ARITHMETIC,
     )
 
 
-def _steps(facts: Facts) -> str | None:
+def _steps_per_second_text(facts: Facts) -> str | None:
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not speed:
         return None
@@ -315,7 +343,7 @@ def _steps(facts: Facts) -> str | None:
     return f"{four_digits(speed)}{of} tok/s per stream, {1000 / speed:.1f} ms per token"
 
 
-def replicas(facts: Facts) -> Iterator[Advice]:
+def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
     here, sizes, ranks = facts.here, facts.sizes, facts.tp * facts.pp
@@ -337,15 +365,15 @@ def replicas(facts: Facts) -> Iterator[Advice]:
         *(
             PlanChange(name, 1)
             for name in ("tensor-parallel-size", "pipeline-parallel-size")
-            if facts.count(name) > 1
+            if facts.parallel_size_of(name) > 1
         ),
         PlanChange("data-parallel-size", ranks * facts.dp),
     )
-    fix = " ".join(change.text for change in changes) + (
+    fix = " ".join(change.option_text for change in changes) + (
         "; splitting pays only for the latency of one stream"
     )
-    evidence = "; ".join(filter(None, (evidence, _steps(facts))))
-    yield advice(
+    evidence = "; ".join(filter(None, (evidence, _steps_per_second_text(facts))))
+    yield make_advice(
         Level.HINT,
         "dp-before-tp",
         text,
@@ -356,7 +384,7 @@ def replicas(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def pipeline(facts: Facts) -> Iterator[Advice]:
+def report_idle_pipeline_stages(facts: Facts) -> Iterator[Advice]:
     """Report that the server's pipeline stages do not make the result's only stream faster."""
     if facts.here is None or facts.pp < 2 or facts.streams != 1:
         return
@@ -369,11 +397,11 @@ def pipeline(facts: Facts) -> Iterator[Advice]:
         PlanChange("pipeline-parallel-size", 1),
     )
     fix, gain = (
-        " ".join(change.text for change in changes),
+        " ".join(change.option_text for change in changes),
         Gain(0, _TP_OVER_PP_PCT, measured_on=_SPARKS),
     )
     evidence = f"pipeline-parallel-size {facts.pp}, 1 stream"
-    yield advice(
+    yield make_advice(
         Level.HINT,
         "pp.batch1",
         text,
@@ -385,7 +413,7 @@ def pipeline(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def communication(facts: Facts) -> Iterator[Advice]:
+def report_communication_share(facts: Facts) -> Iterator[Advice]:
     """Report the share of a step that the all-reduces of tensor parallelism take."""
     layers, speed = facts.sizes.layers if facts.sizes else None, facts.per_stream_tok_s
     if facts.tp < 2 or not layers or not speed or not facts.gpus:
@@ -401,7 +429,11 @@ def communication(facts: Facts) -> Iterator[Advice]:
         f"{count} all-reduces per token take about {low:.1f} to {high:.1f} ms of {step_ms:.0f} ms"
     )
     text += f" ({100 * low / step_ms:.1f} to {share:.1f} %)"
-    if facts.here and facts.here.engine.eager_flag and facts.here.on(facts.here.engine.eager_flag):
+    if (
+        facts.here
+        and facts.here.engine.eager_flag
+        and facts.here.is_switched_on(facts.here.engine.eager_flag)
+    ):
         text += "; eager mode adds the launches and the wait for the slowest rank"
     level, fix = Level.INFO, None
     if share > 20:
@@ -415,7 +447,7 @@ def communication(facts: Facts) -> Iterator[Advice]:
     evidence = (
         f"{layers} layers, tensor-parallel size {facts.tp}, {four_digits(speed)} tok/s per stream"
     )
-    yield advice(level, "comm.latency", text, fix=fix, evidence=evidence, source=source)
+    yield make_advice(level, "comm.latency", text, fix=fix, evidence=evidence, source=source)
 
 
 _BATCH_1 = {  # flags that decide about room, prefill or concurrency
@@ -428,7 +460,7 @@ _BATCH_1 = {  # flags that decide about room, prefill or concurrency
 }
 
 
-def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
+def report_flags_without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     """Report flags that cannot change the decoding speed of one stream."""
     plan = facts.here.plan if facts.here else None
     found = [name for name in _BATCH_1 if plan is not None and plan.flag(name) is not None]
@@ -437,7 +469,7 @@ def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     named = ", ".join(f"{name} ({_BATCH_1[name]})" for name in found)
     text = f"these flags do not change the decoding speed of one stream: {named}"
     evidence = " ".join(f"{name}={plan.flag(name)}" for name in found if plan is not None)
-    yield advice(
+    yield make_advice(
         Level.INFO,
         "knob.scope",
         text,
@@ -449,7 +481,7 @@ def without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
 _FEW_ACCEPTED_PCT = 25.0  # of draft tokens: vendors publish 50 and more, a broken drafter had 15
 
 
-def few_accepted(facts: Facts) -> Iterator[Advice]:
+def report_few_accepted_drafts(facts: Facts) -> Iterator[Advice]:
     """Report that the engine refuses most of the draft tokens."""
     engine = facts.summary.engine if facts.summary else None
     accepted = engine.spec_accepted_pct if engine else None
@@ -460,7 +492,7 @@ def few_accepted(facts: Facts) -> Iterator[Advice]:
         "draft fewer tokens, or none, and compare; if the drafter is a part of the checkpoint, "
         "check whether its quantization left it out"
     )
-    yield advice(
+    yield make_advice(
         Level.WARN,
         "spec.few-accepted",
         text,
@@ -471,18 +503,18 @@ def few_accepted(facts: Facts) -> Iterator[Advice]:
 
 
 RULES: tuple[Rule, ...] = (
-    near_ceiling,
-    between,
-    above_ceiling,
-    promise,
-    sixteen_bit_weights,
-    eight_bit_weights,
-    one_stream,
-    eager,
+    report_decoding_near_ceiling,
+    report_decoding_between_bounds,
+    report_decoding_above_ceiling,
+    report_promised_speed,
+    report_sixteen_bit_weights,
+    report_eight_bit_weights,
+    report_single_stream,
+    report_eager_mode,
     launch_bound,
-    replicas,
-    pipeline,
-    communication,
-    without_effect_on_one_stream,
-    few_accepted,
+    report_useful_replicas,
+    report_idle_pipeline_stages,
+    report_communication_share,
+    report_flags_without_effect_on_one_stream,
+    report_few_accepted_drafts,
 )

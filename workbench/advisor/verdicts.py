@@ -29,21 +29,19 @@ def verdicts_on(
             continue
         alike = (experiment.host, tested.model) == (result.conditions.host, result.conditions.model)
         if tested.result_id == result.id or alike:
-            found.append(sentence(experiment))
+            found.append(verdict_sentence(experiment))
     return tuple(found)
 
 
-def sentence(experiment: Experiment) -> str:
+def verdict_sentence(experiment: Experiment) -> str:
     """Return a sentence that compares the gain that an experiment measured with the expected gain
     of the finding that it tested. "" if the experiment tests no finding."""
     tested = experiment.advice
     if tested is None:
         return ""
-    expected = (
-        f"expected {tested.expected_gain}"
-        if tested.expected_gain
-        else ("no gain was expected in numbers")
-    )
+    expected = "no gain was expected in numbers"
+    if tested.expected_gain:
+        expected = f"expected {tested.expected_gain}"
     measured = f"measured {experiment.measured}" if experiment.measured else "nothing was shown"
     unfinished = "" if experiment.state == SeriesState.DONE else f", {experiment.state}"
     said = f"{expected}, {measured} (experiment {experiment.id}{unfinished})"
@@ -51,5 +49,7 @@ def sentence(experiment: Experiment) -> str:
     if comparison is None:
         return said
     return "; ".join(
-        filter(None, (said, comparison.quality, comparison.broken_text, comparison.content))
+        filter(
+            None, (said, comparison.quality, comparison.broken_answer_clause, comparison.content)
+        )
     )

@@ -14,12 +14,13 @@ vf-eval, and `own_command_watcher` ends the command together with Workbench.
   kept_text, answer_sample       the ends of an answer's text; a sample of the answers of a run
   time_limits, client_cpu, tls   limits of a request and a run, CPU use of the client, trusted certificates
   trace_file, trace_load, trace_conversations   recorded traffic, and its requests as the client gets them
+  trace_text                     the prompts of a trace: passages of real text whose tokens are known
   profiles, prompt_file, prompt_length   named workloads, the user's prompts, prompts of an exact token count
 
 Capture: `traffic_capture` opens a port in front of a server (`pass_through`) and starts the process
 `trace_writer`, which writes what passed as rows without text (`captured_traffic`).
 
-Result: `summary` makes the metrics of a run from `records`, over the `steady_window`, and `energy`
+Result: `command_summary` makes the metrics of a run from `records`, over the `steady_window`, and `energy`
 adds power and energy. `result_validity` and `steadiness` say whether the metrics are valid, `trace_reuse` whether a
 trace's prefixes were reused.
 

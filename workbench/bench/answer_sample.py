@@ -18,28 +18,28 @@ class AnswerSample:
         self._kept: list[tuple[RequestRecord, Reply, str]] = []
 
     @property
-    def takes_next(self) -> bool:
-        """Whether the next answer is kept. If it is not, count it with `skip` in place of `add`."""
+    def keeps_next_answer(self) -> bool:
+        """Whether the next answer is kept. If it is not, count it with `skip_answer` in place of `add_answer`."""
         return self.seen % self._step == 0
 
-    def skip(self) -> None:
+    def skip_answer(self) -> None:
         self.seen += 1
 
-    def add(self, record: RequestRecord, reply: Reply, prompt: str) -> None:
+    def add_answer(self, record: RequestRecord, reply: Reply, prompt: str) -> None:
         """Note the answer to a request. `prompt` identifies its prompt (`Answer.prompt`)."""
-        if self.takes_next:
+        if self.keeps_next_answer:
             self._kept.append((record, reply, prompt))
             if len(self._kept) > self._limit:
                 del self._kept[1::2]
                 self._step *= 2
         self.seen += 1
 
-    def answers(self) -> tuple[Answer, ...]:
+    def sampled_answers(self) -> tuple[Answer, ...]:
         """Return the sampled answers in the order in which they came."""
-        return tuple(_answer(*one) for one in self._kept)
+        return tuple(_answer_of_record(*one) for one in self._kept)
 
 
-def _answer(record: RequestRecord, reply: Reply, prompt: str) -> Answer:
+def _answer_of_record(record: RequestRecord, reply: Reply, prompt: str) -> Answer:
     text, end, characters = reply.text.parts()
     reasoning, reasoning_end, reasoning_characters = reply.reasoning.parts()
     return Answer(

@@ -21,6 +21,11 @@ BLOCK_TOKENS = 16  # of a number, as in vLLM's own prefix cache
 MOST_PIECES = 1 << 20  # that are remembered: about 140 MB
 _PIECE = 64  # characters of a prompt that have one hash
 _DIGEST = 8
+# the fields of requests that limit the tokens of an answer
+_LENGTHS = (
+    *("max_tokens", "max_completion_tokens", "max_output_tokens"),
+    *("max_new_tokens", "n_predict"),
+)
 _MOST_TOKENS = 1_500_000  # of a prompt or an answer: a row must fit into a line
 _FIRST_BITS = 40  # of the number of a piece's first block, below its place
 _FIRST = (1 << _FIRST_BITS) - 1
@@ -35,11 +40,12 @@ class Usage(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a request asks: its prompt in pieces of text, and the parts of a conversation in turn. The
-    parts are empty for a prompt that is no conversation."""
+    """What a request asks: its prompt in pieces of text, the parts of a conversation in turn, and
+    how many tokens the answer may have. The parts are empty for a prompt that is no conversation."""
 
     texts: list[str]
     said: list[str]
+    most_tokens: int | None = None
 
 
 class Left(Exception):
@@ -59,7 +65,8 @@ class Row(NamedTuple):
     delay_ms: int | None
     estimated: bool
 
-    def line(self) -> str:
+    def trace_line(self) -> str:
+        """Return the request as a JSON line of a trace file, with times in milliseconds."""
         fields: dict[str, Any] = {
             "timestamp": self.at_ms,
             "input_length": self.prompt_tokens,
@@ -84,7 +91,7 @@ class CapturedTraffic:
         self._turns = _Turns(key)
         self._characters = self._tokens = 0  # of the prompts whose tokens were reported
 
-    def row(
+    def row_of_exchange(
         self,
         path: str,
         request: bytes,
@@ -95,14 +102,15 @@ class CapturedTraffic:
         end_ms: float,
     ) -> tuple[Row, Usage]:
         """Return the row of a request, and what its answer reports. Raises Left if it has none."""
-        asked = _asked(path, request)
-        answered = _decoded(answer, encoding)
-        usage, characters = _answered(answered)
+        asked = _request_prompt(path, request)
+        answered = _decode_body(answer, encoding)
+        usage, characters = _usage_and_text_of(answered)
         text = "".join(asked.texts)
-        prompt_tokens = usage.prompt or self._estimated(text)
+        prompt_tokens = usage.prompt or self._estimate_tokens(text)
         answer_tokens = usage.answer
         if answer_tokens is None:
             answer_tokens = tokens_of(characters) if characters else 0
+            answer_tokens = min(answer_tokens, asked.most_tokens or answer_tokens)
         if not answer_tokens:
             raise Left("ended before the first token")
         if max(prompt_tokens, answer_tokens) > _MOST_TOKENS:
@@ -110,8 +118,8 @@ class CapturedTraffic:
         if usage.prompt:
             self._characters += len(text)
             self._tokens += usage.prompt
-        turn = self._turns.note(asked.said, at_ms, end_ms)
-        blocks, reused = self._blocks.of(text, prompt_tokens)
+        turn = self._turns.note_turn(asked.said, at_ms, end_ms)
+        blocks, reused = self._blocks.block_numbers_of(text, prompt_tokens)
         row = Row(
             at_ms=round(at_ms),
             prompt_tokens=prompt_tokens,
@@ -124,7 +132,7 @@ class CapturedTraffic:
         )
         return row, usage
 
-    def _estimated(self, text: str) -> int:
+    def _estimate_tokens(self, text: str) -> int:
         """Return about how many tokens a prompt has: by those of the prompts before, if any were
         reported."""
         if not self._characters:
@@ -149,20 +157,20 @@ class _PromptBlocks:
         self._known: dict[int, int] = {}
         self._next = 0
 
-    def of(self, text: str, tokens: int) -> tuple[list[int], int]:
+    def block_numbers_of(self, text: str, tokens: int) -> tuple[list[int], int]:
         """Return the numbers of the blocks of a prompt, and how many of them are known."""
         blocks: list[int] = []
         known: tuple[int, int] | None = None  # where the known beginning ends: characters, tokens
         reused = 0
         at = end_before = 0
-        for end, name in self._pieces(text):
+        for end, name in self._hash_pieces(text):
             found = self._known.pop(name, None)
             if known is None and found is not None and found >> _FIRST_BITS <= tokens:
                 upto, first = found >> _FIRST_BITS, found & _FIRST
             else:
                 if known is None:
                     known, reused = (end_before, at), len(blocks)
-                upto = _between(end, known, (len(text), tokens))
+                upto = _interpolate_tokens(end, known, (len(text), tokens))
                 first = self._next
                 self._next += upto // BLOCK_TOKENS - at // BLOCK_TOKENS
             many = upto // BLOCK_TOKENS - at // BLOCK_TOKENS
@@ -174,10 +182,10 @@ class _PromptBlocks:
         left = -(-tokens // BLOCK_TOKENS) - len(blocks)
         blocks += range(self._next, self._next + left)
         self._next += left
-        self._forget()
+        self._forget_oldest_pieces()
         return blocks, reused
 
-    def _pieces(self, text: str) -> Iterator[tuple[int, int]]:
+    def _hash_pieces(self, text: str) -> Iterator[tuple[int, int]]:
         """Yield (end, hash of the text up to there) for each whole piece of a prompt."""
         data = text.encode("utf-32-le", "surrogatepass")
         width = 4 * _PIECE
@@ -186,7 +194,7 @@ class _PromptBlocks:
             running.update(data[end - width : end])
             yield end // 4, int.from_bytes(running.copy().digest(), "little")
 
-    def _forget(self) -> None:
+    def _forget_oldest_pieces(self) -> None:
         """Forget the pieces that no prompt had for the longest time."""
         too_many = len(self._known) - MOST_PIECES
         if too_many > 0:
@@ -195,7 +203,7 @@ class _PromptBlocks:
                 del self._known[name]
 
 
-def _between(character: int, begin: tuple[int, int], end: tuple[int, int]) -> int:
+def _interpolate_tokens(character: int, begin: tuple[int, int], end: tuple[int, int]) -> int:
     """Return the tokens up to a character between two places, each (characters, tokens)."""
     share = (character - begin[0]) / max(1, end[0] - begin[0])
     return begin[1] + int(share * (end[1] - begin[1]))
@@ -214,7 +222,7 @@ class _Turns:
         self._ended: dict[bytes, list[tuple[int, float]]] = {}
         self._next = 0
 
-    def note(
+    def note_turn(
         self, said: Sequence[str], at_ms: float, end_ms: float
     ) -> tuple[int, int | None] | None:
         """Return the conversation of a request, and how long after the answer before it came, None
@@ -226,7 +234,7 @@ class _Turns:
         for one in said:
             running.update(f"{len(one)}:".encode() + one.encode("utf-8", "surrogatepass"))
             upto.append(running.copy().digest())
-        number, delay = self._before(upto[:-1], at_ms)
+        number, delay = self._find_turn_before(upto[:-1], at_ms)
         if number is None:
             number = self._next
             self._next += 1
@@ -235,7 +243,9 @@ class _Turns:
             del self._ended[next(iter(self._ended))]
         return number, delay
 
-    def _before(self, upto: Sequence[bytes], at_ms: float) -> tuple[int | None, int | None]:
+    def _find_turn_before(
+        self, upto: Sequence[bytes], at_ms: float
+    ) -> tuple[int | None, int | None]:
         for name in reversed(upto):
             waiting = self._ended.get(name, [])
             ended = [one for one in waiting if one[1] <= at_ms]
@@ -251,25 +261,33 @@ class _Turns:
 # ---- requests
 
 
-def _asked(path: str, request: bytes) -> Asked:
+def _request_prompt(path: str, request: bytes) -> Asked:
     try:
         fields = json.loads(request)
     except (ValueError, RecursionError):
         raise Left("whose body is not JSON") from None
     if not isinstance(fields, dict):
         raise Left("whose body is not JSON")
-    return PATHS[path](fields)
+    return PATHS[path](fields)._replace(most_tokens=_most_answer_tokens(fields))
 
 
-def _chat(fields: dict[str, Any]) -> Asked:
+def _most_answer_tokens(fields: dict[str, Any]) -> int | None:
+    """Return how many tokens the answer to a request may have; None if the request does not say."""
+    sampling = fields.get("sampling_params")
+    places = (fields, sampling if isinstance(sampling, dict) else {})
+    counts = (_count_in(place, name) for place in places for name in _LENGTHS)
+    return min((count for count in counts if count), default=None)
+
+
+def _chat_prompt(fields: dict[str, Any]) -> Asked:
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Left("without messages")
-    before = [_text(fields[name]) for name in ("tools", "system") if fields.get(name)]
-    return _conversation(before, messages)
+    before = [_text_of_content(fields[name]) for name in ("tools", "system") if fields.get(name)]
+    return _conversation_prompt(before, messages)
 
 
-def _responses(fields: dict[str, Any]) -> Asked:
+def _responses_prompt(fields: dict[str, Any]) -> Asked:
     if fields.get("previous_response_id"):
         raise Left("that continue an answer which the server keeps")
     items = fields.get("input")
@@ -277,20 +295,22 @@ def _responses(fields: dict[str, Any]) -> Asked:
         items = [{"role": "user", "content": items}]
     if not isinstance(items, list) or not items:
         raise Left("without an input")
-    before = [_text(fields[name]) for name in ("tools", "instructions") if fields.get(name)]
-    return _conversation(before, items)
+    before = [
+        _text_of_content(fields[name]) for name in ("tools", "instructions") if fields.get(name)
+    ]
+    return _conversation_prompt(before, items)
 
 
-def _conversation(before: list[str], messages: list[Any]) -> Asked:
-    said = [f"{_role(message)}\n{_text(message)}\n" for message in messages]
+def _conversation_prompt(before: list[str], messages: list[Any]) -> Asked:
+    said = [f"{_role_of(message)}\n{_text_of_content(message)}\n" for message in messages]
     return Asked([*before, *said], [*before, *said])
 
 
-def _role(message: Any) -> str:
+def _role_of(message: Any) -> str:
     return str(message.get("role", "")) if isinstance(message, dict) else ""
 
 
-def _completion(fields: dict[str, Any]) -> Asked:
+def _completion_prompt(fields: dict[str, Any]) -> Asked:
     for name in ("prompt", "text", "input_ids"):
         prompt = fields.get(name)
         if prompt:
@@ -310,7 +330,7 @@ def _completion(fields: dict[str, Any]) -> Asked:
     return Asked(["".join(f"{one:04x}" for one in ids)], [])
 
 
-def _text(value: Any) -> str:
+def _text_of_content(value: Any) -> str:
     """Return the text in a message. Pictures and other data stand for themselves by a hash, because
     their characters are no tokens."""
     if isinstance(value, str):
@@ -320,28 +340,30 @@ def _text(value: Any) -> str:
             ).hexdigest()
         return value
     if isinstance(value, dict):
-        return "".join(_text(part) for name, part in value.items() if name not in ("role", "type"))
+        return "".join(
+            _text_of_content(part) for name, part in value.items() if name not in ("role", "type")
+        )
     if isinstance(value, list):
-        return "".join(map(_text, value))
+        return "".join(map(_text_of_content, value))
     return "" if value is None else str(value)
 
 
 PATHS: dict[str, Callable[[dict[str, Any]], Asked]] = {
-    "/v1/chat/completions": _chat,
-    "/chat/completions": _chat,
-    "/v1/completions": _completion,
-    "/v1/messages": _chat,
-    "/v1/responses": _responses,
-    "/generate": _completion,
-    "/completion": _completion,
-    "/completions": _completion,
+    "/v1/chat/completions": _chat_prompt,
+    "/chat/completions": _chat_prompt,
+    "/v1/completions": _completion_prompt,
+    "/v1/messages": _chat_prompt,
+    "/v1/responses": _responses_prompt,
+    "/generate": _completion_prompt,
+    "/completion": _completion_prompt,
+    "/completions": _completion_prompt,
 }
 
 
 # ---- answers
 
 
-def _decoded(answer: bytes, encoding: str) -> bytes:
+def _decode_body(answer: bytes, encoding: str) -> bytes:
     try:
         decode = body_decoder(encoding)
         return answer if decode is None else decode(answer, False)
@@ -349,21 +371,21 @@ def _decoded(answer: bytes, encoding: str) -> bytes:
         return b""
 
 
-def _answered(answer: bytes) -> tuple[Usage, str]:
+def _usage_and_text_of(answer: bytes) -> tuple[Usage, str]:
     """Return what an answer reports, and its text if it does not report its tokens."""
     usage = Usage()
-    for document in _documents(answer, needed=(b'"usage"', *_COUNTS)):
-        usage = _more(usage, _usage_of(document))
+    for document in _json_objects_in(answer, needed=(b'"usage"', *_COUNTS)):
+        usage = _higher_counts(usage, _usage_of(document))
     if usage.answer is not None:
         return usage, ""
-    return usage, "".join(_said_in(document) for document in _documents(answer))
+    return usage, "".join(_answer_text_in(document) for document in _json_objects_in(answer))
 
 
 # counts of tokens outside of a usage: of SGLang's /generate, and of llama-server's /completion
 _COUNTS = (b'"completion_tokens"', b'"tokens_predicted"')
 
 
-def _documents(answer: bytes, needed: Sequence[bytes] = ()) -> Iterator[dict[str, Any]]:
+def _json_objects_in(answer: bytes, needed: Sequence[bytes] = ()) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of an answer, only those with one of the `needed` names if there are
     any."""
     lines = answer.split(b"\n") if answer.lstrip().startswith((b"data:", b"event:", b":")) else None
@@ -386,44 +408,46 @@ def _usage_of(document: dict[str, Any]) -> Usage:
         usage = place.get("usage") if isinstance(place, dict) else None
         if isinstance(usage, dict):
             details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
-            cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
-            beside = [_count(usage, f"cache_{kind}_input_tokens") for kind in ("read", "creation")]
-            prompt = _first(usage, "prompt_tokens", "input_tokens")
+            cached = _count_in(details, "cached_tokens") if isinstance(details, dict) else None
+            beside = [
+                _count_in(usage, f"cache_{kind}_input_tokens") for kind in ("read", "creation")
+            ]
+            prompt = _first_count(usage, "prompt_tokens", "input_tokens")
             if prompt is not None:
                 prompt += sum(one or 0 for one in beside)
-            answer = _first(usage, "completion_tokens", "output_tokens")
+            answer = _first_count(usage, "completion_tokens", "output_tokens")
             return Usage(prompt, answer, beside[0] if cached is None else cached)
     counts = document.get("meta_info")
     if isinstance(counts, dict):
         names = ("prompt_tokens", "completion_tokens", "cached_tokens")
-        return Usage(*(_count(counts, name) for name in names))
-    return Usage(_count(document, "tokens_evaluated"), _count(document, "tokens_predicted"))
+        return Usage(*(_count_in(counts, name) for name in names))
+    return Usage(_count_in(document, "tokens_evaluated"), _count_in(document, "tokens_predicted"))
 
 
-def _first(fields: dict[str, Any], *names: str) -> int | None:
-    counts = (_count(fields, name) for name in names)
+def _first_count(fields: dict[str, Any], *names: str) -> int | None:
+    counts = (_count_in(fields, name) for name in names)
     return next((count for count in counts if count is not None), None)
 
 
-def _count(fields: dict[str, Any], name: str) -> int | None:
+def _count_in(fields: dict[str, Any], name: str) -> int | None:
     value = fields.get(name)
     usable = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     return value if usable else None
 
 
-def _more(one: Usage, other: Usage) -> Usage:
+def _higher_counts(one: Usage, other: Usage) -> Usage:
     """Return the higher of each count: a stream counts up, and may report one of them early."""
     pairs = zip(one, other, strict=True)
     return Usage(*(max((n for n in pair if n is not None), default=None) for pair in pairs))
 
 
-def _said_in(document: dict[str, Any]) -> str:
+def _answer_text_in(document: dict[str, Any]) -> str:
     """Return the text of the answer in one of its JSON objects."""
     choices = document.get("choices")
     if isinstance(choices, list):
         parts = [one.get("delta") or one.get("message") or one.get("text") for one in choices]
-        return "".join(map(_text, parts))
+        return "".join(map(_text_of_content, parts))
     for name in ("content", "delta", "text"):
         if document.get(name):
-            return _text(document[name])
+            return _text_of_content(document[name])
     return ""

@@ -34,7 +34,14 @@ from workbench.bench.poller import (
 )
 from workbench.bench.read_pause import ReadPause
 from workbench.bench.records import RequestRecord
-from workbench.bench.schedule import RequestPhase, Warmup, arrivals, stagger_s
+from workbench.bench.schedule import (
+    NEVER,
+    LaterTurns,
+    RequestPhase,
+    Warmup,
+    arrival_times,
+    stagger_s,
+)
 from workbench.bench.sse import SseError
 from workbench.bench.time_limits import ENDLESS_FROM, Limits
 from workbench.bench.trace_load import trace_load
@@ -53,7 +60,6 @@ _SLOW_SEND_NS = 100_000
 _KEPT_ENDS = 32
 _BLOCKED_NS = 100_000  # a poll that took longer has waited,
 _BLOCKED_PER_SOCKET_NS = 1_000  # and this much more for each socket that it found
-_NEVER = 1 << 62
 
 
 class Slot:
@@ -99,7 +105,7 @@ class Client:
         began_ns: int = 0,
     ):
         self.share, self._whole = share, spec
-        self.spec = share.spec(spec)
+        self.spec = share.spec_of_share(spec)
         self.endpoint = endpoint
         self.workload = Workload(spec)
         self.clock = ReceiveClock()
@@ -124,13 +130,12 @@ class Client:
         self._slots = [Slot() for _ in range(max(1, self.spec.concurrency))]
         self._idle = deque(self._slots)  # sorted by the time at which they may start
         # of conversations: what follows a request that has ended, and what may be sent now
-        self._next_turn: dict[int, int] = {}
-        self._turns: deque[int] = deque()
+        self._turns = LaterTurns()
         self._thought_about = 0  # the turns of all slots
         self._think = parse_think_time(spec.think_time) if spec.think_time else None
         self._warmup = Warmup(self.spec)
         self._phase = self._new_phase(self._warmup.limit, 0, warmup=True)
-        self._start_until_ns = _NEVER
+        self._start_until_ns = NEVER
         self._ahead = 2 * len(self._slots)
         self._ready: deque[Exchange] = deque()
         self._ended: deque[tuple[Exchange, str | None, str | None]] = deque()
@@ -222,7 +227,7 @@ class Client:
                 if self._waited and self.clock.first_ns:
                     self._empty_ns = max(began, self.clock.first_ns)
             if chores:
-                began, waited_from = now, _NEVER
+                began, waited_from = now, NEVER
                 ready = self.poller.poll(0)
             else:
                 ready, began = self._wait(read + self._pause.ns, wake)
@@ -282,11 +287,11 @@ class Client:
                 if record.output_tokens is None and self.workload.ask_for_usage():
                     self._remake_bodies()
             if record.ok and not record.warmup:
-                if self.answers.takes_next:
+                if self.answers.keeps_next_answer:
                     prompt = self.workload.prompt_identity(record.index)
-                    self.answers.add(record, exchange.parsed_reply(), prompt)
+                    self.answers.add_answer(record, exchange.parsed_reply(), prompt)
                 else:
-                    self.answers.skip()
+                    self.answers.skip_answer()
             self._on_record(record)
             if record.warmup:
                 self._note_warmup(record)
@@ -300,13 +305,15 @@ class Client:
         self._ready.append(Exchange(index, warmup, body, due_ns=due_ns, stream=self.spec.stream))
         return self._ready[-1]
 
-    def _prepare_turn(self, index: int) -> None:
-        """Prepare request `index` of a conversation whose request before has ended. It comes first."""
+    def _prepare_turn(self, index: int, due_ns: int) -> None:
+        """Prepare request `index`, whose request before has ended. It comes first. `due_ns` is 0 if it
+        has no pause."""
         body = self.workload.body(index, warmup=False)
-        self._ready.appendleft(Exchange(index, False, body, stream=self.spec.stream))
+        turn = Exchange(index, False, body, due_ns=due_ns, stream=self.spec.stream)
+        self._ready.appendleft(turn)
 
     def _note_warmup(self, record: RequestRecord) -> None:
-        if self._warmup.enough(record):
+        if self._warmup.add_and_check_end(record):
             self.on_steady()
         elif (
             self._warmup.until_steady
@@ -316,7 +323,7 @@ class Client:
         ):
             # adjusted, so that the next requests have the measured length
             words = self.workload.words
-            self.workload.calibrate(record.prompt_tokens)
+            self.workload.calibrate_words([(record.index, record.prompt_tokens)])
             if self.workload.words != words:
                 self._remake_bodies()
                 self._warmup.prompts_resized(
@@ -336,11 +343,10 @@ class Client:
             0 < one.due_ns <= due_by_ns for one in self._ready
         ) + self._phase.give_up(due_by_ns)
         self._ready.clear()
-        self._turns.clear()
+        self.unsent += self._turns.drop(due_by_ns)
         for slot in self._slots:
             slot.turn = None
         self._thought_about = 0
-        self._next_turn = {}
 
     def _start_due(self, now: int) -> int | None:
         """Start the requests that are due at `now` (monotonic nanoseconds). Return the time at
@@ -363,9 +369,10 @@ class Client:
             self._drop_unsent_requests(self._start_until_ns - _GRAIN_NS)
         if not self._waiting():
             return None
-        if self._turns or (self._idle and self._idle[0].turn is not None):
-            return 0
-        return (self._ready[0] if self._ready else self._prepare()).due_ns
+        turn_ns = 0 if self._idle and self._idle[0].turn is not None else self._turns.due_ns
+        if turn_ns <= now or not (self._ready or self._phase.left):
+            return turn_ns
+        return min(turn_ns, (self._ready[0] if self._ready else self._prepare()).due_ns)
 
     def _waiting(self) -> int:
         return len(self._ready) + len(self._turns) + self._thought_about + self._phase.left
@@ -384,25 +391,27 @@ class Client:
         self.ramp_end_s = (self._slots[-1].ready_ns - self._began_ns) / 1e9
 
     def _new_phase(self, requests: int, begin_ns: int, *, warmup: bool) -> RequestPhase:
-        times = self.share.times(arrivals(self._whole, warmup=warmup))
+        times = self.share.due_times_of_share(arrival_times(self._whole, warmup=warmup))
         phase = RequestPhase(warmup, requests, times, begin_ns, self.share.first, self.share.of)
-        if self._whole.has_conversations and not warmup:
-            talks = trace_load(self._whole.trace)
-            self._next_turn = dict(talks.next_turn)
-            phase.order, phase.left = talks.first_turns, self.share.count(len(talks.first_turns))
+        if self._whole.trace and not warmup and (load := trace_load(self._whole.trace)).has_turns:
+            self._turns = LaterTurns(load, self.spec.speed or 1.0)
+            phase.order, phase.left = (
+                load.first_turns,
+                self.share.count_in_share(len(load.first_turns)),
+            )
         return phase
 
     def _begin_measuring(self) -> None:
         good = [r for r in self.warmups if r.ok and r.index >= self._warmup.first]
-        tokens = tuple(r.prompt_tokens for r in good if r.prompt_tokens)
+        tokens = tuple((r.index, r.prompt_tokens) for r in good if r.prompt_tokens)
         latest = tuple(r.end_us / 1e6 for r in good[-self._warmup.window :])
         warmed = self.agree(WarmedUp(tokens, latest, time.monotonic_ns()))
         if warmed.prompt_tokens:
-            self.workload.calibrate(round(sum(warmed.prompt_tokens) / len(warmed.prompt_tokens)))
+            self.workload.calibrate_words(warmed.prompt_tokens)
         latest, begin = warmed.durations_s, warmed.begin_ns
         self._stagger(stagger_s(self._whole, sum(latest) / len(latest) if latest else None), begin)
         seconds = self.spec.seconds
-        self._start_until_ns = _NEVER if seconds is None else begin + int(seconds * _SECOND_NS)
+        self._start_until_ns = NEVER if seconds is None else begin + int(seconds * _SECOND_NS)
         self._phase = self._new_phase(self.spec.requests, begin, warmup=False)
         self.phase = "measuring"
         self.clock.reset()
@@ -441,7 +450,7 @@ class Client:
             late_reads=clock.late,
             latest_read_ns=clock.latest_ns,
             cpu=self.cpu.readings,
-            answers=self.answers.answers(),
+            answers=self.answers.sampled_answers(),
             answers_seen=self.answers.seen,
         )
 
@@ -449,11 +458,11 @@ class Client:
 
     def _start(self, slot: Slot) -> None:
         if slot.turn is not None:
-            self._prepare_turn(slot.turn)
+            self._prepare_turn(slot.turn, 0)
             slot.turn = None
             self._thought_about -= 1
-        elif self._turns:
-            self._prepare_turn(self._turns.popleft())
+        elif self._turns.due_ns <= time.monotonic_ns():
+            self._prepare_turn(*self._turns.take())
         elif not self._ready:
             self._prepare()
         slot.exchange = self._ready.popleft()
@@ -699,12 +708,12 @@ class Client:
         self._failed += error is not None
         self._unheard += error is not None
         self._ended.append((exchange, error, detail))
-        turn = None if exchange.warmup else self._next_turn.get(exchange.index)
+        turn = None if exchange.warmup else self._turns.after(exchange.index)
         if self._think is not None and not exchange.warmup:
             self._rest(slot, self._think.pause_s(self.spec.seed, exchange.index), turn)
             return
         if turn is not None:
-            self._turns.append(turn)
+            self._turns.put(turn, time.monotonic_ns())
         self._start_next(slot)
 
     def _rest(self, slot: Slot, pause_s: float, turn: int | None) -> None:
@@ -720,9 +729,9 @@ class Client:
         on with."""
         while self._idle and not (self._ready or self._turns or self._phase.left):
             first = self._idle[0]
-            if first.turn is not None or first.ready_ns == _NEVER:
+            if first.turn is not None or first.ready_ns == NEVER:
                 return
-            first.ready_ns = _NEVER
+            first.ready_ns = NEVER
             self._idle.rotate(-1)
 
     def _start_next(self, slot: Slot) -> None:
@@ -813,7 +822,7 @@ class Client:
         )
 
     def _give_up(self, why: str) -> None:
-        left = self._unstarted() if self._next_turn else self._waiting()
+        left = self._unstarted() if self._turns.exist else self._waiting()
         self._drop_unsent_requests(time.monotonic_ns())
         if left and self.phase == "measuring":
             self._gave_up = self._gave_up or why

@@ -21,7 +21,7 @@ from workbench.model.bench import BenchSpec
 from workbench.model.json_records import to_json
 from workbench.model.lazy_dataclass import dataclass
 
-_ENDED = dict.fromkeys((ORPHANED, UNHEARD), "the connection to the client was lost")
+_ENDED = dict.fromkeys((ORPHANED, UNHEARD), "its Workbench ended, or the link to it was lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def run_notes(spec: BenchSpec, reports: Sequence[ClientReport]) -> tuple[str, ..
     )
     warm = [r.warmup for r in reports if r.warmup]
     if warm:
-        notes.append(WarmupOutcome.of_all(warm).note())
+        notes.append(WarmupOutcome.of_all(warm).note_text())
     for why in dict.fromkeys(r.gave_up for r in reports if r.gave_up):
         left = sum(r.not_sent for r in reports if r.gave_up == why)
         notes.append(f"{why}; {left} of {spec.requests} requests were not sent")

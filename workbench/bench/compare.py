@@ -22,15 +22,17 @@ from workbench.bench.compared_texts import (
 from workbench.bench.metric_changes import (
     LEVEL,
     NOT_MEASURED,
+    WITHHELD,
     Pick,
     average,
-    changes,
     machine_change,
     metric_called,
-    unclaimed,
+    metric_changes,
+    withheld_reason,
+    without_verdicts,
 )
 from workbench.engines.answer_settings import answer_changes, answer_settings, quality_between
-from workbench.engines.result_limits import judgements
+from workbench.engines.result_limits import limit_comparisons
 from workbench.model.bench import (
     BUSY_CLIENT_PCT,
     BenchResult,
@@ -40,6 +42,7 @@ from workbench.model.bench import (
     Conditions,
     MetricChange,
 )
+from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import NOT_MEASURED as QUALITY_NOT_MEASURED
 from workbench.model.quality import QualityResult
 
@@ -47,21 +50,11 @@ _CLOCK_PCT = 2.0
 _IDLE_SHARE = 0.1  # difference of the idle power from which net tokens per joule mean little
 _TEMPERATURE_C = 5.0
 _CACHED_SHARE = 0.01
-_NOT_WORKLOAD = {
-    "url",
-    "model",
-    "salt",
-    "api_key_env",
-    "timeout_s",
-    "stall_s",
-    "deadline_s",
-    "profile",
-    "client",
-    "slo",
-    "trace_s",
-    "trace_reuse",
-}
-_WORKLOAD = tuple(f.name for f in fields(BenchSpec) if f.name not in _NOT_WORKLOAD)
+_WORK_SHARE = 0.01  # of tokens per request, and of tokens per chunk
+# fields of no option that follow from others, or belong to one run
+_NOT_COMPARED = ("url", "salt", "trace_s", "trace_reuse", "passage_tokens")
+_NO_WORK = frozenset((*_NOT_COMPARED, *(one.field for one in OPTIONS if not one.is_work)))
+_WORKLOAD = tuple(one.name for one in fields(BenchSpec) if one.name not in _NO_WORK)
 ARMS = {  # subject of a comparison -> kinds of differences that it is about
     "model": ("model", "model bytes"),
     "engine": ("engine", "engine_version", "image"),
@@ -117,7 +110,9 @@ def compare(
             "a comparison needs a result on each side, and pairs need equal numbers of A and B"
         )
     on_twins = _OF_TWINS if swapped else frozenset()
-    differences = tuple(d for d in _differences(left[0], right[0]) if d["kind"] not in on_twins)
+    differences = tuple(
+        d for d in _condition_differences(left[0], right[0]) if d["kind"] not in on_twins
+    )
     prompts, outputs = (
         tuple(_work_differences(left, right, side)) for side in ("prompt", "output")
     )
@@ -132,17 +127,23 @@ def compare(
     found = [
         *text_warnings(text_a, text_b, own_tokenizers),
         *different_texts(left, right),
-        *_mismatches(differences, arms),
+        *_mismatch_sentences(differences, arms),
         *_run_warnings(left, right, paired, on_twins),
         *work,
     ]
     warnings = tuple(dict.fromkeys(found))
     content = content_caveat(left[0].spec, differences)
-    changed, measured = _answers(left[0], right[0], quality)
+    changed, measured = _answer_settings_and_quality(left[0], right[0], quality)
     own = next((one for one in quality if one.id == own_quality), None)
     if own is not None and (measured is None or own.verdict != QUALITY_NOT_MEASURED):
         measured = own
-    metrics = changes(left, right, paired=paired, chosen=chosen, level=level, swapped=swapped)
+    metrics = metric_changes(
+        left, right, paired=paired, chosen=chosen, level=level, swapped=swapped
+    )
+    itl_known = any(m.change_pct is not None for m in metrics if m.metric.startswith("itl_ms"))
+    chunks = tuple(_chunk_difference(left, right)) if itl_known else ()
+    if chunks:
+        metrics = without_verdicts(metrics, of="itl_ms")
     machine = (
         machine_change(metric_called(metrics[0].metric), left, right, swapped, level)
         if swapped
@@ -152,7 +153,7 @@ def compare(
         a=left[0].id,
         b=right[0].id,
         differences=differences,
-        metrics=unclaimed(metrics) if warnings else metrics,
+        metrics=without_verdicts(metrics) if warnings else metrics,
         warnings=warnings,
         like_for_like=not warnings,
         simulated=any(r.conditions.simulated for r in (*left, *right)),
@@ -165,29 +166,30 @@ def compare(
                 if own_prompts
             ),
             *([content] if content else []),
-            *_notes(left, right, paired),
-            *_unmeasured(metrics, (*left, *right)),
-            *_idle_power(left, right),
-            *(_circumstances(left, right) if paired else ()),
+            *chunks,
+            *_notes_on_comparison(left, right, paired),
+            *_unmeasured_reasons(metrics, (*left, *right)),
+            *_idle_power_note(left, right),
+            *(_circumstance_differences(left, right) if paired else ()),
         ),
         machine=machine,
         text_a=text_a,
         text_b=text_b,
         content=content,
         answer_changes=changed,
-        quality=_quality_text(changed, measured),
+        quality=_quality_change_text(changed, measured),
         quality_verdict=measured.verdict if measured is not None else "",
         quality_id=measured.id if measured is not None else None,
     )
 
 
-def _quality_text(changed: Sequence[str], measured: QualityResult | None) -> str:
+def _quality_change_text(changed: Sequence[str], measured: QualityResult | None) -> str:
     if not changed and measured is None:
         return ""
     return QUALITY_NOT_MEASURED if measured is None else measured.summary
 
 
-def _answers(
+def _answer_settings_and_quality(
     a: BenchResult, b: BenchResult, known: Sequence[QualityResult]
 ) -> tuple[tuple[str, ...], QualityResult | None]:
     """Return the settings that differ and change what a model answers, and the measured comparison
@@ -201,40 +203,44 @@ def _answers(
 # -- configuration ---------------------------------------------------------------------------------
 
 
-def _differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
+def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str, Any]]:
     """Yield each difference between the conditions of two runs as {"kind", "name", "a", "b"}, with
     the values of run `a` and of run `b`. First come the settings that the user chose, then the
     properties of the host and the server, then the workload."""
     x, y = a.conditions, b.conditions
     for name in ("engine", "model", "preset_id"):
-        yield from _if_different(name, name, getattr(x, name), getattr(y, name))
+        yield from _difference_if_unequal(name, name, getattr(x, name), getattr(y, name))
     if x.model_digest and y.model_digest and x.model == y.model:
-        yield from _if_different("model bytes", "model files", x.model_digest, y.model_digest)
+        yield from _difference_if_unequal(
+            "model bytes", "model files", x.model_digest, y.model_digest
+        )
     # The same engine as a process, a unit, a job and in a container can be compared.
     if x.run_as and y.run_as:
-        yield from _if_different("run as", "run as", x.run_as, y.run_as)
-    yield from _if_different(
+        yield from _difference_if_unequal("run as", "run as", x.run_as, y.run_as)
+    yield from _difference_if_unequal(
         "image" if x.image and y.image else "container", "image", x.image, y.image
     )
-    yield from _if_different(
+    yield from _difference_if_unequal(
         "measured by", "measured by", *(c.imported or "Workbench" for c in (x, y))
     )
-    yield from _if_different("server", "address", _address(a), _address(b))
+    yield from _difference_if_unequal(
+        "server", "address", _external_server_address(a), _external_server_address(b)
+    )
     if x.flags or y.flags:
         if x.engine == y.engine and x.argv and y.argv:
-            yield from _if_different("executable", "executable", x.argv[0], y.argv[0])
-        yield from _mapping("flag", x.flags, y.flags)
+            yield from _difference_if_unequal("executable", "executable", x.argv[0], y.argv[0])
+        yield from _mapping_differences("flag", x.flags, y.flags)
     else:
-        yield from _if_different("command", "argv", list(x.argv), list(y.argv))
-    yield from _mapping("env", x.env, y.env)
-    yield from _mapping("gpu setting", x.gpu_settings, y.gpu_settings)
-    yield from _if_different("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
+        yield from _difference_if_unequal("command", "argv", list(x.argv), list(y.argv))
+    yield from _mapping_differences("env", x.env, y.env)
+    yield from _mapping_differences("gpu setting", x.gpu_settings, y.gpu_settings)
+    yield from _difference_if_unequal("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
     for name in _WHERE:
         alike = name == "engine_version" and _one_release(x.engine_version, y.engine_version)
-        yield from _if_different(
+        yield from _difference_if_unequal(
             "engine build" if alike else name, name, getattr(x, name), getattr(y, name)
         )
-    yield from _if_different("simulated", "simulated", x.simulated, y.simulated)
+    yield from _difference_if_unequal("simulated", "simulated", x.simulated, y.simulated)
     for name in _WORKLOAD:
         u, v = getattr(a.spec, name), getattr(b.spec, name)
         known = (
@@ -258,7 +264,7 @@ def _is_known(conditions: Conditions, name: str) -> bool:
     return not conditions.known_workload or name in conditions.known_workload
 
 
-def _address(result: BenchResult) -> str | None:
+def _external_server_address(result: BenchResult) -> str | None:
     """Return the address of the measured server if Workbench did not start it; otherwise None. A
     server that Workbench started or reached through SSH gets another port each time, so its address
     is not compared."""
@@ -268,12 +274,14 @@ def _address(result: BenchResult) -> str | None:
     return made.address or (result.spec.url if made.client == "local" else None) or None
 
 
-def _if_different(kind: str, name: str, a: Any, b: Any) -> Iterable[dict[str, Any]]:
+def _difference_if_unequal(kind: str, name: str, a: Any, b: Any) -> Iterable[dict[str, Any]]:
     if a != b:
         yield {"kind": kind, "name": name, "a": a, "b": b}
 
 
-def _mapping(kind: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+def _mapping_differences(
+    kind: str, a: Mapping[str, Any], b: Mapping[str, Any]
+) -> Iterable[dict[str, Any]]:
     for name in [*b, *(n for n in a if n not in b)]:
         if (name in a) != (name in b) or a[name] != b[name]:
             yield {"kind": kind, "name": name, "a": a.get(name), "b": b.get(name)}
@@ -290,7 +298,9 @@ def _gpu_names(gpus: Sequence[Mapping[str, Any]]) -> list[Any]:
 # -- like for like ---------------------------------------------------------------------------------
 
 
-def _mismatches(differences: Sequence[Mapping[str, Any]], arms: Collection[str]) -> Iterable[str]:
+def _mismatch_sentences(
+    differences: Sequence[Mapping[str, Any]], arms: Collection[str]
+) -> Iterable[str]:
     for kind, text in _MUST_MATCH.items():
         found = [d for d in differences if d["kind"] == kind and kind not in arms]
         values = [f"{_value_text(d['a'])} and {_value_text(d['b'])}" for d in found]
@@ -317,8 +327,8 @@ def _run_warnings(
     "host"."""
     for side, runs in (("A", left), ("B", right)):
         for run in runs:
-            yield from _one_run(side, run)
-        found = (d for other in runs[1:] for d in _configuration(runs[0], other, paired))
+            yield from _warn_of_single_run(side, run)
+        found = (d for other in runs[1:] for d in _differences_within_sides(runs[0], other, paired))
         names = dict.fromkeys(d["name"] for d in found if d["kind"] not in expected)
         if names:
             yield f"the runs of {side} differ among themselves in configuration: {', '.join(names)}"
@@ -331,18 +341,18 @@ def _run_warnings(
     if paired and any(a.spec.seed != b.spec.seed for a, b in zip(left, right, strict=True)):
         yield "the runs of a pair had different seeds, so lengths or arrivals differed"
     if not paired:
-        yield from _circumstances(left, right)
+        yield from _circumstance_differences(left, right)
 
 
-def _configuration(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
+def _differences_within_sides(a: BenchResult, b: BenchResult, paired: bool) -> list[dict[str, Any]]:
     """Return the differences between the conditions of two runs of A, or of two runs of B. Each is
     a dict with "kind", "name", "a" and "b". The name of the preset is ignored, and so is the seed
     of paired runs, because each pair has its own seed."""
     ignored = {"preset_id", *(["seed"] if paired else [])}
-    return [d for d in _differences(a, b) if d["name"] not in ignored]
+    return [d for d in _condition_differences(a, b) if d["name"] not in ignored]
 
 
-def _one_run(side: str, run: BenchResult) -> Iterable[str]:
+def _warn_of_single_run(side: str, run: BenchResult) -> Iterable[str]:
     s = run.summary
     if s.requests_failed:
         kinds = ", ".join(f"{n} {kind}" for kind, n in s.errors.items())
@@ -371,14 +381,27 @@ def _work_differences(
     """Yield a warning if the mean tokens per request differ by more than 1 % between the runs of A
     (`left`) and of B (`right`). `side` is "prompt" or "output"."""
     x, y = (
-        _mean(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens")))
+        _mean_over_runs(runs, lambda s: _per_request(s, getattr(s, f"{side}_tokens")))
         for runs in (left, right)
     )
-    if x and y and abs(y / x - 1) > 0.01:
+    if x and y and abs(y / x - 1) > _WORK_SHARE:
         yield f"{side} tokens per request differ: {x:.1f} and {y:.1f}"
 
 
-def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+def _chunk_difference(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+    """Yield a sentence if the mean tokens in a chunk differ by more than 1 % between the runs of A
+    (`left`) and of B (`right`): ITL is the gap between chunks, so it is not one of the same work."""
+    x, y = (_mean_over_runs(runs, lambda s: s.tokens_per_chunk) for runs in (left, right))
+    if x and y and abs(y / x - 1) > _WORK_SHARE:
+        yield (
+            f"ITL, the gap between chunks, is not comparable: a chunk has {x:.2f} tokens in A and "
+            f"{y:.2f} in B; compare TPOT, the time per token"
+        )
+
+
+def _circumstance_differences(
+    left: Sequence[BenchResult], right: Sequence[BenchResult]
+) -> Iterable[str]:
     """Yield a sentence for each difference between the runs of A (`left`) and of B (`right`) in
     prefix cache use, clocks or GPU temperature.
 
@@ -387,7 +410,7 @@ def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) ->
     """
     # The chat template begins every prompt, so an equal share of cached tokens in both arms is
     # normal.
-    x, y = _mean(left, _cached_share), _mean(right, _cached_share)
+    x, y = _mean_over_runs(left, _cached_share), _mean_over_runs(right, _cached_share)
     if x is not None and y is not None and abs(x - y) > _CACHED_SHARE:
         yield (
             f"the prefix cache supplied {100 * x:.0f} % of the prompt tokens in A and "
@@ -395,18 +418,18 @@ def _circumstances(left: Sequence[BenchResult], right: Sequence[BenchResult]) ->
         )
     if dict(left[0].conditions.gpu_settings) == dict(right[0].conditions.gpu_settings):
         for name, attribute in (("SM", "sm_mhz"), ("memory", "memory_mhz")):
-            x, y = _gpu_mean(left, attribute), _gpu_mean(right, attribute)
+            x, y = _mean_gpu_reading(left, attribute), _mean_gpu_reading(right, attribute)
             if x and y and 100 * abs(y / x - 1) > _CLOCK_PCT:
                 yield (
                     f"{name} clocks differed although the settings are the same: {x:.0f} and "
                     f"{y:.0f} MHz"
                 )
-    x, y = _gpu_mean(left, "temperature_c"), _gpu_mean(right, "temperature_c")
+    x, y = _mean_gpu_reading(left, "temperature_c"), _mean_gpu_reading(right, "temperature_c")
     if x is not None and y is not None and abs(x - y) > _TEMPERATURE_C:
         yield f"GPU temperatures differed: {x:.0f} and {y:.0f} C"
 
 
-def _idle_power(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
+def _idle_power_note(left: Sequence[BenchResult], right: Sequence[BenchResult]) -> Iterable[str]:
     """Yield a note if net tokens per joule rest on an idle power that differed between the runs."""
     known = [r.summary for r in (*left, *right) if r.summary.net_tok_per_joule is not None]
     idle = [s.idle_power_w for s in known if s.idle_power_w]
@@ -427,29 +450,39 @@ def _cached_share(summary: BenchSummary) -> float | None:
     return summary.cached_tokens / summary.prompt_tokens
 
 
-def _mean(runs: Sequence[BenchResult], pick: Pick) -> float | None:
+def _mean_over_runs(runs: Sequence[BenchResult], pick: Pick) -> float | None:
     values = [pick(r.summary) for r in runs]
     known = [v for v in values if v is not None]
     return average(known) if known and len(known) == len(values) else None
 
 
-def _gpu_mean(runs: Sequence[BenchResult], attribute: str) -> float | None:
-    return _mean(runs, lambda s: getattr(s.gpu, attribute) if s.gpu else None)
+def _mean_gpu_reading(runs: Sequence[BenchResult], attribute: str) -> float | None:
+    return _mean_over_runs(runs, lambda s: getattr(s.gpu, attribute) if s.gpu else None)
 
 
-def _unmeasured(metrics: Iterable[MetricChange], runs: Sequence[BenchResult]) -> Iterable[str]:
+def _unmeasured_reasons(
+    metrics: Iterable[MetricChange], runs: Sequence[BenchResult]
+) -> Iterable[str]:
     """Yield one sentence for each reason why metrics have no value in `runs`. Metrics with the same
     reason share a sentence."""
-    reasons: dict[str, list[str]] = {}
-    for name in (m.metric for m in metrics if m.verdict == NOT_MEASURED):
-        whys = (r.summary.absent.get(name.partition(".")[0]) for r in runs)
-        reasons.setdefault(next(filter(None, whys), "no value in at least one run"), []).append(
-            name
-        )
-    return (f"not measured: {', '.join(names)} ({why})" for why, names in reasons.items())
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for change in (m for m in metrics if m.verdict in (NOT_MEASURED, WITHHELD)):
+        reason = _reason_without_value(change, runs)
+        reasons.setdefault((change.verdict, reason), []).append(change.metric)
+    for (verdict, reason), names in reasons.items():
+        yield f"{verdict}: {', '.join(names)} ({reason})"
 
 
-def _notes(
+def _reason_without_value(change: MetricChange, runs: Sequence[BenchResult]) -> str:
+    """Return why the metric of `change` has no value in at least one of `runs`."""
+    if change.verdict == WITHHELD:
+        return withheld_reason(change.metric, runs)
+    name = change.metric.partition(".")[0]
+    reasons = (run.summary.absent.get(name) for run in runs)
+    return next(filter(None, reasons), "no value in at least one run")
+
+
+def _notes_on_comparison(
     left: Sequence[BenchResult], right: Sequence[BenchResult], paired: bool
 ) -> tuple[str, ...]:
     notes = []
@@ -471,7 +504,7 @@ def _notes(
         if len(results) == 1:
             notes += [
                 f"{side}, #{results[0].id}: {title}: {text}"
-                for title, text in judgements(results[0])
+                for title, text in limit_comparisons(results[0])
             ]
     notes += [f"#{r.id}: {why}" for r in (*left, *right) for why in r.summary.marked]
     known = [bool(r.conditions.model_digest) for r in (*left, *right)]

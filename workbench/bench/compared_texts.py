@@ -10,8 +10,13 @@ from statistics import median
 from typing import Any
 
 from workbench.model.answer_probe import Place
-from workbench.model.answer_text import SetFeatures, fault
-from workbench.model.answer_verdict import LEAST_COMPARED, OTHER_SHARE, differences, repeats_more
+from workbench.model.answer_text import SetFeatures, fault_clause
+from workbench.model.answer_verdict import (
+    LEAST_COMPARED,
+    OTHER_SHARE,
+    count_differences,
+    repeats_more,
+)
 from workbench.model.bench import ArmText, BenchResult, BenchSpec, BenchSummary
 from workbench.model.counts import four_digits
 
@@ -37,13 +42,13 @@ _DEPENDS_ON_TEXT = (
 )
 
 
-def no_answer(summary: BenchSummary) -> str | None:
+def why_text_is_no_answer(summary: BenchSummary) -> str | None:
     """Return a sentence if the text of a result is no answer, with an excerpt and the speed that
     says nothing. None if it is one."""
     broken = summary.broken_text
     if broken is None:
         return None
-    what = fault(broken.code, "its {}", broken.excerpt)
+    what = fault_clause(broken.code, "its {}", broken.excerpt)
     speed = summary.output_tok_s
     counted = f"; {four_digits(speed)} tok/s of it say nothing" if speed is not None else ""
     return f"{what} ({broken.text}){counted}"
@@ -72,7 +77,7 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
     differ in length."""
     for side, text in (("A", a), ("B", b)):
         if text is not None and text.problem:
-            what = fault(text.code, f"the {{}} of {side}", text.excerpt)
+            what = fault_clause(text.code, f"the {{}} of {side}", text.excerpt)
             yield f"{what} ({text.problem})"
     if own_tokenizers or a is None or b is None:
         return
@@ -91,9 +96,9 @@ def different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Itera
     """
     if a[0].conditions.model != b[0].conditions.model:
         return
-    yield from _other_usage(a, b)
-    x, y = _load(a), _load(b)
-    for kind, one, other in differences(x, y):
+    yield from _warn_of_other_usage(a, b)
+    x, y = _sum_of_features(a), _sum_of_features(b)
+    for kind, one, other in count_differences(x, y):
         yield (
             f"the texts differ: {one} of {x.looked_at} answers of A and {other} of {y.looked_at} of"
             f" B {kind}"
@@ -105,8 +110,8 @@ def different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Itera
                 f" {100 * (less.compressed or 0):.0f} % of their size, and the others to"
                 f" {100 * (more.compressed or 0):.0f} %"
             )
-    known, asked = _code_words(a)
-    known_b, asked_b = _code_words(b)
+    known, asked = _count_code_answers(a)
+    known_b, asked_b = _count_code_answers(b)
     if min(asked, asked_b) < LEAST_COMPARED:
         return
     if abs(known / asked - known_b / asked_b) >= OTHER_SHARE:
@@ -116,12 +121,12 @@ def different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Itera
         )
 
 
-def _other_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
+def _warn_of_other_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
     """Yield a sentence if each run of one side has fewer characters per token than each run of the
     other, by a factor that one model with one tokenizer does not have."""
     if a[0].conditions.engine != b[0].conditions.engine:
         return
-    x, y = _per_token(a), _per_token(b)
+    x, y = _chars_per_token(a), _chars_per_token(b)
     if min(len(x), len(y)) < _LEAST_RUNS:
         return
     for side, few, many in (("A", x, y), ("B", y, x)):
@@ -134,18 +139,19 @@ def _other_usage(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator
             )
 
 
-def _per_token(runs: Sequence[BenchResult]) -> list[float]:
+def _chars_per_token(runs: Sequence[BenchResult]) -> list[float]:
     """Return the characters per token of the runs whose answers do not repeat themselves."""
     loads = [run.summary.text.load for run in runs if run.summary.text is not None]
     return [
         one.characters_per_token
         for one in loads
-        if one.characters_per_token and one.share(one.looping + one.collapsed) < _LOOPING_SHARE
+        if one.characters_per_token
+        and one.fraction_of_answers(one.looping + one.collapsed) < _LOOPING_SHARE
     ]
 
 
-def _load(runs: Sequence[BenchResult]) -> SetFeatures:
-    """Return the sum of the features of several loads that `differences` looks at."""
+def _sum_of_features(runs: Sequence[BenchResult]) -> SetFeatures:
+    """Return the sum of the features of several loads that `count_differences` compares."""
     loads = [run.summary.text.load for run in runs if run.summary.text is not None]
     return SetFeatures(
         looked_at=sum(one.looked_at for one in loads),
@@ -163,7 +169,7 @@ def _median_of(values: Sequence[float]) -> float | None:
     return sorted(values)[len(values) // 2] if values else None
 
 
-def _code_words(runs: Sequence[BenchResult]) -> tuple[int, int]:
+def _count_code_answers(runs: Sequence[BenchResult]) -> tuple[int, int]:
     """Return how many answers to short prompts of the probes have their code word, and how many
     there are."""
     probes = [run.summary.text.probe for run in runs if run.summary.text is not None]

@@ -50,7 +50,7 @@ class Endpoint:
     address: Any  # as socket.connect takes it
 
     @property
-    def here(self) -> bool:
+    def is_on_this_machine(self) -> bool:
         """Whether the address is one of this machine's own addresses. The server itself may be
         behind a tunnel, which needs CPU time here, too."""
         with socket.socket(self.family, socket.SOCK_STREAM) as probe:
@@ -67,14 +67,14 @@ class Endpoint:
         return name if self.port == default_port else f"{name}:{self.port}"
 
 
-def resolve(spec: BenchSpec) -> Endpoint:
+def resolve_endpoint(spec: BenchSpec) -> Endpoint:
     """Return the endpoint for the URL in `spec`, which is the server's base URL with or without
     /v1.
 
     The host name is looked up. If the name has several addresses, a test connection chooses one of
     them. Raises BenchError if the URL is invalid or the name cannot be resolved.
     """
-    parts = _split(spec.url)
+    parts = _split_url(spec.url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     base = parts.path.rstrip("/").removesuffix("/v1")
     path = f"{base}/v1/{'chat/completions' if spec.endpoint == 'chat' else spec.endpoint}"
@@ -84,13 +84,18 @@ def resolve(spec: BenchSpec) -> Endpoint:
         raise BenchError(
             f"cannot resolve the host name {host!r}: {error}", next_step="check the server's URL"
         ) from None
-    family, address = _reachable(found)
+    family, address = _first_reachable_address(found)
     return Endpoint(
-        host, port, path, _context(spec) if parts.scheme == "https" else None, family, address
+        host,
+        port,
+        path,
+        _ssl_context_for(spec) if parts.scheme == "https" else None,
+        family,
+        address,
     )
 
 
-def _split(url: str) -> SplitResult:
+def _split_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         port_ok = parts.port != 0
@@ -108,7 +113,7 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _reachable(found: list[Any]) -> tuple[int, Any]:
+def _first_reachable_address(found: list[Any]) -> tuple[int, Any]:
     """Return (address family, socket address) of the first entry of `found` that accepts a
     connection within 3 s. If none does, return the first entry. `found` is a list from getaddrinfo;
     for localhost it can contain ::1 and 127.0.0.1."""
@@ -121,10 +126,10 @@ def _reachable(found: list[Any]) -> tuple[int, Any]:
     return found[0][0], found[0][4]
 
 
-def _context(spec: BenchSpec) -> ssl.SSLContext:
+def _ssl_context_for(spec: BenchSpec) -> ssl.SSLContext:
     from workbench.bench import tls
 
-    context = tls.context(spec)
+    context = tls.tls_context(spec)
     context.set_alpn_protocols(["http/1.1"])
     return context
 

@@ -19,17 +19,17 @@ NO_KEY = "EMPTY"  # what the file names for a server without a key
 def entry_text(name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
     """Return one line of the dictionary ENDPOINTS: the server's name with its model, its URL and
     the environment variable of its API key."""
-    return f"{_quoted(name)}: {_values(model, url, key)},"
+    return f"{_quote_name(name)}: {_entry_values(model, url, key)},"
 
 
 def with_endpoint(text: str, name: str, *, model: str, url: str, key: str = NO_KEY) -> str:
     """Return the text of the endpoint file `text` with an entry for the server `name`, which
     replaces an older entry of that name. `url` ends with /v1, and an empty `text` gives a new file.
     Raises InputError if `text` is not an endpoint file."""
-    own, entry = entry_text(name, model=model, url=url, key=key), _values(model, url, key)
+    own, entry = entry_text(name, model=model, url=url, key=key), _entry_values(model, url, key)
     if not text.strip():
         return f"ENDPOINTS = {{\n    {own}\n}}\n"
-    endpoints = _dictionary(text)
+    endpoints = _endpoints_dictionary(text)
     data = text.encode()
     starts = [0]
     for line in data.splitlines(keepends=True):
@@ -47,7 +47,7 @@ def with_endpoint(text: str, name: str, *, model: str, url: str, key: str = NO_K
     return (data[:after] + f"\n    {own}".encode() + data[after:]).decode()
 
 
-def _dictionary(text: str) -> ast.Dict:
+def _endpoints_dictionary(text: str) -> ast.Dict:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError) as error:
@@ -65,9 +65,9 @@ def _dictionary(text: str) -> ast.Dict:
     )
 
 
-def _values(model: str, url: str, key: str) -> str:
+def _entry_values(model: str, url: str, key: str) -> str:
     return json.dumps({"model": model, "url": url, "key": key}, ensure_ascii=False)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return json.dumps(name, ensure_ascii=False)

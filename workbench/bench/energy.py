@@ -59,7 +59,9 @@ def with_energy(
     per_request = _per_request(summary, energy) if ratio is not None else None
     if ratio is not None and per_request is None:
         absent["energy_per_request_j"] = "the number of successful requests is unknown or 0"
-    net, why_not = _net(tokens, energy, seconds, idle) if ratio is not None else (None, "")
+    net, why_not = (
+        _net_tokens_per_joule(tokens, energy, seconds, idle) if ratio is not None else (None, "")
+    )
     if why_not:
         absent["net_tok_per_joule"] = why_not
     if idle.power_w is None:
@@ -74,7 +76,7 @@ def with_energy(
         net_tok_per_joule=net,
         gpu=gpu,
         absent=absent,
-        notes=(*summary.notes, *_notes(gpu)),
+        notes=(*summary.notes, *_energy_notes(gpu)),
     )
 
 
@@ -100,7 +102,7 @@ def _per_request(summary: BenchSummary, energy: float | None) -> float | None:
     return round(energy / requests, 4) if energy is not None and requests else None
 
 
-def _net(
+def _net_tokens_per_joule(
     tokens: float | None, energy: float | None, seconds: float, idle: Idle
 ) -> tuple[float | None, str]:
     if idle.power_w is None:
@@ -111,7 +113,7 @@ def _net(
     return round(tokens / above, 6), ""
 
 
-def _notes(gpu: GpuDuring) -> tuple[str, ...]:
+def _energy_notes(gpu: GpuDuring) -> tuple[str, ...]:
     counted, integrated = gpu.energy_counter_j, gpu.energy_integrated_j
     if not counted or not integrated or abs(integrated / counted - 1) <= _APART:
         return ()

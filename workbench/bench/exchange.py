@@ -13,7 +13,7 @@ from workbench.bench.records import RequestRecord
 from workbench.bench.reply import Reply, error_text
 from workbench.bench.sse import SseDecoder
 from workbench.bench.text_chunk import TextChunk
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 if TYPE_CHECKING:
     from workbench.bench.whole_answer import WholeAnswer
@@ -120,7 +120,7 @@ class Exchange:
         if stamp_ns < self.last_byte_ns:  # a clock was set: time must not go back
             stamp_ns = self.last_byte_ns
         self.last_byte_ns = stamp_ns
-        if self._text_chunk is not None and (count := self._text_chunk.count(data)):
+        if self._text_chunk is not None and (count := self._text_chunk.count_text_chunks(data)):
             self.reply.stamps_ns.extend([stamp_ns] * count)
             self.reply.after_content = True
             return False
@@ -267,7 +267,7 @@ class Exchange:
             start_s=round((sent - run_began_ns) / 1e9, 6),
             end_us=max(0, self.last_byte_ns - sent) // 1000,
             error=error,
-            detail=detail and clean(detail),
+            detail=detail and clean_text(detail),
             ttft_us=(stamps[0] - sent) // 1000 if stamps else None,
             gaps_us=tuple(gap // 1000 for gap in map(sub, stamps[1:], stamps)),
             chunks=len(stamps),
@@ -275,7 +275,7 @@ class Exchange:
             output_tokens=reply.output_tokens,
             cached_tokens=reply.cached_tokens,
             first_tokens=reply.first_tokens,
-            finish_reason=reply.finish_reason and clean(str(reply.finish_reason), NAME_CHARS),
+            finish_reason=reply.finish_reason and clean_text(str(reply.finish_reason), NAME_CHARS),
             due_s=round((self.due_ns - run_began_ns) / 1e9, 6) if self.due_ns else None,
             reconnected=self.reconnected,
             without_done=self.stream and error is None and not reply.done,

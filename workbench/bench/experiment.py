@@ -31,19 +31,22 @@ from typing import Any
 
 from workbench.bench import twins
 from workbench.bench.compare import ARMS, compare
-from workbench.bench.experiment_disturbances import MeasuredRun, compiled_once, diagnosed
+from workbench.bench.experiment_disturbances import (
+    MeasuredRun,
+    compiled_once_note,
+    describe_disturbances,
+)
 from workbench.bench.metric_changes import (
     BETTER,
     LEVEL,
     WORSE,
     average,
-    difference,
+    difference_of_means,
     metric_called,
-    unclaimed,
     variance,
+    without_verdicts,
 )
 from workbench.model.bench import (
-    P99_VALUES,
     BenchResult,
     BenchSpec,
     BenchSummary,
@@ -52,6 +55,7 @@ from workbench.model.bench import (
     half_width,
 )
 from workbench.model.counts import count_of
+from workbench.model.distribution import PERCENTILES
 from workbench.model.errors import InputError
 from workbench.model.experiment import (
     INTERRUPTED,
@@ -91,7 +95,7 @@ _THRIFTY = {"tok_per_joule", "net_tok_per_joule"}
 # -- the design ------------------------------------------------------------------------------------
 
 
-def restarts(a: Arm, b: Arm, on_twins: bool = False) -> bool:
+def restarts_servers(a: Arm, b: Arm, on_twins: bool = False) -> bool:
     """Return whether each run of the experiment starts its own server. This is so in an experiment
     on two hosts (`on_twins`), and if A and B differ in something that only a restart changes.
     Servers that already run, or that Workbench did not start, are never restarted."""
@@ -115,7 +119,7 @@ def changes_gpus(spec: ExperimentSpec) -> bool:
     return bool(spec.a.gpu or spec.b.gpu)
 
 
-def checked(spec: ExperimentSpec) -> ExperimentSpec:
+def check_spec(spec: ExperimentSpec) -> ExperimentSpec:
     """Return `spec` unchanged if the experiment can be carried out. Raises InputError for an
     unknown metric, or an invalid number of pairs, interval width, longest duration or start
     temperature."""
@@ -147,10 +151,11 @@ def checked(spec: ExperimentSpec) -> ExperimentSpec:
     return spec
 
 
-def measurable(metric: str, shape: BenchSpec) -> None:
+def require_measurable(metric: str, shape: BenchSpec) -> None:
     """Raise InputError if no run of the workload `shape` can have a value of `metric`, for example
     TTFT without streaming."""
-    name = metric.partition(".")[0]
+    name, _, part = metric.partition(".")
+    percentile = PERCENTILES.get(part)
     why = None
     if name in ("ttft_ms", "itl_ms", "tpot_ms", "ttft_from_schedule_ms") and not shape.stream:
         why = "answers that are not streamed (--no-stream) have no first token and no gaps"
@@ -158,8 +163,11 @@ def measurable(metric: str, shape: BenchSpec) -> None:
         why = "only requests with a --rate or a --trace have a schedule"
     elif name in OF_AN_SLO and not shape.slo:
         why = "without limits (--slo) there are no requests that keep them"
-    elif metric.endswith(".p99") and name != "itl_ms" and shape.requests < P99_VALUES:
-        why = f"p99 needs {P99_VALUES:,} requests in each run, and the workload has {shape.requests:,}"
+    elif percentile and name != "itl_ms" and shape.requests < percentile.least_values:
+        why = (
+            f"{percentile.title} needs {percentile.least_values:,} requests in each run, and the "
+            f"workload has {shape.requests:,}"
+        )
     elif (
         metric_called(metric).unit in ("W", "J", "tok/J") and (shape.seconds or _POWER_S) < _POWER_S
     ):
@@ -171,18 +179,18 @@ def measurable(metric: str, shape: BenchSpec) -> None:
         )
 
 
-def order(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
+def order_of_pair(spec: ExperimentSpec, pair: int) -> tuple[str, str]:
     """Return "A" and "B" in the order in which these two runs of pair number `pair` are made."""
     if spec.order_seed is None:
         a_first = pair % 2 == 0
     elif spec.twins:
         a_first = twins.a_first(spec, pair)
     else:
-        a_first = _drawn_orders(spec.order_seed, pair + 1)[pair]
+        a_first = _draw_pair_orders(spec.order_seed, pair + 1)[pair]
     return ("A", "B") if a_first else ("B", "A")
 
 
-def _drawn_orders(seed: int, pairs: int) -> list[bool]:
+def _draw_pair_orders(seed: int, pairs: int) -> list[bool]:
     """Return for each of the first `pairs` pairs whether A runs first.
 
     Each pair's order is drawn, except that neither order may lead the other by more than two pairs,
@@ -197,14 +205,14 @@ def _drawn_orders(seed: int, pairs: int) -> list[bool]:
     for pair in range(pairs):
         a_first = random.Random(f"{seed} {pair}").random() < 0.5
         most = max(_LEAST_LEAD, math.isqrt(pair + 1))
-        if abs(lead + _sign(a_first)) > most:
+        if abs(lead + _order_sign(a_first)) > most:
             a_first = not a_first
-        lead += _sign(a_first)
+        lead += _order_sign(a_first)
         orders.append(a_first)
     return orders
 
 
-def _sign(a_first: bool) -> int:
+def _order_sign(a_first: bool) -> int:
     return 1 if a_first else -1
 
 
@@ -225,21 +233,21 @@ def seed_of(spec: ExperimentSpec, pair: int) -> int:
 
 def next_run(experiment: Experiment) -> ExperimentRun:
     """Return the next run to make: the first missing run of the first pair that is not complete."""
-    pair = experiment.pairs_done
+    pair = experiment.completed_pairs
     done = {r.arm for r in experiment.runs if r.pair == pair and r.state == RunState.DONE}
-    arm = next(name for name in order(experiment.spec, pair) if name not in done)
+    arm = next(name for name in order_of_pair(experiment.spec, pair) if name not in done)
     return ExperimentRun(
         len(experiment.runs), pair, arm, host=twins.host_of(experiment.spec, pair, arm)
     )
 
 
-def warm_up(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
+def new_warm_up_run(experiment: Experiment, arm: str, host: str | None = None) -> ExperimentRun:
     """Return a new run of A or B (`arm`) whose result will be discarded, because the machine is
     still cold. `host` is the host of the run in an experiment on two hosts, otherwise None."""
     return ExperimentRun(len(experiment.runs), WARM_UP, arm, host=host)
 
 
-def sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
+def arms_of_sides(spec: ExperimentSpec) -> Mapping[str, tuple[str, str | None]]:
     """Return {side: ("A" or "B", host)} for each side of the experiment. The sides are "A" and "B"
     with the host None. In an experiment on two hosts, they are A and B on each host, such as "B on
     gpu-box-2"."""
@@ -254,16 +262,16 @@ def with_run(experiment: Experiment, run: ExperimentRun) -> Experiment:
     if run.state == RunState.FAILED:
         why = f"the other run of its pair failed (run {run.place + 1})"
         runs = tuple(
-            _dropped(r, why) if (r.pair, r.state) == (run.pair, RunState.DONE) else r for r in runs
+            _drop_run(r, why) if (r.pair, r.state) == (run.pair, RunState.DONE) else r for r in runs
         )
     return replace(experiment, runs=runs)
 
 
-def _dropped(run: ExperimentRun, why: str) -> ExperimentRun:
+def _drop_run(run: ExperimentRun, why: str) -> ExperimentRun:
     return replace(run, state=RunState.DROPPED, error=why)
 
 
-def tries(experiment: Experiment, pair: int) -> int:
+def count_failed_runs(experiment: Experiment, pair: int) -> int:
     """Return how many runs of pair number `pair` failed. Interrupted runs are not counted."""
     return sum(
         r.pair == pair and r.state == RunState.FAILED and r.error != INTERRUPTED
@@ -271,18 +279,18 @@ def tries(experiment: Experiment, pair: int) -> int:
     )
 
 
-def resumed(experiment: Experiment) -> Experiment:
+def resume_experiment(experiment: Experiment) -> Experiment:
     """Return an interrupted experiment in a state from which the experiment can continue.
 
     A run that was in progress counts as failed. If only one run of the current pair is done, that
     run is dropped, because the other run of the pair would be made much later.
     """
-    pair = experiment.pairs_done
+    pair = experiment.completed_pairs
 
     def now(run: ExperimentRun) -> ExperimentRun:
         run = cut_off(run, INTERRUPTED)
         if run.pair == pair and run.state == RunState.DONE:
-            return _dropped(run, "the experiment was interrupted before the other run of its pair")
+            return _drop_run(run, "the experiment was interrupted before the other run of its pair")
         return run
 
     return replace(
@@ -296,22 +304,23 @@ def cut_off(run: ExperimentRun, why: str) -> ExperimentRun:
     return replace(run, state=RunState.FAILED, error=why) if run.state in _UNFINISHED else run
 
 
-def unmeasured(summary: BenchSummary, metric: str) -> str | None:
+def why_unmeasured(summary: BenchSummary, metric: str) -> str | None:
     """Return why a run has no value of `metric`, or None if it has one."""
-    value = metric_called(metric).of(summary)
+    value = metric_called(metric).value_in(summary)
     if value:
         return None
     if value == 0:
         return f"{metric} was 0, and a ratio needs more"
     name, _, part = metric.partition(".")
     found = getattr(summary, name)
-    if part == "p99" and found is not None:
-        return f"{metric} was not measured: {found.count} values, and p99 needs {P99_VALUES:,}"
+    percentile = PERCENTILES.get(part)
+    if percentile is not None and found is not None:
+        return f"{metric} was not measured: {found.count} values, and {percentile.need}"
     why = summary.absent.get(name, "the result has no value")
     return f"{metric} was not measured: {why}"
 
 
-def unfit(summary: BenchSummary, metric: str) -> str | None:
+def why_unusable(summary: BenchSummary, metric: str) -> str | None:
     """Return why the result of a run cannot be used in a comparison (invalid result, failed
     requests, no value of `metric`). None if the result can be used."""
     if summary.refused:
@@ -322,18 +331,18 @@ def unfit(summary: BenchSummary, metric: str) -> str | None:
             f"{summary.requests_failed} of {summary.requests_ok + summary.requests_failed} "
             f"requests failed ({kinds})"
         )
-    return unmeasured(summary, metric)
+    return why_unmeasured(summary, metric)
 
 
 # -- when there are enough pairs -------------------------------------------------------------------
 
 
-def enough(experiment: Experiment) -> str | None:
+def why_enough_pairs(experiment: Experiment) -> str | None:
     """Return why the experiment needs no further pair, or None if it needs one. The reason is the
     number of pairs or the width of the interval. An experiment never ends because of its verdict.
     """
-    spec, done = experiment.spec, experiment.pairs_done
-    if spec.until_pct is not None and done >= UNTIL_PAIRS and twins.balanced(spec, done):
+    spec, done = experiment.spec, experiment.completed_pairs
+    if spec.until_pct is not None and done >= UNTIL_PAIRS and twins.is_balanced(spec, done):
         width = _chosen_change(experiment)
         if (
             width is not None
@@ -351,7 +360,7 @@ def enough(experiment: Experiment) -> str | None:
 def pairs_wanted(experiment: Experiment) -> int:
     """Return the number of pairs that the experiment will probably need. If the user asked for an
     interval of a certain width, the number is estimated from the spread of the pairs so far."""
-    spec, done = experiment.spec, experiment.pairs_done
+    spec, done = experiment.spec, experiment.completed_pairs
     if spec.until_pct is None:
         return spec.pairs
     change = _chosen_change(experiment)
@@ -360,24 +369,27 @@ def pairs_wanted(experiment: Experiment) -> int:
     lost = 2 if spec.twins else 1  # degrees of freedom that the estimates take
     if len(ratios) <= lost:
         return min(spec.pairs, least)
-    kinds = [twins.swapped(spec, pair) for pair in range(len(ratios))]
+    kinds = [twins.arms_are_swapped(spec, pair) for pair in range(len(ratios))]
     size = math.sqrt(twins.variance_inside(ratios, kinds) if spec.twins else variance(ratios))
     for pairs in range(max(done, least), spec.pairs):
         width = (
-            100 * t_quantile((1 + level(experiment)) / 2, pairs - lost) * size / math.sqrt(pairs)
+            100
+            * t_quantile((1 + confidence_level(experiment)) / 2, pairs - lost)
+            * size
+            / math.sqrt(pairs)
         )
-        if width <= spec.until_pct and twins.balanced(spec, pairs):
+        if width <= spec.until_pct and twins.is_balanced(spec, pairs):
             return pairs
     return spec.pairs
 
 
 def runs_left(experiment: Experiment) -> int:
-    pair = experiment.pairs_done
+    pair = experiment.completed_pairs
     half = any(r.pair == pair and r.state == RunState.DONE for r in experiment.runs)
     return max(0, 2 * (pairs_wanted(experiment) - pair) - half)
 
 
-def left_s(experiment: Experiment) -> float | None:
+def estimated_left_s(experiment: Experiment) -> float | None:
     """Return the estimated seconds until the experiment ends, from the durations of its runs so
     far. None before the first run has ended."""
     took = [r.took_s for r in experiment.runs if r.took_s is not None and r.state in MEASURED]
@@ -387,7 +399,7 @@ def left_s(experiment: Experiment) -> float | None:
 # -- the result ------------------------------------------------------------------------------------
 
 
-def level(experiment: Experiment) -> float:
+def confidence_level(experiment: Experiment) -> float:
     """Return the confidence level with which the experiment's interval is computed, for example
     0.95."""
     base = LEVEL if experiment.spec.until_pct is None else UNTIL_LEVEL
@@ -405,7 +417,7 @@ def complete_pairs(experiment: Experiment) -> list[tuple[ExperimentRun, Experime
     ]
 
 
-def judged(
+def judge_experiment(
     experiment: Experiment,
     results: Mapping[int, BenchResult],
     quality: Sequence[QualityResult] = (),
@@ -422,19 +434,19 @@ def judged(
     kept = [(a, b, pair) for a, b, pair in found if a is not None and b is not None]
     pairs = [(a, b) for a, b, _ in kept]
     kinds = (
-        [twins.swapped(experiment.spec, pair) for _, _, pair in kept]
+        [twins.arms_are_swapped(experiment.spec, pair) for _, _, pair in kept]
         if experiment.spec.twins
         else []
     )
     if not pairs:
-        verdict = _sentence(experiment, None)
+        verdict = _verdict_sentence(experiment, None)
         return replace(experiment, comparison=None, smallest_pct=None, verdict=verdict)
     comparison = compare(
         [a for a, _ in pairs],
         [b for _, b in pairs],
         paired=True,
         chosen=experiment.spec.metric,
-        level=level(experiment),
+        level=confidence_level(experiment),
         arms=ARMS_OF_PAIRS,
         swapped=kinds,
         quality=quality,
@@ -442,29 +454,41 @@ def judged(
     )
     experiment = replace(experiment, comparison=comparison)
     comparison = replace(
-        comparison, notes=(*_diagnosed(experiment, pairs), *comparison.notes, *_notes(experiment))
+        comparison,
+        notes=(
+            *_disturbance_sentences(experiment, pairs),
+            *comparison.notes,
+            *_experiment_notes(experiment),
+        ),
     )
     experiment = replace(experiment, comparison=comparison)
     change = comparison.metrics[0]
-    experiment = replace(experiment, smallest_pct=_smallest(change, level(experiment), kinds))
+    experiment = replace(
+        experiment,
+        smallest_pct=_smallest_detectable_pct(change, confidence_level(experiment), kinds),
+    )
     if experiment.state != SeriesState.DONE:
-        machine = unclaimed([comparison.machine])[0] if comparison.machine is not None else None
-        comparison = replace(comparison, metrics=unclaimed(comparison.metrics), machine=machine)
+        machine = (
+            without_verdicts([comparison.machine])[0] if comparison.machine is not None else None
+        )
+        comparison = replace(
+            comparison, metrics=without_verdicts(comparison.metrics), machine=machine
+        )
     return replace(
         experiment,
         comparison=comparison,
-        verdict=_sentence(experiment, change),
-        measured=_measured(change),
+        verdict=_verdict_sentence(experiment, change),
+        measured=_measured_change_text(change),
     )
 
 
-def _measured(change: MetricChange) -> str:
+def _measured_change_text(change: MetricChange) -> str:
     if change.change_pct is None or change.interval_pct is None:
         return ""
     return f"{change.change_pct:+.1f} % ± {half_width(change.interval_pct)}"
 
 
-def _diagnosed(
+def _disturbance_sentences(
     experiment: Experiment, pairs: Sequence[tuple[BenchResult, BenchResult]]
 ) -> Iterator[str]:
     """Yield sentences about disturbances that the runs show, such as an outlier or a trend. In an
@@ -477,11 +501,13 @@ def _diagnosed(
         return MeasuredRun(run, (run.value or 0.0) / (second if on_second else 1.0))
 
     seen = [[measured(run) for run in pair if run.value] for pair in complete_pairs(experiment)]
-    discarded = [measured(run) for run in experiment.discarded if run.value]
-    yield from diagnosed([(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded)
+    discarded = [measured(run) for run in experiment.discarded_runs if run.value]
+    yield from describe_disturbances(
+        [(pair[0], pair[1]) for pair in seen if len(pair) == 2], discarded
+    )
     if experiment.restarts:
         arms = [result.conditions for result in pairs[0]]
-        note = compiled_once(
+        note = compiled_once_note(
             [c.engine for c in arms], [c.flags.get("enforce-eager") is True for c in arms]
         )
         if note is not None:
@@ -496,7 +522,9 @@ def _log_ratios(change: MetricChange) -> list[float]:
     return [math.log(b / a) for a, b in change.pairs if a and b]
 
 
-def _smallest(change: MetricChange, at_level: float, kinds: Sequence[bool]) -> float | None:
+def _smallest_detectable_pct(
+    change: MetricChange, at_level: float, kinds: Sequence[bool]
+) -> float | None:
     """Return the smallest true difference, in percent, that four of five experiments like this one
     would show. None for fewer than three pairs, whose scatter is unreliable. `at_level` is the
     confidence level. `kinds` says for each pair on two hosts whether A and B had swapped hosts."""
@@ -504,8 +532,8 @@ def _smallest(change: MetricChange, at_level: float, kinds: Sequence[bool]) -> f
         return None
     known = [v for pair in change.pairs for v in pair if v]
     logs = [[math.log(pair[side] or 1.0) for pair in change.pairs] for side in (0, 1)]
-    resolution = metric_called(change.metric).resolution(min(known))
-    _, error = difference(logs[0], logs[1], True, resolution, kinds)
+    resolution = metric_called(change.metric).smallest_relative_difference(min(known))
+    _, error = difference_of_means(logs[0], logs[1], True, resolution, kinds)
     if error is None:
         return None
     return 100 * math.expm1(
@@ -513,7 +541,7 @@ def _smallest(change: MetricChange, at_level: float, kinds: Sequence[bool]) -> f
     )
 
 
-def _notes(experiment: Experiment) -> list[str]:
+def _experiment_notes(experiment: Experiment) -> list[str]:
     notes = [
         f"{experiment.spec.metric} was chosen before the start; another metric is called better or "
         "worse only if the "
@@ -532,32 +560,32 @@ def _notes(experiment: Experiment) -> list[str]:
         looks.append("more pairs were requested after the result was seen")
     if looks:
         notes.append(
-            f"{' and '.join(looks)}, so a {100 * level(experiment):.4g} % interval is used, which "
+            f"{' and '.join(looks)}, so a {100 * confidence_level(experiment):.4g} % interval is used, which "
             "still contains the "
             "true difference in about 95 % of experiments"
         )
     return notes
 
 
-def _sentence(experiment: Experiment, change: MetricChange | None) -> str:
+def _verdict_sentence(experiment: Experiment, change: MetricChange | None) -> str:
     """Return the verdict of the experiment as one sentence for the user. In an experiment on two
     hosts, the sentence also gives the difference between them. `change` is the change of the chosen
     metric, or None without complete pairs."""
-    said = _of_change(experiment, change)
+    said = _change_sentence(experiment, change)
     machine = experiment.comparison.machine if experiment.comparison is not None else None
     if not said or machine is None or machine.change_pct is None or machine.interval_pct is None:
         return said
     first, second = experiment.spec.twins
     size = f"{abs(machine.change_pct):.1f} % ± {half_width(machine.interval_pct)}"
     if machine.verdict in (BETTER, WORSE):
-        return f"{said}; {second} {_is(machine)} than {first} by {size} with the same configuration"
+        return f"{said}; {second} {_change_verb(machine)} than {first} by {size} with the same configuration"
     seen = f"{machine.change_pct:+.1f} % ± {half_width(machine.interval_pct)}"
     return f"{said}; no difference between the machines is shown: {second} against {first} {seen}"
 
 
-def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
+def _change_sentence(experiment: Experiment, change: MetricChange | None) -> str:
     """Return the part of the verdict about the change of the chosen metric from A to B."""
-    done = experiment.pairs_done
+    done = experiment.completed_pairs
     if change is None or change.change_pct is None:
         return "" if experiment.state == SeriesState.RUNNING else "no claim: no pair is complete"
     if change.interval_pct is None:
@@ -576,9 +604,9 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
     comparison = experiment.comparison
     if len(change.pairs) < done:
         return f"no claim: the results of {done - len(change.pairs)} of {done} pairs were deleted"
-    if comparison is not None and (broken := comparison.broken_text):
+    if comparison is not None and (broken := comparison.broken_answer_clause):
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
-        return f"no claim: B {_is(change)} by {size} ({_change_text(change)}, {done} pairs), but {broken}"
+        return f"no claim: B {_change_verb(change)} by {size} ({_change_text(change)}, {done} pairs), but {broken}"
     if comparison is not None and not comparison.like_for_like:
         said = f"no claim: the runs are not comparable ({comparison.warnings[0]}); measured {seen}"
         return with_quality(said, comparison)
@@ -589,7 +617,7 @@ def _of_change(experiment: Experiment, change: MetricChange | None) -> str:
                 "configuration affects the runs"
             )
         size = f"{abs(change.change_pct):.1f} % ± {half_width(change.interval_pct)}"
-        claim = f"B {_is(change)} by {size} ({_change_text(change)}, {done} pairs)"
+        claim = f"B {_change_verb(change)} by {size} ({_change_text(change)}, {done} pairs)"
         claim = with_quality(claim, comparison)
         return "; ".join(filter(None, (claim, comparison.content if comparison else "")))
     none = with_quality(f"no difference that {done} pairs can show: {seen}", comparison)
@@ -611,13 +639,21 @@ def with_quality(claim: str, comparison: Comparison | None) -> str:
     return f"{claim}, but {comparison.quality}" if worse else f"{claim}; {comparison.quality}"
 
 
+_RATES = {
+    "output_tok_s": "output tok/s",
+    "request_s": "requests/s",
+    "goodput_request_s": "goodput requests/s",
+    "goodput_tok_s": "goodput tok/s",
+}
+
+
 def _change_text(change: MetricChange) -> str:
-    if change.metric == "output_tok_s":
-        return "output tok/s"
+    if change.metric in _RATES:
+        return _RATES[change.metric]
     return change.metric.replace("_ms.", " ").replace("_", " ")
 
 
-def _is(change: MetricChange) -> str:
+def _change_verb(change: MetricChange) -> str:
     up = (change.change_pct or 0) > 0
     if change.metric in _FASTER:
         return "is faster" if up else "is slower"

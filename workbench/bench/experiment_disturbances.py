@@ -38,7 +38,7 @@ class MeasuredRun:
     value: float
 
     @property
-    def log(self) -> float:
+    def log_of_metric(self) -> float:
         return math.log(self.value)
 
     @property
@@ -49,23 +49,25 @@ class MeasuredRun:
 Pair = tuple[MeasuredRun, MeasuredRun]  # (run of A, run of B)
 
 
-def diagnosed(pairs: Sequence[Pair], discarded: Sequence[MeasuredRun] = ()) -> Iterator[str]:
+def describe_disturbances(
+    pairs: Sequence[Pair], discarded: Sequence[MeasuredRun] = ()
+) -> Iterator[str]:
     """Yield one sentence for each disturbance that the runs show. `pairs` are the complete pairs as
     (A, B); `discarded` are the discarded runs."""
     arms = [[pair[side] for pair in pairs] for side in (0, 1)]
-    yield from _outlying_pair(pairs, arms)
-    groups = _two_speeds(arms)
+    yield from _report_outlying_pairs(pairs, arms)
+    groups = _report_two_speeds(arms)
     yield from groups
     if not groups:  # otherwise the trend is a step between the two speeds
-        slope = _slope(arms)
+        slope = _slope_of_steady_trend(arms)
         if slope:
-            yield _trend(slope, pairs, arms)
-        yield from _order_effect(pairs, slope)
-        yield from _outliers_of_one_arm(arms)
-    yield from _cold_start(arms, discarded)
+            yield _trend_sentence(slope, pairs, arms)
+        yield from _report_order_effect(pairs, slope)
+        yield from _report_outliers_of_one_arm(arms)
+    yield from _report_cold_start(arms, discarded)
 
 
-def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
+def compiled_once_note(engines: Sequence[str | None], eager: Sequence[bool]) -> str | None:
     """Return a note if all runs of A, or all runs of B, shared the code that the engine compiled at
     its first start. Otherwise return None.
 
@@ -75,7 +77,7 @@ def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str |
     compiled = [
         arm
         for arm, name, off in zip("AB", engines, eager, strict=True)
-        if _compiles(name) and not off
+        if _compiles_at_start(name) and not off
     ]
     if not compiled:
         return None
@@ -88,55 +90,60 @@ def compiled_once(engines: Sequence[str | None], eager: Sequence[bool]) -> str |
     )
 
 
-def _compiles(name: str | None) -> bool:
-    engine = registry.find(name)
+def _compiles_at_start(name: str | None) -> bool:
+    engine = registry.find_engine(name)
     return engine is not None and engine.compiles_at_first_start
 
 
-def _outlying_pair(pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
+def _report_outlying_pairs(
+    pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]
+) -> Iterator[str]:
     """Yield a sentence for each pair whose ratio B/A is far from the ratios of all other pairs,
     compared with their spread. `arms` are the runs of A and the runs of B."""
     count = len(pairs)
     if count < 4:
         return
-    ratios = [b.log - a.log for a, b in pairs]
+    ratios = [b.log_of_metric - a.log_of_metric for a, b in pairs]
     limit = t_quantile(1 - _FALSE_ALARMS / (2 * count), count - 2)
     for place, (ratio, pair) in enumerate(zip(ratios, pairs, strict=True)):
         rest = [*ratios[:place], *ratios[place + 1 :]]
-        centre, size = fmean(rest), math.sqrt(_squares(rest) / (count - 2))
+        centre, size = fmean(rest), math.sqrt(_sum_of_squares(rest) / (count - 2))
         away = abs(ratio - centre)
         if away < _LEAST or away <= limit * size * math.sqrt(1 + 1 / (count - 1)):
             continue
         deviations = [
-            run.log - median(r.log for r in arm) for run, arm in zip(pair, arms, strict=True)
+            run.log_of_metric - median(r.log_of_metric for r in arm)
+            for run, arm in zip(pair, arms, strict=True)
         ]
         worst = max((0, 1), key=lambda side: abs(deviations[side]))
         yield (
-            f"pair {pair[0].run.pair + 1} is an outlier: {_percent(ratio)}, the others "
-            f"{_percent(centre)} with a "
-            f"spread of {100 * size:.1f} %; {pair[worst].name} is {_percent(deviations[worst])} "
+            f"pair {pair[0].run.pair + 1} is an outlier: {_percent_of_log(ratio)}, the others "
+            f"{_percent_of_log(centre)} with a "
+            f"spread of {100 * size:.1f} %; {pair[worst].name} is {_percent_of_log(deviations[worst])} "
             "from its arm's median"
         )
 
 
-def _two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
+def _report_two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
     count = min(map(len, arms))
     known = [n for n in _TWO_GROUPS if n <= count]
     if not known:
         return []
-    splits = [_split(arm) for arm in arms]
-    whole = math.fsum(_squares([r.log for r in arm]) for arm in arms)
-    inside = math.fsum(_squares([r.log for r in group]) for split in splits for group in split)
-    gaps = [_centre(high) - _centre(low) for low, high in splits]
+    splits = [_split_by_speed(arm) for arm in arms]
+    whole = math.fsum(_sum_of_squares([r.log_of_metric for r in arm]) for arm in arms)
+    inside = math.fsum(
+        _sum_of_squares([r.log_of_metric for r in group]) for split in splits for group in split
+    )
+    gaps = [_mean_log_metric(high) - _mean_log_metric(low) for low, high in splits]
     if whole == 0 or inside / whole >= _TWO_GROUPS[max(known)] or max(gaps) < 2 * _LEAST:
         return []
     speeds = [
-        f"{arm} {len(low)} runs near {four_digits(math.exp(_centre(low)))}"
-        f" and {len(high)} near {four_digits(math.exp(_centre(high)))}"
+        f"{arm} {len(low)} runs near {four_digits(math.exp(_mean_log_metric(low)))}"
+        f" and {len(high)} near {four_digits(math.exp(_mean_log_metric(high)))}"
         for arm, (low, high), gap in zip("AB", splits, gaps, strict=True)
         if gap >= max(gaps) / 3
     ]
-    step = _step(splits)
+    step = _position_of_step(splits)
     if step is not None:
         why = (
             f"the change came before run {step + 1} and stayed (throttling, other load, "
@@ -150,20 +157,25 @@ def _two_speeds(arms: Sequence[Sequence[MeasuredRun]]) -> list[str]:
     return [f"the runs have two speeds: {', '.join(speeds)}: {why}"]
 
 
-def _split(arm: Sequence[MeasuredRun]) -> tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]:
+def _split_by_speed(
+    arm: Sequence[MeasuredRun],
+) -> tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]:
     """Return (slower runs, faster runs) of A or of B. Each group has at least two runs, and the
     sorted runs are cut where the variance inside the two groups is least."""
     ranked = sorted(arm, key=lambda r: r.value)
     cut = min(
         range(2, len(ranked) - 1),
         key=lambda at: (
-            _squares([r.log for r in ranked[:at]]) + _squares([r.log for r in ranked[at:]])
+            _sum_of_squares([r.log_of_metric for r in ranked[:at]])
+            + _sum_of_squares([r.log_of_metric for r in ranked[at:]])
         ),
     )
     return ranked[:cut], ranked[cut:]
 
 
-def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]]) -> int | None:
+def _position_of_step(
+    splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]],
+) -> int | None:
     """Return the position, in the order of measurement, of the first run with a new speed if all
     later runs have this speed too. None if slow and fast runs alternate. `splits` has (slower runs,
     faster runs) of A and of B."""
@@ -174,12 +186,16 @@ def _step(splits: Sequence[tuple[Sequence[MeasuredRun], Sequence[MeasuredRun]]])
     return None
 
 
-def _slope(arms: Sequence[Sequence[MeasuredRun]]) -> float:
+def _slope_of_steady_trend(arms: Sequence[Sequence[MeasuredRun]]) -> float:
     """Return the change of log(metric) from run to run if the metric rises or falls steadily over
     the order of the runs, otherwise 0. The difference between A and B is removed first. `arms` are
     the runs of A and the runs of B."""
     in_order = sorted(
-        (run.run.place, run.run.place - fmean([r.run.place for r in arm]), run.log - _centre(arm))
+        (
+            run.run.place,
+            run.run.place - fmean([r.run.place for r in arm]),
+            run.log_of_metric - _mean_log_metric(arm),
+        )
         for arm in arms
         for run in arm
     )
@@ -192,35 +208,38 @@ def _slope(arms: Sequence[Sequence[MeasuredRun]]) -> float:
     error = math.sqrt(math.fsum((y - slope * x) ** 2 for x, y in points) / df / width)
     # Neighbouring runs are correlated, which looks like a trend: this reduces the number of
     # independent runs.
-    fewer = _independent_share([y - slope * x for x, y in points])
+    fewer = _effective_sample_fraction([y - slope * x for x, y in points])
     chance = 2 * t_cdf(-abs(slope) / error * math.sqrt(fewer), df * fewer) if error else 0.0
-    if abs(slope) * _span(arms) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
+    if abs(slope) * _steps_between_ends(arms) < 2 * _LEAST or chance > _FALSE_ALARMS / 3:
         return 0.0
     return slope
 
 
-def _span(arms: Sequence[Sequence[MeasuredRun]]) -> int:
+def _steps_between_ends(arms: Sequence[Sequence[MeasuredRun]]) -> int:
     """Return the number of steps from the first run to the last one."""
     places = [run.run.place for arm in arms for run in arm]
     return max(places) - min(places)
 
 
-def _trend(slope: float, pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]) -> str:
+def _trend_sentence(
+    slope: float, pairs: Sequence[Pair], arms: Sequence[Sequence[MeasuredRun]]
+) -> str:
+    in_all = _percent_of_log(slope * _steps_between_ends(arms))
     return (
-        f"the runs have a trend: {_percent(slope, 2)} from run to run, "
-        f"{_percent(slope * _span(arms))} from the first to the last; {_moved_by(slope, pairs)} "
+        f"the runs have a trend: {_percent_of_log(slope, 2)} from run to run, {in_all} from the "
+        f"first to the last; {_order_effect_text(slope, pairs)} "
         "(a warm machine or --match-temperature narrows the interval)"
     )
 
 
-def _order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
+def _report_order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
     """Yield a sentence if the second run of a pair differs from the first one, whichever arm it is,
     by more than the trend `slope` explains.
 
     In pairs that begin with A this effect adds to log(B/A), in the others it is subtracted, as the
     difference between two machines is in an experiment on two hosts (twins.py)."""
-    ratios = [b.log - a.log for a, b in pairs]
-    found = twins.separated(ratios, [not _a_first(pair) for pair in pairs], 0.0)
+    ratios = [b.log_of_metric - a.log_of_metric for a, b in pairs]
+    found = twins.separate_machine_effect(ratios, [not _a_first(pair) for pair in pairs], 0.0)
     if found is None or not found.error:
         return
     steps = fmean([abs(b.run.place - a.run.place) for a, b in pairs])
@@ -230,22 +249,27 @@ def _order_effect(pairs: Sequence[Pair], slope: float) -> Iterator[str]:
         return
     beside = "besides the trend, " if slope else ""
     yield (
-        f"{beside}the second run of a pair is {_percent(effect)} from the first, whichever arm it "
-        f"is; {_moved_by(effect, pairs)}"
+        f"{beside}the second run of a pair is {_percent_of_log(effect)} from the first, whichever arm it "
+        f"is; {_order_effect_text(effect, pairs)}"
     )
 
 
-def _moved_by(effect: float, pairs: Sequence[Pair]) -> str:
+def _order_effect_text(effect: float, pairs: Sequence[Pair]) -> str:
     """Return how much an effect of the second run of a pair is part of the difference between A and
     B. That depends on how often A ran first."""
     first, count = sum(map(_a_first, pairs)), len(pairs)
     share = (2 * first - count) / count
     if first in (0, count):
         leader = "A" if first else "B"
-        return f"{leader} ran first in all {count} pairs, so {_percent(effect * share)} of the " + (
-            "difference between A and B comes from the order of the runs, not from the arms"
+        return (
+            f"{leader} ran first in all {count} pairs, so {_percent_of_log(effect * share)} of the "
+            + ("difference between A and B comes from the order of the runs, not from the arms")
         )
-    moved = f"moves the difference by {_percent(effect * share)}" if share else "does not move it"
+    moved = (
+        f"moves the difference by {_percent_of_log(effect * share)}"
+        if share
+        else "does not move it"
+    )
     return f"A ran first in {first} of {count} pairs, so this widens the interval and {moved}"
 
 
@@ -253,21 +277,24 @@ def _a_first(pair: Pair) -> bool:
     return pair[0].run.place < pair[1].run.place
 
 
-def _outliers_of_one_arm(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
+def _report_outliers_of_one_arm(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]:
     """Yield a sentence if all outlying runs belong to one arm. The mean of an arm that has outliers
     now and then is not known from few runs, and the interval does not show that."""
     count = min(map(len, arms), default=0)
     known = [n for n in _FARTHEST if n <= count]
     if not known:
         return
-    centres = [median(run.log for run in arm) for arm in arms]
-    away = [[run.log - centre for run in arm] for arm, centre in zip(arms, centres, strict=True)]
+    centres = [median(run.log_of_metric for run in arm) for arm in arms]
+    away = [
+        [run.log_of_metric - centre for run in arm]
+        for arm, centre in zip(arms, centres, strict=True)
+    ]
     sizes = sorted(abs(each) for arm in away for each in arm)
     typical = median(sizes[2 * (count % 2) :])  # a middle run is its arm's median: it is 0 away
     limit = max(4 * _LEAST, _FARTHEST[max(known)] * typical)
     outlying = [
         [
-            f"{run.name} {_percent(each)}"
+            f"{run.name} {_percent_of_log(each)}"
             for run, each in zip(arm, far, strict=True)
             if abs(each) > limit
         ]
@@ -283,7 +310,7 @@ def _outliers_of_one_arm(arms: Sequence[Sequence[MeasuredRun]]) -> Iterator[str]
     )
 
 
-def _independent_share(rest: Sequence[float]) -> float:
+def _effective_sample_fraction(rest: Sequence[float]) -> float:
     """Return the effective number of independent runs as a share (0 to 1) of all runs, estimated
     from the correlation of successive runs. `rest` are the residuals of a fitted line, treated as
     an AR(1) series. The estimated correlation r of n runs is too low by (2 + 4 r) / n, so this
@@ -295,7 +322,7 @@ def _independent_share(rest: Sequence[float]) -> float:
     return (1 - r) / (1 + r)
 
 
-def _cold_start(
+def _report_cold_start(
     arms: Sequence[Sequence[MeasuredRun]], discarded: Sequence[MeasuredRun]
 ) -> Iterator[str]:
     """Yield a sentence if the first discarded run is far from the other runs of the same
@@ -306,24 +333,26 @@ def _cold_start(
         arm = next((a for a in arms if a and a[0].run.arm == first.run.arm), ())
         if len(arm) < 2 or df < 2:
             continue
-        away = first.log - _centre(arm)
-        size = math.sqrt(math.fsum(_squares([r.log for r in a]) for a in arms) / df)
+        away = first.log_of_metric - _mean_log_metric(arm)
+        size = math.sqrt(
+            math.fsum(_sum_of_squares([r.log_of_metric for r in a]) for a in arms) / df
+        )
         limit = t_quantile(1 - _FALSE_ALARMS / 2, df) * size * math.sqrt(1 + 1 / len(arm))
         if abs(away) > max(4 * _LEAST, limit):
             yield (
-                f"the discarded first run is {_percent(away)} from the other runs of "
+                f"the discarded first run is {_percent_of_log(away)} from the other runs of "
                 f"{first.run.arm}: a cold start"
             )
 
 
-def _centre(runs: Sequence[MeasuredRun]) -> float:
-    return fmean([r.log for r in runs])
+def _mean_log_metric(runs: Sequence[MeasuredRun]) -> float:
+    return fmean([r.log_of_metric for r in runs])
 
 
-def _squares(values: Sequence[float]) -> float:
+def _sum_of_squares(values: Sequence[float]) -> float:
     mean = fmean(values)
     return math.fsum((v - mean) ** 2 for v in values)
 
 
-def _percent(log: float, digits: int = 1) -> str:
+def _percent_of_log(log: float, digits: int = 1) -> str:
     return f"{100 * math.expm1(log):+.{digits}f} %"

@@ -28,7 +28,7 @@ _OLD_S = 86_400.0  # a result that nobody has fetched for so long is removed
 
 
 def main() -> None:
-    path = _place(str(json.loads(sys.argv[1])["name"]))
+    path = _prepare_result_path(str(json.loads(sys.argv[1])["name"]))
     output = WorkerOutput(1)
     output.line({"type": "client", "pid": os.getpid(), "unix_s": time.time(), "path": str(path)})
 
@@ -39,15 +39,15 @@ def main() -> None:
         if finished := message["type"] == "summary":
             message["sent_unix_s"] = time.time()
             with suppress(OSError):  # a full disk: then the link has to hold
-                _write(path, message)
+                _write_message(path, message)
 
     worker.carry_out(output, keep=keep, kept_after={TERMINATED, ORPHANED, UNHEARD})
-    if finished and _received():
+    if finished and _wait_for_receipt():
         with suppress(OSError):
             path.unlink()
 
 
-def _place(name: str) -> Path:
+def _prepare_result_path(name: str) -> Path:
     """Return the path of the result file called `name`. Create its directory, and remove old result
     files from it."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
@@ -62,7 +62,7 @@ def _place(name: str) -> Path:
     return folder / name
 
 
-def _write(path: Path, message: dict[str, Any]) -> None:
+def _write_message(path: Path, message: dict[str, Any]) -> None:
     new = path.with_name(f"{path.name}.new")
     try:
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -73,7 +73,7 @@ def _write(path: Path, message: dict[str, Any]) -> None:
         raise
 
 
-def _received() -> bool:
+def _wait_for_receipt() -> bool:
     """Wait up to RECEIVED_S seconds for the line "received" on stdin. Return whether it came."""
     said, until = b"", time.monotonic() + RECEIVED_S
     while b"received" not in said:

@@ -32,12 +32,12 @@ def independent_requests(latencies_ms: Sequence[float], most_ms: float, percent:
         return 0.0
     logs = [math.log(min(max(each, _LEAST_MS), _FAILED_MS) / most_ms) for each in latencies_ms]
     slower = _correlation_requests([float(each <= 0) for each in logs])
-    if not _far(logs, percent):
+    if not _is_far_from_limit(logs, percent):
         slower = max(slower, _correlation_requests(logs))
     return max(1.0, len(logs) / slower)
 
 
-def _far(logs: Sequence[float], percent: float) -> bool:
+def _is_far_from_limit(logs: Sequence[float], percent: float) -> bool:
     """Return whether the latency at the wanted percentage is far from the limit. `logs` are the
     logarithms of latency / limit."""
     size = len(logs) // _BLOCKS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from workbench.bench.trace_load import trace_load
 from workbench.model.bench import BenchSpec
@@ -14,7 +15,7 @@ from workbench.model.lazy_dataclass import dataclass
 STREAMS_PER_PROCESS = 128
 
 
-def processes_for(spec: BenchSpec, server_here: bool) -> int:
+def processes_for_load(spec: BenchSpec, server_here: bool) -> int:
     """Return the number of processes for a load: one for each 128 streams, but no more than this
     machine has CPU cores for. One core is left to the server if it is on this machine
     (`server_here`): two processes that take turns on a core read late."""
@@ -35,25 +36,27 @@ class Share:
     first: int = 0
     of: int = 1
 
-    def count(self, total: int) -> int:
+    def count_in_share(self, total: int) -> int:
         """Return how many of `total` streams or requests belong to this share."""
         return len(range(self.first, total, self.of))
 
-    def spec(self, spec: BenchSpec) -> BenchSpec:
+    def spec_of_share(self, spec: BenchSpec) -> BenchSpec:
         """Return `spec` with the numbers of streams and requests of this share. The request rate
         remains the rate of the whole load."""
-        streams, requests, warmup = map(self.count, (spec.concurrency, spec.requests, spec.warmup))
-        if spec.has_conversations and self.of > 1:
-            requests = self._turns(spec)
+        streams, requests, warmup = map(
+            self.count_in_share, (spec.concurrency, spec.requests, spec.warmup)
+        )
+        if self.of > 1 and spec.trace and trace_load(spec.trace).has_turns:
+            requests = self._requests_of_conversations(spec)
         return replace(spec, concurrency=streams, requests=requests, warmup=warmup)
 
-    def _turns(self, spec: BenchSpec) -> int:
-        """Return the number of requests of the conversations of this share."""
+    def _requests_of_conversations(self, spec: BenchSpec) -> int:
+        """Return the number of requests of the conversations or sessions of this share."""
         talks = trace_load(spec.trace)
         mine = {*talks.first_turns[self.first :: self.of]}
         return sum(talks.first_turn_of(index) in mine for index in range(spec.requests))
 
-    def times(self, times: Iterator[float] | None) -> Iterator[float] | None:
+    def due_times_of_share(self, times: Iterator[float] | None) -> Iterator[float] | None:
         """Return an iterator over the due times of this share's requests. `times` yields the due
         times of all requests. It is None, and so is the result, if requests have no due times
         because each stream starts one when its previous one has ended."""
@@ -65,10 +68,16 @@ WHOLE = Share()
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """Values measured in the warm-up: the prompt tokens of requests, the durations of requests in
+    """Values measured in the warm-up: (number of a request, its prompt tokens), the durations of requests in
     seconds, and the earliest start of the measured part in monotonic nanoseconds. Each process
     first has its own values. Then all processes use the combined values."""
 
-    prompt_tokens: tuple[int, ...]
+    prompt_tokens: tuple[tuple[int, int], ...]
     durations_s: tuple[float, ...]
     begin_ns: int
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> WarmedUp:
+        """Return the values that `asdict` has made data for JSON of."""
+        tokens = tuple((index, tokens) for index, tokens in data["prompt_tokens"])
+        return cls(tokens, tuple(data["durations_s"]), data["begin_ns"])

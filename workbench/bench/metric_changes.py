@@ -15,22 +15,24 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from workbench.bench import twins
-from workbench.model.bench import P99_VALUES, BenchResult, BenchSummary, MetricChange
+from workbench.model.bench import BenchResult, BenchSummary, MetricChange
+from workbench.model.distribution import highest_compared
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.metrics import LATENCY, METRICS, metrics_of, value_of
-from workbench.model.multiple_tests import holm
+from workbench.model.metrics import COMPARED_PARTS, LATENCY, METRICS, metrics_of, value_of
+from workbench.model.multiple_tests import holm_rejections
 from workbench.model.slo import OF_AN_SLO
 from workbench.model.student_t import t_cdf, t_quantile
 
 BETTER, WORSE, NO_DIFFERENCE = "better", "worse", "no difference shown"
 HINT, SINGLE_PAIR, NOT_MEASURED = "hint only", "single pair", "not measured"
+WITHHELD = "withheld"
 LEVEL = 0.95
 _COMPARED = {
     name: metric for name, metric in METRICS.items() if metric.higher_is_better is not None
 }
 _LATENCIES = tuple(metric.name for metric in metrics_of(LATENCY) if metric.name in _COMPARED)
-_PARTS = ("mean", "p50", "p90", "p99")
+_PARTS = ("mean", *COMPARED_PARTS)
 
 _RESOLUTION_SHARE = 0.0005  # of every metric: windows begin and end at whole chunks
 # drivers report whole watts or few digits; kernel timestamps have jitter
@@ -47,23 +49,32 @@ class ResultMetric:
     unit: str
     higher_is_better: bool
 
-    def resolution(self, value: float) -> float:
+    def smallest_relative_difference(self, value: float) -> float:
         """Return the smallest relative difference from `value` that one run can measure, for
         example 0.0005 (0.05 %). A smaller difference means nothing, even if several runs happen to
         agree more closely."""
         return max(_RESOLUTION_SHARE, _RESOLUTION.get(self.unit, 0.0) / value)
 
-    def of(self, summary: BenchSummary) -> float | None:
+    def value_in(self, summary: BenchSummary) -> float | None:
         """Return this metric's value in `summary`, or None if it was not measured."""
         return value_of(summary, self.name)
 
-    def doubt(self, runs: Iterable[BenchResult]) -> float:
+    def possible_error_share(self, runs: Iterable[BenchResult]) -> float:
         """Return by how much the value of one of `runs` may be wrong at most, as a share of it: 0 if
         its times are exact. All runs may be wrong in the same direction, so it is no matter of how
         many they are."""
         latency = self.name.partition(".")[0]
-        unsure = [(run.summary.unsure_ms.get(latency, 0.0), self.of(run.summary)) for run in runs]
+        unsure = [
+            (run.summary.unsure_ms.get(latency, 0.0), self.value_in(run.summary)) for run in runs
+        ]
         return max((by_ms / value for by_ms, value in unsure if value), default=0.0)
+
+
+def withheld_reason(metric: str, runs: Iterable[BenchResult]) -> str:
+    """Return why the first of `runs` that withheld `metric`, such as "ttft_ms.p50", did so; "" if
+    none did."""
+    name = metric.partition(".")[0]
+    return next(filter(None, (run.summary.withheld_reason(name) for run in runs)), "")
 
 
 def metric_called(name: str) -> ResultMetric:
@@ -74,10 +85,11 @@ def metric_called(name: str) -> ResultMetric:
     if base in _COMPARED and part in parts:
         return ResultMetric(name, _COMPARED[base].unit, bool(_COMPARED[base].higher_is_better))
     known = [f"{each}.p50" if each in _LATENCIES else each for each in _COMPARED]
+    *others, last = (f".{each}" for each in _PARTS if each != "p50")
     raise InputError(
         f"no metric is called {name!r}",
-        next_step=f"use one of {', '.join(known)}; .mean, .p90 and .p99 are possible in place of "
-        ".p50",
+        next_step=f"use one of {', '.join(known)}; {', '.join(others)} and {last} are possible in "
+        "place of .p50",
     )
 
 
@@ -85,7 +97,7 @@ def shown_metrics(
     runs: Sequence[BenchResult], chosen: str | None = None
 ) -> tuple[ResultMetric, ...]:
     """Return the metrics that a comparison of `runs` shows, with the metric `chosen` by the user
-    first. The highest percentile of latencies is p99 if each run has enough samples, otherwise p90.
+    first. Of the percentiles of latencies it has the highest for which each run has enough values.
     """
     embeds = any(run.spec.endpoint == "embeddings" for run in runs)
     names = [*(("request_s", "prompt_tok_s") if embeds else ()), "output_tok_s", "tok_per_joule"]
@@ -94,7 +106,7 @@ def shown_metrics(
         counts = [one.count for one in found if one is not None]
         if METRICS[latency].optional and not counts:
             continue
-        tail = "p99" if counts and min(counts) >= P99_VALUES else "p90"
+        tail = highest_compared(min(counts, default=0)).name
         names += [f"{latency}.{part}" for part in ("mean", "p50", tail)]
     if len({run.spec.slo for run in runs}) == 1:
         measured = (name for name in OF_AN_SLO if any(value_of(r.summary, name) for r in runs))
@@ -105,7 +117,7 @@ def shown_metrics(
     )
 
 
-def changes(
+def metric_changes(
     left: Sequence[BenchResult],
     right: Sequence[BenchResult],
     *,
@@ -119,21 +131,25 @@ def changes(
     confidence level of the intervals. For pairs on two hosts, `swapped` says for each pair whether
     A and B had swapped hosts."""
     found = [
-        _change(
+        _change_of_metric(
             metric,
-            [metric.of(r.summary) for r in left],
-            [metric.of(r.summary) for r in right],
+            [metric.value_in(r.summary) for r in left],
+            [metric.value_in(r.summary) for r in right],
             paired,
             level,
             swapped,
-            metric.doubt((*left, *right)),
+            metric.possible_error_share((*left, *right)),
         )
         for metric in shown_metrics((*left, *right), chosen)
     ]
+    found = [(_mark_withheld(change, (*left, *right)), p) for change, p in found]
     if chosen is None:
         return tuple(change for change, _ in found)
-    stand = holm([p for _, p in found[1:]], 1 - level)
-    others = (_hinted(change, stands) for (change, _), stands in zip(found[1:], stand, strict=True))
+    stand = holm_rejections([p for _, p in found[1:]], 1 - level)
+    others = (
+        _turn_verdict_into_hint(change, stands)
+        for (change, _), stands in zip(found[1:], stand, strict=True)
+    )
     return (found[0][0], *others)
 
 
@@ -147,17 +163,19 @@ def machine_change(
     """Return the change of a metric from the first of two hosts to the second one, with the same
     configuration. `swapped` says for each pair whether B ran on the first host. None if all pairs
     are swapped, or if none is."""
-    values = [(metric.of(x.summary), metric.of(y.summary)) for x, y in zip(a, b, strict=True)]
+    values = [
+        (metric.value_in(x.summary), metric.value_in(y.summary)) for x, y in zip(a, b, strict=True)
+    ]
     pairs = [(y, x) if kind else (x, y) for (x, y), kind in zip(values, swapped, strict=True)]
     if len(set(swapped)) < 2:
         return None
     # On each host, a swapped pair has the other arm: seen from the hosts, the arms are what is
     # swapped.
     first, second = ([pair[side] for pair in pairs] for side in (0, 1))
-    return _change(metric, first, second, True, level, swapped)[0]
+    return _change_of_metric(metric, first, second, True, level, swapped)[0]
 
 
-def _change(
+def _change_of_metric(
     metric: ResultMetric,
     xs: list[float | None],
     ys: list[float | None],
@@ -175,12 +193,14 @@ def _change(
     """
     name, unit, higher = metric.name, metric.unit, metric.higher_is_better
     pairs = tuple(zip(xs, ys, strict=True)) if paired else ()
-    a, b = _positive(xs), _positive(ys)
+    a, b = _positive_values_or_none(xs), _positive_values_or_none(ys)
     if a is None or b is None:
         x, y = _plain_mean(xs), _plain_mean(ys)
         return MetricChange(name, unit, x, y, None, None, higher, NOT_MEASURED, pairs), None
     log_a, log_b = [math.log(v) for v in a], [math.log(v) for v in b]
-    centre, error = difference(log_a, log_b, paired, metric.resolution(min(*a, *b)), swapped)
+    centre, error = difference_of_means(
+        log_a, log_b, paired, metric.smallest_relative_difference(min(*a, *b)), swapped
+    )
     ratio = math.exp(centre)
     verdict, interval, p = SINGLE_PAIR, None, None
     if error is not None:
@@ -206,7 +226,7 @@ class StandardError:
     df: float
 
 
-def difference(
+def difference_of_means(
     a: list[float], b: list[float], paired: bool, resolution: float, swapped: Sequence[bool] = ()
 ) -> tuple[float, StandardError | None]:
     """Return (mean of b - mean of a, standard error of this difference). The standard error is None
@@ -214,7 +234,7 @@ def difference(
     run. With `swapped` (pairs on two hosts), the difference between the hosts is removed
     (twins.py)."""
     if swapped:
-        found = twins.separated(
+        found = twins.separate_machine_effect(
             [y - x for x, y in zip(a, b, strict=True)], swapped, 2 * resolution**2
         )
         if found is not None:
@@ -248,19 +268,31 @@ def _p_value(centre: float, error: StandardError) -> float:
     return 2 * t_cdf(-abs(centre) / error.size, error.df)
 
 
-def _hinted(change: MetricChange, stands: bool) -> MetricChange:
+def _mark_withheld(change: MetricChange, runs: Sequence[BenchResult]) -> MetricChange:
+    """Return `change` with the verdict "withheld" if it has no values because a run withheld them."""
+    if change.verdict != NOT_MEASURED or not withheld_reason(change.metric, runs):
+        return change
+    return replace(change, verdict=WITHHELD)
+
+
+def _turn_verdict_into_hint(change: MetricChange, stands: bool) -> MetricChange:
     return (
         change if stands or change.verdict not in (BETTER, WORSE) else replace(change, verdict=HINT)
     )
 
 
-def unclaimed(found: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
+def without_verdicts(found: Iterable[MetricChange], *, of: str = "") -> tuple[MetricChange, ...]:
     """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only".
-    Used if the runs are not comparable or not complete."""
-    return tuple(_hinted(change, False) for change in found)
+    Used if the runs are not comparable or not complete. `of` is the latency that is not comparable,
+    such as "itl_ms"; all metrics without it."""
+
+    def may_stand(change: MetricChange) -> bool:
+        return bool(of) and change.metric.partition(".")[0] != of
+
+    return tuple(_turn_verdict_into_hint(change, may_stand(change)) for change in found)
 
 
-def _positive(values: list[float | None]) -> list[float] | None:
+def _positive_values_or_none(values: list[float | None]) -> list[float] | None:
     known = [v for v in values if v is not None and v > 0]
     return known if len(known) == len(values) else None
 

@@ -31,7 +31,7 @@ from workbench.model.bench import BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv, mask_text
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 ENDPOINTS = "{endpoints}"
 KEPT_LINES = 20
@@ -59,7 +59,7 @@ class CommandOutcome:
 
 
 @contextmanager
-def filled(argv: Sequence[str], base_url: str, model: str) -> Iterator[tuple[str, ...]]:
+def fill_in_server(argv: Sequence[str], base_url: str, model: str) -> Iterator[tuple[str, ...]]:
     """Yield `argv` with {base_url} and {model} replaced by the arguments of these names.
     {endpoints} is replaced by the path of a temporary endpoint file, which is deleted when the
     context manager ends."""
@@ -112,7 +112,7 @@ async def run(
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
     def hear(line: bytes) -> None:
-        text = clean(mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[
+        text = clean_text(mask_text(line.decode("utf-8", "replace"), secrets)).rstrip()[
             :_SHOWN_CHARACTERS
         ]
         if text:
@@ -162,7 +162,7 @@ async def _start_watcher(
             env={**os.environ, **env},
         )
         try:
-            started = await _message(tie)
+            started = await _tie_message(tie)
         except BaseException:
             await asyncio.shield(_end_command(tie))
             raise
@@ -186,7 +186,7 @@ async def _start_watcher(
     )
 
 
-async def _message(tie: LocalProcess) -> dict[str, Any]:
+async def _tie_message(tie: LocalProcess) -> dict[str, Any]:
     assert tie.stdout is not None
     line = await tie.stdout.readline()
     message: dict[str, Any] = json.loads(line) if line else {}
@@ -205,7 +205,7 @@ async def _wait_for_end(
     )
     reading = asyncio.ensure_future(_read(reader, hear))
     try:
-        ended = await _message(tie)
+        ended = await _tie_message(tie)
         if "exit" not in ended:
             raise BenchError(
                 f"the process that watches the {what} was killed, so the command was ended too",
@@ -243,7 +243,7 @@ async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> 
     hear(rest)
 
 
-def summary(done: CommandOutcome) -> BenchSummary:
+def command_summary(done: CommandOutcome) -> BenchSummary:
     """Return the summary of the command's run: its duration, exit code and output. All other
     metrics are None; `with_counts` adds the numbers of requests and tokens."""
     why = "the load was a command of the user, which reports latencies itself"

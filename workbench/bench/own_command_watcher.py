@@ -99,19 +99,19 @@ def _end_all(leader: int, wait_s: float) -> None:
     seconds SIGKILL. SIGKILL is repeated, because a process may have forked meanwhile."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         until, first = time.monotonic() + wait_s, True
-        while (left := _descendants()) or not _has_ended(leader):
+        while (left := _living_descendants()) or not _has_ended(leader):
             if first or number == signal.SIGKILL:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(leader, number)
                 for pid, start in left:
-                    _send(pid, start, number)
+                    _send_signal(pid, start, number)
             if time.monotonic() > until:
                 break
             first = False
             time.sleep(_LOOK_S)
 
 
-def _send(pid: int, start: bytes, number: int) -> None:
+def _send_signal(pid: int, start: bytes, number: int) -> None:
     """Send signal `number` to the process `pid` that started at `start`. Do nothing if a new
     process has this id now."""
     with contextlib.suppress(OSError, AttributeError):
@@ -123,7 +123,7 @@ def _send(pid: int, start: bytes, number: int) -> None:
             os.close(handle)
 
 
-def _descendants() -> list[tuple[int, bytes]]:
+def _living_descendants() -> list[tuple[int, bytes]]:
     """Return the living descendants of this process as (process id, start time). Empty on a system
     without /proc."""
     table: dict[int, list[bytes]] = {}

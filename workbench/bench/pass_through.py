@@ -45,12 +45,13 @@ class Exchange(NamedTuple):
 
 class Passed:
     """What went through a port so far. `unread` is the number of connections that were passed on
-    without being understood."""
+    without being understood, and `refused` that of those that the server did not accept."""
 
     def __init__(self) -> None:
         self.requests = 0
         self.in_flight = 0
         self.unread = 0
+        self.refused = 0
 
 
 class PassThrough:
@@ -72,7 +73,7 @@ class PassThrough:
         """Open the port, 0 for any free one. Return its number. Raises InputError if it is taken."""
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(self._accepted, LOOPBACK, port)
+            self._listener = await loop.create_server(self._make_client_end, LOOPBACK, port)
         except OSError as error:
             raise InputError(
                 f"port {port} of {LOOPBACK} cannot be opened: {error.strerror or error}",
@@ -80,7 +81,7 @@ class PassThrough:
             ) from None
         return int(self._listener.sockets[0].getsockname()[1])
 
-    def _accepted(self) -> asyncio.BaseProtocol:
+    def _make_client_end(self) -> asyncio.BaseProtocol:
         joined = _Joined(self)
         self._joined.add(joined)
         return joined.client
@@ -97,12 +98,13 @@ class PassThrough:
             async with asyncio.timeout(_CONNECT_S):
                 await loop.create_connection(lambda: joined.server, *self._server)
         except (OSError, TimeoutError):
-            joined.reset()
+            self.passed.refused += 1
+            joined.reset_both()
 
-    def forget(self, joined: _Joined) -> None:
+    def forget_connection(self, joined: _Joined) -> None:
         self._joined.discard(joined)
 
-    def ended_request(self) -> None:
+    def note_request_ended(self) -> None:
         """Note that a request is no longer in flight."""
         self.passed.in_flight -= 1
         if self.closing and not self.passed.in_flight:
@@ -126,7 +128,7 @@ class PassThrough:
             self._listener.close()
         await end_all(self._tasks)
         for joined in tuple(self._joined):
-            joined.reset()
+            joined.reset_both()
         await asyncio.sleep(0)  # the transports tell their ends that they are lost
 
 
@@ -221,8 +223,8 @@ class _Joined:
 
     def __init__(self, port: PassThrough) -> None:
         self._port = port
-        self.client = _End(self._accepted, self._client_sent, self._end_lost)
-        self.server = _End(self._connected, self._server_sent, self._end_lost)
+        self.client = _End(self._client_connected, self._client_sent, self._end_lost)
+        self.server = _End(self._server_connected, self._server_sent, self._end_lost)
         self.client.other, self.server.other = self.server, self.client
         self._read = True
         self._head = b""
@@ -237,12 +239,17 @@ class _Joined:
 
     # ---- the connections
 
-    def _accepted(self) -> None:
-        assert self.client.transport is not None
-        self.client.transport.pause_reading()  # until the server can have what it sends
+    def _client_connected(self) -> None:
+        # before Python 3.11.4, a transport does not pause while it tells of its connection
+        asyncio.get_running_loop().call_soon(self._pause)
         self._port.connect(self)
 
-    def _connected(self) -> None:
+    def _pause(self) -> None:
+        """Read nothing of the client until the server can have it."""
+        if self.client.transport is not None:
+            self.client.transport.pause_reading()
+
+    def _server_connected(self) -> None:
         if self.client.transport is None:
             self.server.close()
             return
@@ -250,12 +257,12 @@ class _Joined:
 
     def _end_lost(self) -> None:
         if self._read and self._asked:
-            self._cut()
+            self._cut_exchanges()
         self._stop_reading(understood=True)
         if self.client.transport is None and self.server.transport is None:
-            self._port.forget(self)
+            self._port.forget_connection(self)
 
-    def reset(self) -> None:
+    def reset_both(self) -> None:
         self.client.reset()
         self.server.reset()
 
@@ -273,11 +280,11 @@ class _Joined:
         now_s = time.monotonic()
         try:
             while data:
-                data = self._of_request(data, now_s)
+                data = self._take_request_bytes(data, now_s)
         except HttpError:
             self._stop_reading()
 
-    def _of_request(self, data: bytes, now_s: float) -> bytes:
+    def _take_request_bytes(self, data: bytes, now_s: float) -> bytes:
         """Take the next bytes of the client. Return those that belong to a later request."""
         if self._body is None:
             if not self._head:
@@ -289,7 +296,7 @@ class _Joined:
                     raise HttpError("the head is too large")
                 return b""
             head, data, self._head = self._head[:end], self._head[end + 4 :], b""
-            self._begin(head)
+            self._begin_request(head)
         assert self._body is not None
         part = self._body.feed(data)
         if part and self._parts is not None:
@@ -302,7 +309,7 @@ class _Joined:
         rest, self._body = self._body.rest, None
         return rest
 
-    def _begin(self, head: bytes) -> None:
+    def _begin_request(self, head: bytes) -> None:
         """Begin a request. Its body is framed as that of an answer is."""
         line, _, fields = head.partition(b"\r\n")
         words = line.decode("latin-1").split(" ")
@@ -330,18 +337,18 @@ class _Joined:
             return
         try:
             while data:
-                data = self._of_answer(data)
+                data = self._take_answer_bytes(data)
         except HttpError:
             self._stop_reading()
 
-    def _of_answer(self, data: bytes) -> bytes:
+    def _take_answer_bytes(self, data: bytes) -> bytes:
         """Take the next bytes of the server. Return those that belong to a later answer."""
         if not self._asked:
             raise HttpError("an answer without a request")
         asked, reader = self._asked[0], self._answer
         part = reader.feed(data)
         if asked.method == "HEAD" and reader.status:  # its length is that of no body
-            self._end(whole=True)
+            self._end_exchange(whole=True)
             return part + reader.rest
         if part and asked.body is not None:
             self._answered_bytes += len(part)
@@ -351,24 +358,24 @@ class _Joined:
         if not reader.complete:
             return b""
         rest = reader.rest
-        self._end(whole=True)
+        self._end_exchange(whole=True)
         return rest
 
-    def _cut(self) -> None:
+    def _cut_exchanges(self) -> None:
         """End the answer that is under way, and the requests that have none."""
         whole = False
         with contextlib.suppress(HttpError):
             self._answer.eof()
             whole = True
-        self._end(whole=whole)
+        self._end_exchange(whole=whole)
         while self._asked:
-            self._end(whole=False)
+            self._end_exchange(whole=False)
 
-    def _end(self, *, whole: bool) -> None:
+    def _end_exchange(self, *, whole: bool) -> None:
         asked, reader = self._asked.popleft(), self._answer
         answered, self._answered, self._answered_bytes = self._answered, [], 0
         self._answer = ResponseReader()
-        self._port.ended_request()
+        self._port.note_request_ended()
         if asked.body is not None:
             told = Exchange(
                 begin_s=asked.begin_s,
@@ -392,5 +399,5 @@ class _Joined:
         self._port.passed.unread += not understood
         while self._asked:
             self._asked.popleft()
-            self._port.ended_request()
+            self._port.note_request_ended()
         self._answered = []

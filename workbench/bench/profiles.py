@@ -78,7 +78,7 @@ _PROFILES = (
 NAMES = tuple(profile.name for profile in _PROFILES)
 
 
-def get(name: str) -> BenchProfile:
+def get_profile(name: str) -> BenchProfile:
     """Return the benchmark profile of that name. Raises InputError if there is none."""
     found = next((p for p in _PROFILES if p.name == name), None)
     if found is None:
@@ -88,13 +88,18 @@ def get(name: str) -> BenchProfile:
     return found
 
 
-def titles() -> Mapping[str, str]:
+def profile_titles() -> Mapping[str, str]:
     """Return the title of each benchmark profile, by its name."""
     return {p.name: p.title for p in _PROFILES}
 
 
-def fields(name: str) -> dict[str, Any]:
+def profile_fields(name: str) -> dict[str, Any]:
     """Return the BenchSpec fields that the profile sets, including `profile` itself. Every field
     that differs between profiles is included, so that a profile named by the user overrides
     everything that a preset suggests."""
-    return {"until_steady": False, "length_spread": 0.0, **get(name).fields, "profile": name}
+    return {
+        "until_steady": False,
+        "length_spread": 0.0,
+        **get_profile(name).fields,
+        "profile": name,
+    }

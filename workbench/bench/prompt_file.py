@@ -43,11 +43,16 @@ class Prompts:
     name: str
 
 
-def read(path: str | Path) -> Prompts:
+def read_prompts(path: str | Path) -> Prompts:
     """Return the prompts in the file at `path`. Empty lines are skipped. Raises InputError if the
     file cannot be read or contains an invalid prompt; the message then names the line."""
     path = Path(path)
     try:
+        if path.exists() and not path.is_file():
+            # a pipe would be waited for without end, and a device has no end
+            raise InputError(
+                f"{path} is not a regular file", next_step="check the file given by --prompts"
+            )
         if path.stat().st_size > MOST_BYTES:
             raise InputError(
                 f"{path} is larger than {MOST_BYTES >> 20} MiB",
@@ -60,9 +65,9 @@ def read(path: str | Path) -> Prompts:
             next_step="check the file given by --prompts",
         ) from None
     found: list[str] = []
-    for place, line in _objects(path, data):
+    for place, line in _numbered_json_values(path, data):
         try:
-            prompt = _prompt(line)
+            prompt = _parse_prompt(line)
             found.append(json.dumps(_with_length(prompt, line), ensure_ascii=False))
             found[-1].encode()
         except UnicodeEncodeError:
@@ -87,7 +92,7 @@ def _with_length(prompt: str | list[dict[str, Any]], line: Any) -> Any:
     return {"messages" if isinstance(prompt, list) else "prompt": prompt, "max_tokens": length}
 
 
-def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
+def _numbered_json_values(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
     """Yield (place in the file for error messages, decoded JSON value) for each line, or for each
     entry of a JSON array. ShareGPT conversations without a message of the role "user" are skipped.
     Raises InputError for a line that is not JSON."""
@@ -97,7 +102,7 @@ def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
         except (ValueError, RecursionError):
             array = None  # lines that are arrays: reported line by line
         if isinstance(array, list):
-            usable = ((i, one) for i, one in enumerate(array, start=1) if not _answer_alone(one))
+            usable = ((i, one) for i, one in enumerate(array, start=1) if not _is_answer_alone(one))
             yield from ((f"{path}: entry {i}", one) for i, one in usable)
             return
     # not splitlines: a JSON text may contain U+2028
@@ -109,10 +114,12 @@ def _objects(path: Path, data: bytes) -> Iterator[tuple[str, Any]]:
                 ValueError,
                 RecursionError,
             ) as error:  # ValueError also for bytes that are not UTF-8
-                raise InputError(f"{path}:{number}: {_said(error)}", next_step=_EXPECTED) from None
+                raise InputError(
+                    f"{path}:{number}: {_json_error_text(error)}", next_step=_EXPECTED
+                ) from None
 
 
-def _answer_alone(one: Any) -> bool:
+def _is_answer_alone(one: Any) -> bool:
     turns = one.get("conversations") if isinstance(one, dict) else None
     if not isinstance(turns, list):
         return False
@@ -121,7 +128,7 @@ def _answer_alone(one: Any) -> bool:
     )
 
 
-def _said(error: Exception) -> str:
+def _json_error_text(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "the JSON is nested too deeply"
     if isinstance(error, json.JSONDecodeError):
@@ -129,26 +136,26 @@ def _said(error: Exception) -> str:
     return "not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
-def _prompt(line: Any) -> str | list[dict[str, Any]]:
+def _parse_prompt(line: Any) -> str | list[dict[str, Any]]:
     if isinstance(line, str):
-        return _text(line)
+        return _require_text(line)
     if not isinstance(line, dict):
         raise ValueError("the prompt is neither a JSON object nor a string")
     for name in ("prompt", "text"):
         if isinstance(line.get(name), str):
-            return _text(line[name])
+            return _require_text(line[name])
     if isinstance(line.get("messages"), list):
-        return _messages(line["messages"])
+        return _messages_to_last_question(line["messages"])
     turns = line.get("conversations", line.get("conversation"))
     if isinstance(turns, list):
-        return _messages([message_of(turn) for turn in turns])
+        return _messages_to_last_question([message_of(turn) for turn in turns])
     fields = ", ".join(map(str, line)) or "no fields"
     raise ValueError(
         f"the prompt has no field prompt, text, messages or conversations; its fields are {fields}"
     )
 
 
-def _text(text: str) -> str:
+def _require_text(text: str) -> str:
     if not text.strip():
         raise ValueError("the prompt is empty")
     return text
@@ -169,7 +176,7 @@ def message_of(turn: Any) -> dict[str, Any]:
     return {"role": _SPEAKERS[speaker], "content": turn["value"]}
 
 
-def _messages(messages: list[Any]) -> list[dict[str, Any]]:
+def _messages_to_last_question(messages: list[Any]) -> list[dict[str, Any]]:
     """Return the messages up to the last one of the role "user" or "tool". Later messages are the
     model's answer and are left out. Raises ValueError for an invalid message."""
     for message in messages:

@@ -4,13 +4,15 @@ server's own tokenizer."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import sub
 from statistics import fmean
 from typing import Any
 
-from workbench.bench.trace_load import BLOCK_TOKENS, trace_load
-from workbench.bench.workload import Workload
+from workbench.bench.trace_load import BLOCK_TOKENS
+from workbench.bench.trace_text import BETWEEN, PassageTokens, TraceText, block_text
+from workbench.bench.workload import Workload, request_mark, ring
 from workbench.model.bench import BenchSpec
 from workbench.model.lazy_dataclass import dataclass
 from workbench.quality.texts import shipped_contents
@@ -18,8 +20,8 @@ from workbench.quality.texts import shipped_contents
 Count = Callable[[Mapping[str, Any]], Awaitable[int | None]]
 _PROMPTS = 6  # prompts counted at each length, since not all words are one token
 _TEXT_PROMPTS = 89  # of real text, whose languages differ more
-_TRACE_PROMPTS = 24
-_MOST_COUNTED_TOKENS = 300_000  # of the prompts of a trace that are counted at each length
+_AT_ONCE = 16  # counts that are waited for together
+_FEW_PASSAGES, _MANY_PASSAGES = 6, 9  # of prompts that show what joins passages
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,15 @@ class Length:
     tokens: int
 
 
-async def measure(spec: BenchSpec, count: Count) -> Length | None:
+@dataclass(frozen=True, slots=True)
+class TraceLengths:
+    """The tokens of the parts of a trace's prompts. `words` pieces of text have 512 tokens."""
+
+    words: int
+    tokens: PassageTokens
+
+
+async def measure_prompt_length(spec: BenchSpec, count: Count) -> Length | None:
     """Return the number of words with which a prompt has `spec.input_tokens` tokens, and the token
     count of such a prompt. None if the server does not count tokens.
 
@@ -40,57 +50,77 @@ async def measure(spec: BenchSpec, count: Count) -> Length | None:
     """
     wanted = spec.input_tokens
     high, low = max(2, wanted), max(1, wanted // 2)
-    at_high, at_low = await _tokens(spec, count, high), await _tokens(spec, count, low)
+    at_high, at_low = (
+        await _ask_server_for_tokens(spec, count, high),
+        await _ask_server_for_tokens(spec, count, low),
+    )
     if at_high is None or at_low is None:
         return None
     per_word = max(0.05, (at_high - at_low) / (high - low))
     words = max(1, round(high + (wanted - at_high) / per_word))
-    tokens = await _tokens(spec, count, words)
+    tokens = await _ask_server_for_tokens(spec, count, words)
     if tokens is not None and round(tokens) != wanted:
         words = max(1, words + round((wanted - tokens) / per_word))
-        tokens = await _tokens(spec, count, words)
+        tokens = await _ask_server_for_tokens(spec, count, words)
     return None if tokens is None else Length(words, round(tokens))
 
 
-async def measure_trace(spec: BenchSpec, count: Count) -> Length | None:
-    """Return the number of words for 512 tokens with which the prompts of a trace have the lengths
-    that it says, and the token count of their mean. None if the server does not count tokens."""
-    load = trace_load(spec.trace)
-    total = len(spec.trace)
-    step = max(1, total // _TRACE_PROMPTS)
-    sample: list[int] = []
-    wanted = 0
-    for index in range(step // 2, total, step):
-        tokens = load.input_tokens(index)
-        if not sample or wanted + tokens <= _MOST_COUNTED_TOKENS:
-            sample.append(index)
-            wanted += tokens
+async def measure_passages(spec: BenchSpec, count: Count) -> TraceLengths | None:
+    """Return the tokens of the parts of which the prompts of a trace consist, or None if the server
+    does not count tokens.
 
-    async def counted(words: int) -> int | None:
-        workload = Workload(replace(spec, prompt_words=words, salt="0", texts=shipped_contents()))
-        tokens = 0
-        for index in sample:
-            one = await count(workload.fields(index, warmup=False))
-            if one is None:
-                return None
-            tokens += one
-        return tokens
+    Each passage is counted alone. Prompts of one passage show what begins a prompt, those of many
+    what joins passages, and those of two blocks what begins a further block.
+    """
+    texts = shipped_contents()
+    text = TraceText(ring(texts))
+    workload = Workload(replace(spec, texts=texts))
 
-    words = BLOCK_TOKENS
-    at_words = await counted(words)
-    at_half = await counted(words // 2)
-    if at_words is None or at_half is None:
+    async def counted(prompts: Sequence[Mapping[str, Any]]) -> list[int] | None:
+        tokens: list[int] = []
+        for begin in range(0, len(prompts), _AT_ONCE):
+            found = await asyncio.gather(*map(count, prompts[begin : begin + _AT_ONCE]))
+            tokens += [one for one in found if one is not None]
+        return tokens if len(tokens) == len(prompts) else None
+
+    one_word = await count({"prompt": "one"})
+    alone = await counted(
+        [{"prompt": text.text(number) + BETWEEN} for number in range(text.passages)]
+    )
+    if one_word is None or alone is None:
         return None
-    per_word = max(1.0, (at_words - at_half) / (words - words // 2))
-    words = max(1, round(words + (wanted - at_words) / per_word))
-    in_sample = await counted(words)
-    if in_sample is None:
+    start = one_word - 1  # of the token that begins each text
+    passages = [max(1, tokens - start) for tokens in alone]
+
+    def prompt(*blocks: Sequence[int]) -> Mapping[str, Any]:
+        texts = [
+            block_text(request_mark("0", f"b/{place}"), [text.text(number) for number in block])
+            for place, block in enumerate(blocks)
+        ]
+        return workload.fields_of(BETWEEN.join(texts))
+
+    step = text.passages // _FEW_PASSAGES
+    few = [step * number for number in range(_FEW_PASSAGES)]
+    runs = [[(one + other) % text.passages for other in range(_MANY_PASSAGES)] for one in few]
+    short = await counted([prompt([one]) for one in few])
+    long = await counted([prompt(run) for run in runs])
+    double = await counted([prompt([one], [one + 1]) for one in few])
+    if short is None or long is None or double is None:
         return None
-    mean = spec.input_tokens * in_sample / wanted
-    return Length(words, round(mean))
+
+    def beyond(tokens: Sequence[int], numbers: Sequence[Sequence[int]]) -> float:
+        """Return the mean tokens of prompts without those of their passages."""
+        own = [sum(passages[number] for number in some) for some in numbers]
+        return fmean(map(sub, tokens, own))
+
+    begin = beyond(short, [[one] for one in few])
+    between = (beyond(long, runs) - begin) / (_MANY_PASSAGES - 1)
+    block = beyond(double, [[one, one + 1] for one in few]) - begin
+    text = TraceText(ring(texts), PassageTokens(begin, between, block, tuple(passages)).numbers)
+    return TraceLengths(round(BLOCK_TOKENS * text.pieces_per_token), text.tokens)
 
 
-async def _tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
+async def _ask_server_for_tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
     texts = shipped_contents() if spec.has_real_text else ()
     prompts = _PROMPTS
     if spec.has_real_text and not spec.shared_prefix:
@@ -99,7 +129,7 @@ async def _tokens(spec: BenchSpec, count: Count, words: int) -> float | None:
     counted: list[int | None] = []
     for begin in range(0, prompts, _PROMPTS):
         indices = range(begin, min(begin + _PROMPTS, prompts))
-        fields = [workload.fields(index, warmup=False) for index in indices]
+        fields = [workload.prompt_fields(index, warmup=False) for index in indices]
         counted += await asyncio.gather(*map(count, fields))
     known = [n for n in counted if n is not None]
     return fmean(known) if len(known) == prompts else None

@@ -15,7 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from workbench.bench.user_capacity import Judged, Verdict, lower_share
+from workbench.bench.user_capacity import (
+    Judged,
+    Verdict,
+    clopper_pearson_lower,
+    nearest_limit_text,
+)
 from workbench.model.counts import four_digits
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained
@@ -45,12 +50,12 @@ class RateRun:
     whole: bool
 
 
-def least_rate(horizon_s: float) -> float:
+def lowest_measurable_rate(horizon_s: float) -> float:
     """Return the lowest rate whose horizon has enough requests to be judged."""
-    return _rounded(LEAST_REQUESTS / horizon_s, up=True)
+    return _round_rate(LEAST_REQUESTS / horizon_s, up=True)
 
 
-def look_s(rate: float, horizon_s: float) -> float:
+def short_run_s(rate: float, horizon_s: float) -> float:
     """Return how long a look at a rate is: at most a part of the horizon."""
     wanted_s = max(LOOK_S, _LOOK_REQUESTS / rate)
     return min(wanted_s, max(_LOOK_SHARE * horizon_s, _LOOK_REQUESTS / rate), horizon_s)
@@ -62,47 +67,51 @@ def judge_rate(runs: Sequence[RateRun], limits: Sequence[Limit]) -> Judged | Non
     if not runs:
         return None
     run = runs[-1]
-    margins = [_kept(run, n) - limit.percent / 100 for n, limit in enumerate(limits)]
-    binding = min(range(len(limits)), key=lambda place: (margins[place], -_ratio(run, place)))
-    lowest = _lowest_share(run, binding)
-    return Judged(_verdict(run, limits), binding, _ratio(run, binding), 100 * lowest)
+    margins = [_attained_share(run, n) - limit.percent / 100 for n, limit in enumerate(limits)]
+    binding = min(
+        range(len(limits)), key=lambda place: (margins[place], -_share_over_limit(run, place))
+    )
+    lowest = _lowest_likely_share(run, binding)
+    return Judged(
+        _verdict_on_run(run, limits), binding, _share_over_limit(run, binding), 100 * lowest
+    )
 
 
-def _verdict(run: RateRun, limits: Sequence[Limit]) -> Verdict:
+def _verdict_on_run(run: RateRun, limits: Sequence[Limit]) -> Verdict:
     error = _ERROR / len(limits)
     for place, limit in enumerate(limits):
-        worth = _independent(run, place)
-        missed = (1 - _kept(run, place)) * worth
-        if lower_share(missed, worth, error) > 1 - limit.percent / 100:
+        worth = _independent_requests_of(run, place)
+        missed = (1 - _attained_share(run, place)) * worth
+        if clopper_pearson_lower(missed, worth, error) > 1 - limit.percent / 100:
             return Verdict.FAILS
     if not run.whole or not run.kept_up:
         return Verdict.OPEN
-    shown = (_lowest_share(run, n) >= limit.percent / 100 for n, limit in enumerate(limits))
+    shown = (_lowest_likely_share(run, n) >= limit.percent / 100 for n, limit in enumerate(limits))
     return Verdict.HOLDS if all(shown) else Verdict.OPEN
 
 
-def _kept(run: RateRun, place: int) -> float:
+def _attained_share(run: RateRun, place: int) -> float:
     return (run.attained[place].kept_pct or 0.0) / 100
 
 
-def _independent(run: RateRun, place: int) -> float:
+def _independent_requests_of(run: RateRun, place: int) -> float:
     """Return how many independent requests the run is worth; 1 if that is not known."""
     return min(float(run.requests), run.attained[place].independent or 1.0)
 
 
-def _lowest_share(run: RateRun, place: int) -> float:
-    worth = _independent(run, place)
-    return lower_share(_kept(run, place) * worth, worth, _ERROR)
+def _lowest_likely_share(run: RateRun, place: int) -> float:
+    worth = _independent_requests_of(run, place)
+    return clopper_pearson_lower(_attained_share(run, place) * worth, worth, _ERROR)
 
 
-def _ratio(run: RateRun, place: int) -> float:
+def _share_over_limit(run: RateRun, place: int) -> float:
     attained = run.attained[place]
     if attained.reached_ms is None or not attained.most_ms:
         return math.inf
     return attained.reached_ms / attained.most_ms
 
 
-def _rounded(rate: float, *, up: bool = False) -> float:
+def _round_rate(rate: float, *, up: bool = False) -> float:
     """Return a rate with three digits."""
     scale = 10.0 ** (math.floor(math.log10(rate)) - 2)
     steps = math.ceil(rate / scale - 1e-9) if up else round(rate / scale)
@@ -125,55 +134,61 @@ class RateSearch:
         """Return (rate, seconds) of the next run. None if the search has ended."""
         whole = [rate for rate, runs in self.levels.items() if any(run.whole for run in runs)]
         if not whole:
-            rate = self._next_look()
+            rate = self._next_short_run_rate()
             if rate is not None:
-                return rate, look_s(rate, self.horizon_s)
-        rate = self._next_whole(whole)
+                return rate, short_run_s(rate, self.horizon_s)
+        rate = self._next_full_run_rate(whole)
         return None if rate is None else (rate, self.horizon_s)
 
     @property
-    def least(self) -> float:
-        return least_rate(self.horizon_s)
+    def lowest_rate(self) -> float:
+        return lowest_measurable_rate(self.horizon_s)
 
-    def _next_look(self) -> float | None:
+    def _next_short_run_rate(self) -> float | None:
         """Return the next rate to look at. None if the looks have found the region."""
         if not self.levels:
             return self.first
-        missed = min((rate for rate in self.levels if not self._keeps(rate)), default=None)
+        missed = min((rate for rate in self.levels if not self._keeps_limits(rate)), default=None)
         if missed is None:
             top = max(self.levels)
-            return _rounded(min(2 * top, self.most)) if top < self.most else None
+            return _round_rate(min(2 * top, self.most)) if top < self.most else None
         kept = max((rate for rate in self.levels if rate < missed), default=None)
         if kept is None:
-            return _rounded(max(missed / 2, self.least)) if missed > self.least else None
-        return _rounded(math.sqrt(kept * missed)) if missed > _NEAR * kept else None
+            return (
+                _round_rate(max(missed / 2, self.lowest_rate))
+                if missed > self.lowest_rate
+                else None
+            )
+        return _round_rate(math.sqrt(kept * missed)) if missed > _NEAR * kept else None
 
-    def _keeps(self, rate: float) -> bool:
+    def _keeps_limits(self, rate: float) -> bool:
         """Return whether the last run at a rate kept all limits, as far as it can tell."""
         run = self.levels[rate][-1]
-        shares = (_kept(run, n) >= limit.percent / 100 for n, limit in enumerate(self.limits))
+        shares = (
+            _attained_share(run, n) >= limit.percent / 100 for n, limit in enumerate(self.limits)
+        )
         return run.kept_up and all(shares)
 
-    def _next_whole(self, whole: Sequence[float]) -> float | None:
+    def _next_full_run_rate(self, whole: Sequence[float]) -> float | None:
         """Return the next rate to measure over the horizon. None if the bracket is narrow, if no
         other rate can be measured, or after _MOST_RUNS."""
         if not whole:
-            kept = [rate for rate in self.levels if self._keeps(rate)]
-            return max(kept, default=self.least)
+            kept = [rate for rate in self.levels if self._keeps_limits(rate)]
+            return max(kept, default=self.lowest_rate)
         if len(whole) >= _MOST_RUNS:
             return None
         holds, fails = self.holds, self.fails
         step = _STEP ** len(whole)  # longer, the longer nothing is found
         if holds is None:
-            lower = _rounded(max(min(whole) / step, self.least))
+            lower = _round_rate(max(min(whole) / step, self.lowest_rate))
             return lower if lower < min(whole) else None
         if fails is None:
-            higher = _rounded(min(max(whole) * step, self.most))
+            higher = _round_rate(min(max(whole) * step, self.most))
             return higher if higher > max(whole) else None
         opened = [rate for rate in whole if holds < rate < fails]
         for low, high in ((holds, min(opened, default=fails)), (max(opened, default=holds), fails)):
             if high > _STEP * _STEP * low:
-                return _rounded(math.sqrt(low * high))
+                return _round_rate(math.sqrt(low * high))
         return None
 
     @property
@@ -184,21 +199,23 @@ class RateSearch:
         found = [
             rate
             for rate in self.levels
-            if self._is(rate, Verdict.HOLDS) and (fails is None or rate < fails)
+            if self._has_verdict(rate, Verdict.HOLDS) and (fails is None or rate < fails)
         ]
         return max(found, default=None)
 
     @property
     def fails(self) -> float | None:
         """The lowest rate that fails; None if none does."""
-        return min((rate for rate in self.levels if self._is(rate, Verdict.FAILS)), default=None)
+        return min(
+            (rate for rate in self.levels if self._has_verdict(rate, Verdict.FAILS)), default=None
+        )
 
-    def judged(self, rate: float) -> Judged | None:
+    def verdict_at(self, rate: float) -> Judged | None:
         """Return the verdict on a rate, or None if it was not measured."""
         return judge_rate(self.levels.get(rate, ()), self.limits)
 
-    def _is(self, rate: float, verdict: Verdict) -> bool:
-        judged = self.judged(rate)
+    def _has_verdict(self, rate: float, verdict: Verdict) -> bool:
+        judged = self.verdict_at(rate)
         return judged is not None and judged.verdict == verdict
 
 
@@ -206,7 +223,7 @@ def rate_text(rate: float) -> str:
     return f"{rate:g} requests/s"
 
 
-def answer(search: RateSearch, *, ended: bool) -> str:
+def answer_sentence(search: RateSearch, *, ended: bool) -> str:
     """Return the answer: which rate holds over the horizon, which fails, what is open between them,
     and which limit binds. `ended` says whether the search came to its end."""
     holds, fails = search.holds, search.fails
@@ -216,13 +233,15 @@ def answer(search: RateSearch, *, ended: bool) -> str:
     words = [f"{word} {rate:g}" for word, rate in (("holds", holds), ("fails", fails)) if rate]
     sentences = [f"{', '.join(words)} requests/s {over}"]
     if holds is not None:
-        lowest = search.judged(holds)
+        lowest = search.verdict_at(holds)
         assert lowest is not None
         sentences[0] += f" (attainment >= {lowest.attainment_pct:.1f} %)"
-    return "; ".join([*sentences, *_missing(search, ended=ended), *_binding(search)])
+    return "; ".join(
+        [*sentences, *_missing_sentences(search, ended=ended), *_binding_limit_sentences(search)]
+    )
 
 
-def _missing(search: RateSearch, *, ended: bool) -> list[str]:
+def _missing_sentences(search: RateSearch, *, ended: bool) -> list[str]:
     holds, fails = search.holds, search.fails
     if fails is None:
         if ended and holds == search.most:
@@ -230,17 +249,21 @@ def _missing(search: RateSearch, *, ended: bool) -> list[str]:
         return ["a rate that fails was not found"]
     if holds is not None:
         return []
-    if ended and min(search.levels) <= search.least:
-        return [f"no rate holds; less than {search.least:g} requests/s needs a longer --horizon"]
+    if ended and min(search.levels) <= search.lowest_rate:
+        return [
+            f"no rate holds; less than {search.lowest_rate:g} requests/s needs a longer --horizon"
+        ]
     return ["a rate that holds was not found"]
 
 
-def _binding(search: RateSearch) -> list[str]:
+def _binding_limit_sentences(search: RateSearch) -> list[str]:
     at = search.fails if search.fails is not None else search.holds
-    judged = None if at is None else search.judged(at)
+    judged = None if at is None else search.verdict_at(at)
     if at is None or judged is None:
         return []
     limit = search.limits[judged.binding]
+    if search.fails is None and math.isfinite(judged.ratio):
+        return [nearest_limit_text(limit, judged.ratio * limit.most_ms)]
     if not math.isfinite(judged.ratio):
         return [f"{limit} binds: too many requests failed at {rate_text(at)}"]
     return [f"{limit} binds: {four_digits(judged.ratio * limit.most_ms)} ms at {rate_text(at)}"]

@@ -54,7 +54,7 @@ class ReadPause:
         flight. `merged` is how many reads of the run returned chunks whose times are not known.
         Call this ten times a second."""
         self._adapt_limit(merged)
-        self._sweeps.append([gap for one in running for gap in _newest_gaps(one)])
+        self._sweeps.append([gap for one in running for gap in _newest_chunk_gaps(one)])
         unstamped, self._unstamped = self._clock.unstamped - self._unstamped, self._clock.unstamped
         gaps = sorted(chain.from_iterable(self._sweeps))
         if unstamped or len(gaps) < _LEAST_GAPS:
@@ -75,6 +75,6 @@ class ReadPause:
             self._most_ns = min(_MOST_NS, self._most_ns + _LONGER_NS)
 
 
-def _newest_gaps(exchange: Exchange) -> list[int]:
+def _newest_chunk_gaps(exchange: Exchange) -> list[int]:
     stamps = exchange.reply.stamps_ns
     return [stamps[i] - stamps[i - 1] for i in range(-1, -min(len(stamps), 3), -1)]

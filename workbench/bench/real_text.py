@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 # A piece is at least one token in nearly all vocabularies: a word with the space before it, up to
 # three digits, two characters of a script without spaces, a run of spaces, or a mark.
@@ -20,6 +21,7 @@ _PIECE = re.compile(
 )
 _BETWEEN = "\n\n"
 _SENTENCE = re.compile(r"\n+\s*|(?<=[.!?]) +(?=[A-Z])|(?<=[\u3002\uff01\uff1f])")
+_LEAST_PIECES, _MOST_PIECES = 32, 64  # of a passage
 _GOLDEN = 0.6180339887498949  # successive multiples of it cover a range evenly
 
 
@@ -37,11 +39,22 @@ class RealText:
         self._starts = sorted({place for place in places if place < len(begins)})
         self._begins = begins
 
+    def passages(self) -> list[tuple[int, int]]:
+        """Return (first piece, number of pieces) of the passages that the texts consist of. Each begins
+        where an excerpt may begin, or goes on from a very long one."""
+        borders = [self._starts[0]]
+        for start in (*self._starts[1:], len(self._ends)):
+            while start - borders[-1] > _MOST_PIECES:
+                borders.append(borders[-1] + _LEAST_PIECES)
+            if start - borders[-1] >= _LEAST_PIECES or start == len(self._ends):
+                borders.append(start)
+        return [(begin, end - begin) for begin, end in pairwise(borders)]
+
     @property
     def characters_per_piece(self) -> float:
         return len(self._whole) / len(self._ends)
 
-    def start(self, offset: float, index: int) -> int:
+    def first_piece_of(self, offset: float, index: int) -> int:
         """Return the number of the first piece of excerpt `index`. The excerpts of any successive
         indices are spread evenly over all texts. `offset`, from 0 to 1, shifts all of them."""
         share = (offset + _GOLDEN * index) % 1.0

@@ -95,7 +95,7 @@ class RequestRecord:
         if form is None:
             if len(_FORMS) >= _MOST_FORMS:
                 _FORMS.clear()
-            form = _FORMS[rest] = _form_of(self)
+            form = _FORMS[rest] = _json_template_of(self)
         return form % tuple(free)
 
     @classmethod
@@ -117,7 +117,7 @@ _FORMS: dict[tuple[int, tuple[Any, ...]], str] = {}  # of records, by all that i
 _MOST_FORMS = 64
 
 
-def _form_of(record: RequestRecord) -> str:
+def _json_template_of(record: RequestRecord) -> str:
     """Return the JSON text of a record, with places for `%` in place of its free values."""
     said = record.as_json()
     fixed = {name: _to_json(value).replace("%", "%%") for name, value in said.items()}
@@ -125,7 +125,7 @@ def _form_of(record: RequestRecord) -> str:
     return "{" + ",".join(f'"{name}":{text}' for name, text in (fixed | free).items()) + "}"
 
 
-def total(values: Sequence[int | None]) -> int | None:
+def sum_or_none(values: Sequence[int | None]) -> int | None:
     """Return the sum of the values, or None if any value is None. The sum of no values is 0."""
     known = [v for v in values if v is not None]
     return sum(known) if len(known) == len(values) else None

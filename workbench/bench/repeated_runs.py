@@ -7,7 +7,7 @@ from statistics import geometric_mean, mean, stdev
 
 from workbench.model.bench import BenchSummary
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.metrics import METRICS, repeated_metrics, value_of
+from workbench.model.metrics import METRICS, spread_metric_names, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class Spread:
     name: str = ""  # in the table of metrics, such as "ttft_ms.p50"
 
 
-def spread(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
+def spread_of_metrics(summaries: Sequence[BenchSummary]) -> tuple[Spread, ...]:
     """Return the mean and scatter of each metric over the valid results among `summaries`. Metrics
     without any value are left out."""
     usable = [s for s in summaries if not s.refused]
     found = []
-    for metric in repeated_metrics():
+    for metric in spread_metric_names():
         name, _, part = metric.partition(".")
         known = (value_of(summary, metric) for summary in usable)
         values = tuple(value for value in known if value is not None and value > 0)

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.bench import records
 from workbench.bench.kept_text import KeptText
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 _CONTENT_KEYS = ("content", "reasoning_content", "reasoning", "text", "refusal")
 _EMBEDDED = "embedding"  # an embedding has no finish reason of its own
@@ -307,7 +307,7 @@ def _count(usage: dict[str, Any] | None, key: str) -> int | None:
 def error_text(body: bytes) -> str:
     """Return the message in the body of an error answer, as one line of at most 300 characters.
     Understands {"error": {"message": …}}, {"detail": …}, {"message": …} and plain text."""
-    text = clean(body, lines=True)
+    text = clean_text(body, lines=True)
     try:
         found: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -322,4 +322,4 @@ def error_text(body: bytes) -> str:
             break
         found = found[key]
     said = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
-    return " ".join(clean(said).split())[:300]
+    return " ".join(clean_text(said).split())[:300]

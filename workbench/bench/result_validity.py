@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from workbench.bench import steadiness
-from workbench.bench.records import SHORT, RequestRecord, total
+from workbench.bench.records import SHORT, RequestRecord, sum_or_none
 from workbench.bench.steady_window import STEADY, Window, mean_in_flight
+from workbench.bench.trace_load import trace_load
 from workbench.model.answer_text import TextReport
 from workbench.model.bench import BUSY_CLIENT_PCT, FAILED_SHARE, BenchSpec
+from workbench.model.counts import count_of
+from workbench.model.distribution import quantile
 from workbench.model.lazy_dataclass import dataclass
 
 NOT_OFFERED = "requests started at"  # begins a reason
@@ -45,46 +48,48 @@ class ClientFacts:
     text: TextReport | None = None
 
 
-def refusals(
+def reasons_for_invalid_result(
     spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts, window: Window
 ) -> tuple[str, ...]:
     """Return the reasons why a result is invalid: its metrics are not the metrics of the server
     under the requested load. Empty if the result is valid."""
     good = [r for r in counted if r.ok]
-    failures = _failures(counted)
+    failures = _too_many_failures(counted)
     partial = (
         f"partial result: {facts.partial} after {len(counted)} of {spec.requests} requests"
         if facts.partial
         else None
     )
     # failed streams are idle too
-    idle = None if failures or partial else _idle_streams(spec, counted, window)
+    idle = None if failures or partial else _too_many_idle_streams(spec, counted, window)
     reasons = (
         partial,
         failures,
         idle,
-        _busy(good, facts),
-        _cached(spec, good, facts),
-        _not_offered(spec, counted),
-        _not_sent(spec, counted, facts),
-        None if spec.trace_name else steadiness.overload(spec, counted),
+        _busy_client(good, facts),
+        _cached_prompts(spec, good, facts),
+        _rate_not_offered(spec, counted),
+        _rate_not_sent(spec, counted, facts),
+        None if spec.trace_name else steadiness.why_overloaded(spec, counted),
     )
     return tuple(r for r in reasons if r)
 
 
-def marks(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> tuple[str, ...]:
+def reliability_marks(
+    spec: BenchSpec, counted: Sequence[RequestRecord], window: Window
+) -> tuple[str, ...]:
     """Return the reasons why a valid result is less reliable than it seems, for example because the
     run was short. Empty if there are none."""
     reasons = (
-        steadiness.too_short(counted, window),
+        steadiness.why_too_short(counted, window),
         # the second half of a trace may just have more to do
-        steadiness.overload(spec, counted) if spec.trace_name else None,
-        None if spec.trace_name else steadiness.halves_apart(spec, counted, window),
+        steadiness.why_overloaded(spec, counted) if spec.trace_name else None,
+        None if spec.trace_name else steadiness.why_halves_differ(spec, counted, window),
     )
     return tuple(r for r in reasons if r)
 
 
-def _failures(counted: Sequence[RequestRecord]) -> str | None:
+def _too_many_failures(counted: Sequence[RequestRecord]) -> str | None:
     """Return a reason to reject the result if more than 1 % of the requests failed, because the
     other requests then ran under a smaller load. Otherwise None."""
     kinds = Counter(r.error for r in counted if r.error)
@@ -99,7 +104,9 @@ def _failures(counted: Sequence[RequestRecord]) -> str | None:
     )
 
 
-def _idle_streams(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> str | None:
+def _too_many_idle_streams(
+    spec: BenchSpec, counted: Sequence[RequestRecord], window: Window
+) -> str | None:
     """Return a reason to reject the result if fewer streams than requested were in flight on
     average; otherwise None.
 
@@ -141,7 +148,7 @@ def _percent_rounded_down(percent: float) -> str:
     return f"{int(10 * percent) / 10:g}"
 
 
-def _busy(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
+def _busy_client(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
     if not good or facts.client_cpu_pct is None or facts.client_cpu_pct <= BUSY_CLIENT_PCT:
         return None
     return (
@@ -151,7 +158,9 @@ def _busy(good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
     )
 
 
-def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
+def _cached_prompts(
+    spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts
+) -> str | None:
     """Return a reason to reject the result if more than 1 % of the prompt tokens came from the
     prefix cache, not counting the chat template; otherwise None.
 
@@ -159,7 +168,7 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
     template's length is unknown, but a prompt of T tokens whose words have at least W tokens has at
     most T - W tokens of template. More cached tokens than that are tokens of the prompt's text.
     """
-    prompt = total([r.prompt_tokens for r in good])
+    prompt = sum_or_none([r.prompt_tokens for r in good])
     if not prompt or spec.shared_prefix or spec.prompts or spec.trace_name:
         return None
     words = spec.least_text_tokens(facts.prompt_words or 0)
@@ -176,7 +185,7 @@ def _cached(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) 
     )
 
 
-def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
+def _rate_not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     """Return a reason to reject the result if the client started requests later than the requested
     rate demands, and never caught up. Otherwise return None. The measured rate is then not the
     requested one."""
@@ -194,21 +203,23 @@ def _not_offered(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | Non
     return (
         f"{NOT_OFFERED} {reached:.2f} per second instead of the scheduled {scheduled:.2f}: "
         "the last one was"
-        f" {behind_s:.1f} s late, since {_streams(spec)} busy"
+        f" {behind_s:.1f} s late, since {_streams_text(spec)} busy"
     )
 
 
-def _not_sent(spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts) -> str | None:
+def _rate_not_sent(
+    spec: BenchSpec, counted: Sequence[RequestRecord], facts: ClientFacts
+) -> str | None:
     """Return a reason to reject the result if, at a requested rate, more than 3 % of the due
     requests were never sent. Otherwise return None. Those requests would have waited longest, so
     the latencies of the sent requests alone look too good."""
     due = len(counted) + facts.unsent
     if facts.unsent <= (1 - LEAST_LOAD) * due:
         return None
-    return f"{facts.unsent} of {due} due requests were never sent, since {_streams(spec)} busy"
+    return f"{facts.unsent} of {due} due requests were never sent, since {_streams_text(spec)} busy"
 
 
-def _streams(spec: BenchSpec) -> str:
+def _streams_text(spec: BenchSpec) -> str:
     return (
         "the only stream was" if spec.concurrency == 1 else (f"all {spec.concurrency} streams were")
     )
@@ -313,8 +324,26 @@ def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> lis
     ]
 
 
+def _apart(spec: BenchSpec, good: Sequence[RequestRecord]) -> str:
+    """Return how far the lengths of the single prompts are from those of the trace, as the end of a
+    note; "" if they are not known."""
+    if not spec.trace:
+        return ""
+    load = trace_load(spec.trace)
+    apart = sorted(
+        abs(one.prompt_tokens - load.input_tokens(one.index))
+        for one in good
+        if one.prompt_tokens is not None
+    )
+    most = count_of(round(quantile(apart, 0.95)), "token")
+    return f"; 95 % of them within {most}, all within {apart[-1]}"
+
+
 def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientFacts) -> list[str]:
-    prompt, cached = total([r.prompt_tokens for r in good]), total([r.cached_tokens for r in good])
+    prompt, cached = (
+        sum_or_none([r.prompt_tokens for r in good]),
+        sum_or_none([r.cached_tokens for r in good]),
+    )
     if not good or not prompt:
         return []
     length = f"prompts of {prompt / len(good):.0f} tokens each"
@@ -329,7 +358,7 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
         notes = [f"{length}, from {spec.trace_name}, each with a mark of its conversation in front"]
     elif spec.trace_name:
         how = "by the server's tokenizer" if spec.prompt_words else "by the warm-up's usage"
-        notes = [f"{length} ({spec.input_tokens} in the trace, {how})"]
+        notes = [f"{length} ({spec.input_tokens} in the trace, {how}{_apart(spec, good)})"]
     elif spec.prompt_words:
         notes = [f"{length} ({spec.input_tokens} requested, by the server's tokenizer)"]
     else:
@@ -344,7 +373,7 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
         and cached > CACHED_SHARE * prompt
         and not spec.shared_prefix
         and not spec.trace_name
-        and not _cached(spec, good, facts)
+        and not _cached_prompts(spec, good, facts)
     ):
         why = (
             "they share only the chat template"
@@ -364,7 +393,11 @@ def _schedule_notes(
     late = sum(wait > _LATE_MS for wait in waits_ms)
     if not late:
         return []
-    why = f"{_streams(spec)} busy {facts.capped} times" if facts.capped else "connecting took time"
+    why = (
+        f"{_streams_text(spec)} busy {facts.capped} times"
+        if facts.capped
+        else "connecting took time"
+    )
     return [
         f"behind schedule: {late} of {len(waits_ms)} requests started more than {_LATE_MS:.0f} ms "
         "late"

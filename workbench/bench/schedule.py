@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
 
 from workbench.bench.records import RequestRecord
 from workbench.bench.time_limits import RUN_S
-from workbench.bench.trace_load import trace_load
+from workbench.bench.trace_load import TraceLoad, trace_load
 from workbench.model.bench import BenchSpec
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.think_time import parse_think_time
 
+NEVER = 1 << 62  # a time in nanoseconds
 STEADY_ROUNDS = 4  # least number of requests per stream for a steady window
 _AGREE = 0.03
 _MOST_WINDOWS = 8
@@ -27,7 +29,7 @@ _OPEN_WINDOW = 16  # requests; the number in flight is not known beforehand
 _RAMP_SHARE = 0.02
 
 
-def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
+def arrival_times(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
     """Return an iterator over the times at which requests are due, in seconds after the
     start of the warm-up (`warmup`) or of the measured part. None if requests have no due times,
     because the spec has neither a request rate nor a trace. The warm-up of a trace has none."""
@@ -39,24 +41,30 @@ def arrivals(spec: BenchSpec, *, warmup: bool) -> Iterator[float] | None:
     if spec.rate is None:
         return None
     return (
-        _constant(spec.rate)
+        _constant_arrivals(spec.rate)
         if spec.arrival == "constant"
-        else _poisson(spec.rate, f"{spec.seed}/arrival/{warmup}")
+        else _random_arrivals(spec.rate, spec.burstiness or 1.0, f"{spec.seed}/arrival/{warmup}")
     )
 
 
-def _constant(rate: float) -> Iterator[float]:
+def _constant_arrivals(rate: float) -> Iterator[float]:
     n = 0
     while True:
         yield n / rate
         n += 1
 
 
-def _poisson(rate: float, seed: str) -> Iterator[float]:
+def _random_arrivals(rate: float, burstiness: float, seed: str) -> Iterator[float]:
+    """Yield times whose gaps have a gamma distribution with the shape `burstiness` and the mean 1 /
+    `rate`, as `get_request` of vllm/benchmarks/serve.py (0.32) draws them. The shape 1 is the
+    exponential distribution, so the arrivals are a Poisson process."""
     draw, at = random.Random(seed), 0.0
     while True:
         yield at
-        at += draw.expovariate(rate)
+        if burstiness == 1.0:
+            at += draw.expovariate(rate)
+        else:
+            at += draw.gammavariate(burstiness, 1 / (rate * burstiness))
 
 
 @dataclass(slots=True)
@@ -69,7 +77,7 @@ class RequestPhase:
 
     warmup: bool
     left: int
-    times: Iterator[float] | None  # `arrivals`
+    times: Iterator[float] | None  # `arrival_times`
     begin_ns: int
     next: int = 0
     step: int = 1
@@ -91,6 +99,54 @@ class RequestPhase:
         while self.times is not None and self.left and self.take()[1] <= now_ns:
             overdue += 1
         self.left = 0
+        return overdue
+
+
+class LaterTurns:
+    """The requests of a trace that begin after the answer of another one: at once, or after a pause.
+    `speed` divides the pauses. `len` gives the number of those whose request before has ended."""
+
+    def __init__(self, load: TraceLoad | None = None, speed: float = 1.0) -> None:
+        self._next = {} if load is None else load.next_turn
+        self._pauses_s = {} if load is None else load.pauses_s
+        self._speed = speed
+        self._waiting: list[tuple[int, int, int]] = []  # (due time, order, index): a heap
+        self._put = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def exist(self) -> bool:
+        """Whether some requests of the trace begin after another one."""
+        return bool(self._next)
+
+    def after(self, index: int) -> int | None:
+        """Return the request that begins after request `index`, None if there is none."""
+        return self._next.get(index)
+
+    def put(self, index: int, now_ns: int) -> None:
+        """Take a request whose request before has ended at `now_ns` (monotonic nanoseconds)."""
+        pause_s = self._pauses_s.get(index)
+        due_ns = 0 if pause_s is None else now_ns + int(pause_s / self._speed * 1e9)
+        self._put += 1
+        heappush(self._waiting, (due_ns, self._put, index))
+
+    @property
+    def due_ns(self) -> int:
+        """When the next request is due in monotonic nanoseconds: 0 for at once, NEVER if none waits."""
+        return self._waiting[0][0] if self._waiting else NEVER
+
+    def take(self) -> tuple[int, int]:
+        """Return (index, due time) of the next request, which no longer waits."""
+        due_ns, _, index = heappop(self._waiting)
+        return index, due_ns
+
+    def drop(self, due_by_ns: int) -> int:
+        """Forget all requests. Return how many were due by `due_by_ns`."""
+        overdue = sum(0 < due_ns <= due_by_ns for due_ns, _, _ in self._waiting)
+        self._waiting.clear()
+        self._next = {}
         return overdue
 
 
@@ -137,7 +193,7 @@ class WarmupOutcome:
             max(apart, default=None),
         )
 
-    def note(self) -> str:
+    def note_text(self) -> str:
         if self.steady:
             return (
                 f"warmed up by {self.seen} requests, until two windows of {self.window} "
@@ -184,7 +240,7 @@ class Warmup:
         steady server ignores earlier requests."""
         self.first = next_index
 
-    def enough(self, record: RequestRecord) -> bool:
+    def add_and_check_end(self, record: RequestRecord) -> bool:
         """Add the record of a warm-up request that has ended. Return whether the warm-up may end."""
         self._seen += 1
         if not self.until_steady:
@@ -193,14 +249,14 @@ class Warmup:
             self._per_token.append((record.end_us, record.output_tokens or 1))
             if len(self._per_token) >= 2 * self.window and len(self._per_token) % self.window == 0:
                 before, last = (
-                    self._value(-2 * self.window, -self.window),
-                    self._value(-self.window, None),
+                    self._mean_time_per_token_us(-2 * self.window, -self.window),
+                    self._mean_time_per_token_us(-self.window, None),
                 )
                 self._apart = abs(last / before - 1) if before > 0 else math.inf
                 self.steady = self._apart <= _AGREE
         return self.steady and self._seen >= self._least
 
-    def _value(self, begin: int, end: int | None) -> float:
+    def _mean_time_per_token_us(self, begin: int, end: int | None) -> float:
         """Return the mean time per token, in microseconds, of the warm-up requests from number
         `begin` up to, but not including, number `end` (None: up to the last one)."""
         part = self._per_token[begin:end]

@@ -117,7 +117,7 @@ class SharedRun:
     def run(self) -> dict[str, Any]:
         self._output.attach(self)
         for number, process in enumerate(self._processes, start=1):
-            self.watch(process.output, IN, self._reader(process, number))
+            self.watch(process.output, IN, self._reader_of(process, number))
         failure: str | None = None
         living = dict.fromkeys(process.output for process in self._processes)
         try:
@@ -127,7 +127,7 @@ class SharedRun:
                         self._watched[fd](events)
                     if fd in living and fd not in self._watched:
                         del living[fd]
-                        failure = failure or self._failure(fd)
+                        failure = failure or self._failure_of_process(fd)
         finally:
             for process in self._processes:
                 process.signal(signal.SIGKILL)
@@ -135,10 +135,10 @@ class SharedRun:
         return (
             {"type": "error", "error": failure, "next_step": "run the benchmark again"}
             if failure
-            else self._result()
+            else self._combined_result()
         )
 
-    def _failure(self, fd: int) -> str | None:
+    def _failure_of_process(self, fd: int) -> str | None:
         """Return a sentence on how the process that has closed its output `fd` failed. None if it
         had sent its report."""
         number, process = next(
@@ -153,7 +153,7 @@ class SharedRun:
             "before it had a result"
         )
 
-    def _result(self) -> dict[str, Any]:
+    def _combined_result(self) -> dict[str, Any]:
         reports = [process.report for process in self._processes if process.report is not None]
         stopped = self._stopped or next((r.stopped for r in reports if r.stopped), None)
         lines = (json.loads(line)["records"] for line in self._records)
@@ -167,7 +167,7 @@ class SharedRun:
 
     # -- what the processes write
 
-    def _reader(self, process: _Process, number: int) -> Callable[[int], None]:
+    def _reader_of(self, process: _Process, number: int) -> Callable[[int], None]:
         def read(events: int) -> None:
             data = os.read(process.output, 1 << 20) if events & (IN | GONE) else b""
             if not data:
@@ -175,11 +175,11 @@ class SharedRun:
                 return
             *lines, process.rest = (process.rest + data).split(b"\n")
             for line in lines:
-                self._take(process, line)
+                self._take_line(process, line)
 
         return read
 
-    def _take(self, process: _Process, line: bytes) -> None:
+    def _take_line(self, process: _Process, line: bytes) -> None:
         if line.startswith(b'{"type":"requests"'):  # most bytes; parsed when the run is over
             self._records.append(line)
             self._output.raw_line(line)
@@ -194,9 +194,7 @@ class SharedRun:
             if all(one.steady for one in self._processes):
                 self._end_warmup()
         elif kind == "warmed up":
-            process.warmed = WarmedUp(
-                tuple(message["prompt_tokens"]), tuple(message["durations_s"]), 0
-            )
+            process.warmed = WarmedUp.from_json(message | {"begin_ns": 0})
             self._end_warmup()
             self._begin_together()
         elif kind == "report":
@@ -330,7 +328,6 @@ class _Control:
         for line in lines:
             message = json.loads(line)
             if message.pop("type") == "begin":
-                tokens, durations = message["prompt_tokens"], message["durations_s"]
-                self._agreed = WarmedUp(tuple(tokens), tuple(durations), message["begin_ns"])
+                self._agreed = WarmedUp.from_json(message)
             else:
                 self._client.end_warmup()

@@ -10,12 +10,15 @@ from workbench.bench.independent_requests import independent_requests
 from workbench.bench.records import RequestRecord
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.steady_window import Window, requests_in, tokens_in
+from workbench.bench.time_doubt import early_us
 from workbench.model.slo import LATENCIES, OF_AN_SLO, Limit, LimitAttained, parse_slo
 
 _ROUNDING = 1e-9  # 95 % of 100 requests are 95 requests, not 96
+_NOTED = 0.1  # points by which the attainment may be wrong without a note
+_OPEN_POINTS = 0.5  # of which late reads may leave open whether a limit was kept
 
 
-def slo_metrics(
+def slo_metric_values(
     slo: str,
     counted: Sequence[RequestRecord],
     window: Window,
@@ -27,21 +30,24 @@ def slo_metrics(
     `counted` are the records of all measured requests: one that failed keeps no limit. TTFT and
     end-to-end time begin when a request was due if the run had a schedule, and else when it was
     sent. A request without a second token keeps every limit of TPOT. `withheld` are latencies that
-    were not timed well enough: without one that is limited there is neither attainment nor goodput.
-    Goodput counts in the steady `window`, as throughput does.
+    were not timed well enough. A limit on one of them is judged only if nearly all requests kept or
+    broke it for sure; otherwise there is neither attainment nor goodput. Goodput counts in the steady
+    `window`, as throughput does.
     """
     if not slo:
         return {}
     limits = parse_slo(slo)
-    unknown = {limit for limit in limits if LATENCIES[limit.latency] in withheld}
+    unsure = [limit for limit in limits if LATENCIES[limit.latency] in withheld]
+    unknown = {limit for limit in unsure if not _is_known(limit, counted, first_tokens)}
     attained = tuple(
-        _attained(limit, () if limit in unknown else counted, first_tokens) for limit in limits
+        _attainment_of_limit(limit, () if limit in unknown else counted, first_tokens)
+        for limit in limits
     )
     if unknown or not counted:
         return {"slo": attained}
-    good = _keeping(counted, limits, first_tokens)
+    good = _requests_keeping(counted, limits, first_tokens)
     tokens = tokens_in(window, good)
-    rates: dict[str, object] = {"slo_pct": _percent(good, counted)}
+    rates: dict[str, object] = {"slo_pct": _percent_of_counted(good, counted)}
     if window.seconds > 0:
         rates["goodput_request_s"] = round(requests_in(window, good) / window.seconds, 4)
         if tokens is not None:
@@ -49,8 +55,52 @@ def slo_metrics(
     return {"slo": attained, **rates}
 
 
-def absent_slo(slo: str, metrics: Mapping[str, object]) -> dict[str, str]:
-    """Return {field of BenchSummary: reason} for what `slo_metrics` could not compute."""
+def _is_known(limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None) -> bool:
+    """Return whether late reads leave open for only a few requests whether they kept a limit."""
+    least_pct, most_pct = attainment_range(counted, [limit], first_tokens)
+    return most_pct - least_pct <= _OPEN_POINTS
+
+
+def attainment_doubt(
+    slo: str,
+    metrics: Mapping[str, object],
+    counted: Sequence[RequestRecord],
+    first_tokens: float | None,
+) -> tuple[str, ...]:
+    """Return a note with the range of the attainment in `metrics`, or () if it is narrow.
+
+    Late reads (time_doubt.py) make TTFT and end-to-end time longer, and TPOT longer or shorter, so
+    more or fewer requests may have kept the SLO than those whose recorded times did.
+    """
+    if not isinstance(metrics.get("slo_pct"), float):
+        return ()
+    least_pct, most_pct = attainment_range(counted, parse_slo(slo), first_tokens)
+    if most_pct - least_pct <= _NOTED:
+        return ()
+    return (
+        f"between {least_pct:.1f} and {most_pct:.1f} % of the requests kept the SLO: the load client"
+        " got several chunks with one time",
+    )
+
+
+def attainment_range(
+    counted: Sequence[RequestRecord], limits: Sequence[Limit], first_tokens: float | None
+) -> tuple[float, float]:
+    """Return the percentages of the requests that kept all of `limits` for sure, and that may have
+    kept them."""
+    sure = may = 0
+    for record in counted:
+        if not record.ok:
+            continue
+        ranges = [(_range_ms(record, x.latency, first_tokens), x.most_ms) for x in limits]
+        sure += all(longest <= most_ms for (_, longest), most_ms in ranges)
+        may += all(shortest <= most_ms for (shortest, _), most_ms in ranges)
+    many = max(1, len(counted))
+    return round(100 * sure / many, 4), round(100 * may / many, 4)
+
+
+def absent_slo_reasons(slo: str, metrics: Mapping[str, object]) -> dict[str, str]:
+    """Return {field of BenchSummary: reason} for what `slo_metric_values` could not compute."""
     if not slo:
         return {}
     missing = [name for name in OF_AN_SLO if name not in metrics]
@@ -65,21 +115,21 @@ def _why_absent(metrics: Mapping[str, object]) -> str:
     return "the server did not report the tokens of every request"
 
 
-def _attained(
+def _attainment_of_limit(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> LimitAttained:
-    keeping = _keeping(counted, [limit], first_tokens)
+    keeping = _requests_keeping(counted, [limit], first_tokens)
     return LimitAttained(
         str(limit),
         limit.percent,
-        _percent(keeping, counted),
-        _reached_ms(limit, counted, first_tokens),
+        _percent_of_counted(keeping, counted),
+        _latency_at_percent(limit, counted, first_tokens),
         limit.most_ms,
-        _independent(limit, counted, first_tokens),
+        _independent_requests_of(limit, counted, first_tokens),
     )
 
 
-def _independent(
+def _independent_requests_of(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> float | None:
     """Return how many independent requests those with due times are worth; None without any."""
@@ -100,7 +150,7 @@ def _latencies_ms(
     ]
 
 
-def _reached_ms(
+def _latency_at_percent(
     limit: Limit, counted: Sequence[RequestRecord], first_tokens: float | None
 ) -> float | None:
     """Return the latency that exactly `limit.percent` of the requests kept, or None if more than
@@ -113,23 +163,41 @@ def _reached_ms(
     return round(reached_ms, 4) if math.isfinite(reached_ms) else None
 
 
-def _percent(keeping: Sequence[RequestRecord], counted: Sequence[RequestRecord]) -> float | None:
+def _percent_of_counted(
+    keeping: Sequence[RequestRecord], counted: Sequence[RequestRecord]
+) -> float | None:
     return round(100 * len(keeping) / len(counted), 4) if counted else None
 
 
-def _keeping(
+def _requests_keeping(
     counted: Sequence[RequestRecord], limits: Sequence[Limit], first_tokens: float | None
 ) -> list[RequestRecord]:
     """Return the successful requests that kept all of `limits`."""
     return [
         record
         for record in counted
-        if record.ok and all(_keeps(record, limit, first_tokens) for limit in limits)
+        if record.ok and all(_keeps_limit(record, limit, first_tokens) for limit in limits)
     ]
 
 
-def _keeps(record: RequestRecord, limit: Limit, first_tokens: float | None) -> bool:
+def _keeps_limit(record: RequestRecord, limit: Limit, first_tokens: float | None) -> bool:
     return _latency_ms(record, limit.latency, first_tokens) <= limit.most_ms
+
+
+def _range_ms(
+    record: RequestRecord, latency: str, first_tokens: float | None
+) -> tuple[float, float]:
+    """Return the shortest and the longest latency that a successful request may have had."""
+    said_ms = _latency_ms(record, latency, first_tokens)
+    if not record.unsure and not record.send_us:
+        return said_ms, said_ms
+    early = early_us(record)
+    first_us, last_us = early.get(0, 0), early.get(len(record.gaps_us), 0)
+    if latency == "tpot":
+        shortest_ms = tpot_ms(record, first_tokens, -last_us) or 0.0
+        return shortest_ms, tpot_ms(record, first_tokens, first_us) or 0.0
+    of_chunk_us = first_us if latency == "ttft" else last_us
+    return said_ms - (of_chunk_us + record.send_us) / 1000, said_ms
 
 
 def _latency_ms(record: RequestRecord, latency: str, first_tokens: float | None) -> float:

@@ -4,6 +4,7 @@ on how long the run lasted."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from math import sqrt
 
 from workbench.bench.records import RequestRecord
@@ -16,21 +17,23 @@ NOT_KEPT_UP = "the server did not keep up"  # begins the reason
 _HALF = 8  # least number of requests in a half
 _APART = 0.10  # relative difference that the halves may have
 _SURE = 4.0  # standard errors; a smaller difference may be chance
+# of a run, to see how much its rate varies: each at least so many requests
+_LEAST_PARTS, _MOST_PARTS, _LEAST_IN_PART = 4, 8, 2
 _KEEPING_UP = 0.97  # share of the due rate that must be completed
 _LONGER = 1.2  # if a queue grows, later requests wait longer by this factor,
 # and by this share of the schedule's length, more than in a queue that comes and goes
 _GROWTH = 0.03
 
 
-def overload(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
+def why_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
     """Return a reason to reject the result if the server did not keep up with the requested rate;
     otherwise None."""
     if not spec.has_schedule:
         return None
-    return not_kept_up([(r.due_s, end_s(r)) for r in counted if r.due_s is not None])
+    return why_not_kept_up([(r.due_s, end_s(r)) for r in counted if r.due_s is not None])
 
 
-def not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
+def why_not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
     """Return why the server did not keep up with its requests, whose (due time, end) in seconds are
     given; None if it did.
 
@@ -60,18 +63,24 @@ def not_kept_up(due: Sequence[tuple[float, float]]) -> str | None:
     )
 
 
-def too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
+def why_too_short(counted: Sequence[RequestRecord], window: Window) -> str | None:
+    """Return why the measurement is too short to trust, for the user; None if it is long enough, or
+    if no request succeeded."""
     good = sum(r.ok for r in counted)
     if not good or (good >= LEAST_REQUESTS and window.seconds >= LEAST_S):
         return None
     requests = "one request" if good == 1 else f"{good} requests"
+    missing = [f"{LEAST_REQUESTS} requests"] if good < LEAST_REQUESTS else []
+    missing += [f"{LEAST_S:g} s"] if window.seconds < LEAST_S else []
     return (
         f"the measurement is short: {requests} in {window.seconds:.3g} s; use at least "
-        f"{LEAST_REQUESTS} requests and {LEAST_S:g} s"
+        f"{' and '.join(missing)}"
     )
 
 
-def halves_apart(spec: BenchSpec, counted: Sequence[RequestRecord], window: Window) -> str | None:
+def why_halves_differ(
+    spec: BenchSpec, counted: Sequence[RequestRecord], window: Window
+) -> str | None:
     """Return why the result is less reliable than it seems, if the time per token differs between
     the two halves of the steady window. Otherwise return None. At a fixed number of streams, that
     time is the inverse of the throughput (Little's law)."""
@@ -97,6 +106,29 @@ def halves_apart(spec: BenchSpec, counted: Sequence[RequestRecord], window: Wind
         "or something changed;"
         f" {advice}"
     )
+
+
+def rate_error_pct(
+    spec: BenchSpec, counted: Sequence[RequestRecord], window: Window
+) -> float | None:
+    """Return the standard error of the tokens per second within the run, in percent: how much the
+    parts of the steady window differ, each at least one round of all streams. Two runs differ by more
+    than that, so a change inside it shows nothing. None with a request rate, and for a short run.
+
+    At a fixed number of streams, the rate is the inverse of a request's time per token (Little's law).
+    """
+    if window.name != STEADY or spec.has_pauses:
+        return None
+    inside = sorted(
+        (r for r in counted if r.ok and r.output_tokens and window.begin_s <= r.start_s),
+        key=lambda r: r.start_s,
+    )
+    parts = min(_MOST_PARTS, len(inside) // max(spec.concurrency, _LEAST_IN_PART))
+    if parts < _LEAST_PARTS:
+        return None
+    edges = [len(inside) * number // parts for number in range(parts + 1)]
+    means = [fmean(_values_of(inside[first:end], _per_token_ms)) for first, end in pairwise(edges)]
+    return round(100 * sqrt(variance(means) / parts) / fmean(means), 3)
 
 
 def fmean(values: Sequence[float]) -> float:

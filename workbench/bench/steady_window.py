@@ -71,20 +71,20 @@ def window_of(
     if not spec.has_schedule and spec.concurrency == 1:
         return Window(STEADY, *whole)
     begin = max(ramp_end_s, min(end_s(r) for r in good))
-    if spec.trace and spec.has_conversations:
-        # from then on, a stream whose conversation ends has no other one
+    if spec.trace and trace_load(spec.trace).has_turns:
+        # from then on, no conversation or session begins when another one ends
         first_turns = {*trace_load(spec.trace).first_turns}
         end = max((r.start_s for r in counted if r.index in first_turns), default=begin)
-        return _steady_between(spec, good, whole, begin, end)
+        return _steady_window_between(spec, good, whole, begin, end)
     last: dict[int, float] = {}
     for record in counted:
         last[record.index % processes] = max(
             record.start_s, last.get(record.index % processes, 0.0)
         )
-    return _steady_between(spec, good, whole, begin, min(last.values()))
+    return _steady_window_between(spec, good, whole, begin, min(last.values()))
 
 
-def _steady_between(
+def _steady_window_between(
     spec: BenchSpec,
     good: Sequence[RequestRecord],
     whole: tuple[float, float],
@@ -112,17 +112,18 @@ def _steady_between(
 
 
 def tokens_in(window: Window, good: Sequence[RequestRecord]) -> float | None:
-    """Return the number of output tokens that arrived inside the window. `good` are the successful
-    requests. None if the server did not report the token count of one of these requests."""
+    """Return the estimated number of output tokens that arrived inside the window; it can be a
+    fraction. `good` are the successful requests. None if the server did not report the token count
+    of one of these requests."""
     if any(r.output_tokens is None for r in good):
         return None
-    return sum(_tokens(r, window) for r in good)
+    return sum(_tokens_inside(r, window) for r in good)
 
 
 def requests_in(window: Window, good: Iterable[RequestRecord]) -> float:
     """Return the number of requests inside the window. A request that is only partly inside counts
     as that part of its duration, so the number can be a fraction."""
-    return sum(_share(r, window) for r in good)
+    return sum(_share_inside(r, window) for r in good)
 
 
 def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | None:
@@ -139,20 +140,20 @@ def _overlap_s(record: RequestRecord, window: Window, silent_us: int = 0) -> flo
     return max(0.0, min(end, window.end_s) - max(record.start_s, window.begin_s))
 
 
-def _share(record: RequestRecord, window: Window) -> float:
+def _share_inside(record: RequestRecord, window: Window) -> float:
     if record.end_us <= 0:
         return float(window.begin_s <= record.start_s <= window.end_s)
     return min(1.0, _overlap_s(record, window) / (record.end_us / 1e6))
 
 
-def _tokens(record: RequestRecord, window: Window) -> float:
+def _tokens_inside(record: RequestRecord, window: Window) -> float:
     tokens = record.output_tokens or 0
     if record.start_s >= window.begin_s and end_s(record) <= window.end_s:
         return tokens
     if end_s(record) <= window.begin_s or record.start_s >= window.end_s:
         return 0.0
     if record.ttft_us is None:
-        return tokens * _share(record, window)
+        return tokens * _share_inside(record, window)
     later = len(record.gaps_us)
     first = min(tokens, record.first_tokens or tokens / (later + 1)) if later else tokens
     each = (tokens - first) / max(1, later)

@@ -7,13 +7,19 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from workbench.bench import time_doubt
-from workbench.bench.records import RequestRecord, total
+from workbench.bench.records import RequestRecord, sum_or_none
 from workbench.bench.request_latency import tpot_ms
-from workbench.bench.result_validity import ClientFacts, marks, notes_of, refusals
-from workbench.bench.slo_attainment import absent_slo, slo_metrics
+from workbench.bench.result_validity import (
+    ClientFacts,
+    notes_of,
+    reasons_for_invalid_result,
+    reliability_marks,
+)
+from workbench.bench.slo_attainment import absent_slo_reasons, attainment_doubt, slo_metric_values
+from workbench.bench.steadiness import rate_error_pct
 from workbench.bench.steady_window import Window, mean_in_flight, requests_in, tokens_in, window_of
-from workbench.model.bench import BenchSpec, BenchSummary
-from workbench.model.distribution import distribution
+from workbench.model.bench import WITHHELD, BenchSpec, BenchSummary
+from workbench.model.distribution import distribution_of
 
 _NO_TELEMETRY = "no telemetry of the server's GPUs was merged into this result"
 _FROM_CHUNKS = ("ttft_ms", "itl_ms", "tpot_ms", "tokens_per_chunk", "per_stream_tok_s")
@@ -54,14 +60,17 @@ def summarize(
     duration_s = max((r.start_s + r.end_us / 1e6 for r in counted), default=0.0) - min(
         (r.start_s for r in counted), default=0.0
     )
-    metrics = _run_metrics(good, duration_s, facts.first_tokens) | _window_metrics(good, window)
+    metrics = _run_metrics(good, duration_s, facts.first_tokens) | _metrics_in_window(good, window)
     metrics |= _from_schedule(good)
-    doubts = _doubts(good, facts)
-    withheld = {name: why for name, why in _withheld(doubts, facts).items() if metrics.get(name)}
+    metrics["rate_error_pct"] = rate_error_pct(spec, counted, window)
+    doubts = _latency_doubts(good, facts)
+    withheld = {
+        name: why for name, why in _withheld_latencies(doubts, facts).items() if metrics.get(name)
+    }
     metrics |= dict.fromkeys(withheld)
-    slo = slo_metrics(spec.slo, counted, window, facts.first_tokens, withheld)
+    slo = slo_metric_values(spec.slo, counted, window, facts.first_tokens, withheld)
     if spec.endpoint == "embeddings":
-        metrics["prompt_tok_s"] = _prompt_rate(good, window)
+        metrics["prompt_tok_s"] = _prompt_tok_per_s(good, window)
     return BenchSummary(
         requests_ok=len(good),
         requests_failed=len(counted) - len(good),
@@ -71,18 +80,24 @@ def summarize(
         energy_j=None,
         tok_per_joule=None,
         client_cpu_pct=facts.client_cpu_pct,
-        absent=_absent(spec, good, metrics) | withheld | absent_slo(spec.slo, slo),
-        notes=(*notes_of(spec, counted, facts, window), *_doubt_notes(doubts)),
-        unsure_ms=_unsure_ms(doubts),
+        absent=_absent_metric_reasons(spec, good, metrics)
+        | withheld
+        | absent_slo_reasons(spec.slo, slo),
+        notes=(
+            *notes_of(spec, counted, facts, window),
+            *_doubt_notes(doubts),
+            *attainment_doubt(spec.slo, slo, counted, facts.first_tokens),
+        ),
+        unsure_ms=_doubt_ms_by_metric(doubts),
         warmup_requests=len(warm),
-        warmup_prompt_tokens=total([r.prompt_tokens for r in warm]),
-        warmup_output_tokens=total([r.output_tokens for r in warm]),
+        warmup_prompt_tokens=sum_or_none([r.prompt_tokens for r in warm]),
+        warmup_output_tokens=sum_or_none([r.output_tokens for r in warm]),
         window=window.name,
         window_s=round(window.seconds, 6),
         in_flight_mean=None if in_flight is None else round(in_flight, 4),
         in_flight_nominal=None if spec.has_pauses else float(spec.concurrency),
-        refused=refusals(spec, counted, facts, window),
-        marked=marks(spec, counted, window),
+        refused=reasons_for_invalid_result(spec, counted, facts, window),
+        marked=reliability_marks(spec, counted, window),
         text=facts.text,
         **metrics,  # type: ignore[arg-type]
         **slo,  # type: ignore[arg-type]
@@ -95,25 +110,25 @@ def _run_metrics(
     """Return {metric name: value} for the metrics over the whole run, from the successful requests
     `good`. `first_tokens` is the number of tokens in a reply's first chunk, None if unknown. A
     metric that cannot be computed is None."""
-    output = total([r.output_tokens for r in good])
+    output = sum_or_none([r.output_tokens for r in good])
     tpots = (tpot_ms(record, first_tokens) for record in good)
-    tpot = distribution(tpot for tpot in tpots if tpot is not None)
+    tpot = distribution_of(tpot for tpot in tpots if tpot is not None)
     chunks = sum(r.chunks for r in good)
     return {
-        "prompt_tokens": total([r.prompt_tokens for r in good]) if good else None,
+        "prompt_tokens": sum_or_none([r.prompt_tokens for r in good]) if good else None,
         "output_tokens": output if good else None,
-        "cached_tokens": total([r.cached_tokens for r in good]) if good else None,
+        "cached_tokens": sum_or_none([r.cached_tokens for r in good]) if good else None,
         "whole_run_tok_s": round(output / duration_s, 4) if output and duration_s > 0 else None,
-        "ttft_ms": distribution(r.ttft_us / 1000 for r in good if r.ttft_us is not None),
-        "itl_ms": distribution(chain.from_iterable(r.gaps_us for r in good), unit=1000),
+        "ttft_ms": distribution_of(r.ttft_us / 1000 for r in good if r.ttft_us is not None),
+        "itl_ms": distribution_of(chain.from_iterable(r.gaps_us for r in good), unit=1000),
         "tpot_ms": tpot,
-        "e2e_ms": distribution(r.end_us / 1000 for r in good),
+        "e2e_ms": distribution_of(r.end_us / 1000 for r in good),
         "tokens_per_chunk": round(output / chunks, 4) if output and chunks else None,
         "per_stream_tok_s": round(1000 / tpot.mean, 4) if tpot and tpot.mean > 0 else None,
     }
 
 
-def _window_metrics(good: Sequence[RequestRecord], window: Window) -> dict[str, object]:
+def _metrics_in_window(good: Sequence[RequestRecord], window: Window) -> dict[str, object]:
     tokens, requests = tokens_in(window, good), requests_in(window, good)
     seconds = window.seconds
     return {
@@ -124,10 +139,10 @@ def _window_metrics(good: Sequence[RequestRecord], window: Window) -> dict[str, 
     }
 
 
-def _prompt_rate(good: Sequence[RequestRecord], window: Window) -> float | None:
+def _prompt_tok_per_s(good: Sequence[RequestRecord], window: Window) -> float | None:
     """Return the prompt tokens per second of the requests in the window, or None without token
     usage. For a request that is partly in the window, only that part of its tokens counts."""
-    tokens, requests = total([r.prompt_tokens for r in good]), requests_in(window, good)
+    tokens, requests = sum_or_none([r.prompt_tokens for r in good]), requests_in(window, good)
     return (
         round(tokens / len(good) * requests / window.seconds, 4)
         if tokens and window.seconds > 0
@@ -140,15 +155,15 @@ def _from_schedule(good: Sequence[RequestRecord]) -> dict[str, object]:
     All of them are None without a request rate, because requests then have no scheduled times."""
     waits = [(r, 1000 * (r.start_s - r.due_s)) for r in good if r.due_s is not None]
     return {
-        "queue_ms": distribution(max(0.0, wait) for _, wait in waits),
-        "ttft_from_schedule_ms": distribution(
+        "queue_ms": distribution_of(max(0.0, wait) for _, wait in waits),
+        "ttft_from_schedule_ms": distribution_of(
             wait + r.ttft_us / 1000 for r, wait in waits if r.ttft_us is not None
         ),
-        "e2e_from_schedule_ms": distribution(wait + r.end_us / 1000 for r, wait in waits),
+        "e2e_from_schedule_ms": distribution_of(wait + r.end_us / 1000 for r, wait in waits),
     }
 
 
-def _doubts(
+def _latency_doubts(
     good: Sequence[RequestRecord], facts: ClientFacts
 ) -> dict[tuple[str, ...], time_doubt.Doubt]:
     """Return {metric names: how far these latencies may be wrong}; {} if all times are exact."""
@@ -163,7 +178,7 @@ def _doubts(
     }
 
 
-def _unsure_ms(doubts: Mapping[tuple[str, ...], time_doubt.Doubt]) -> dict[str, float]:
+def _doubt_ms_by_metric(doubts: Mapping[tuple[str, ...], time_doubt.Doubt]) -> dict[str, float]:
     """Return {metric name: by how many milliseconds it may be wrong} for the latencies that are
     reported all the same."""
     return {
@@ -184,7 +199,7 @@ def _doubt_notes(doubts: Mapping[tuple[str, ...], time_doubt.Doubt]) -> tuple[st
     )
 
 
-def _withheld(
+def _withheld_latencies(
     doubts: Mapping[tuple[str, ...], time_doubt.Doubt], facts: ClientFacts
 ) -> dict[str, str]:
     """Return {metric name: reason} for the latencies that the client could not time well enough."""
@@ -195,27 +210,29 @@ def _withheld(
         " or give the client free cores"
     )
     return {
-        name: f"withheld, because its {doubt.too_wide}: {why}"
+        name: f"{WITHHELD}its {doubt.too_wide}: {why}"
         for names, doubt in doubts.items()
         if doubt.too_wide is not None
         for name in names
     }
 
 
-def _absent(
+def _absent_metric_reasons(
     spec: BenchSpec, good: list[RequestRecord], metrics: Mapping[str, object]
 ) -> dict[str, str]:
     """Return {metric name: reason} for each metric that is None."""
     reasons = dict.fromkeys(("power_w", "energy_j", "tok_per_joule"), _NO_TELEMETRY)
     for name, value in metrics.items():
         if value is None and name not in _OPTIONAL:
-            reasons[name] = _why(spec, name, good)
+            reasons[name] = _why_metric_is_absent(spec, name, good)
     return reasons
 
 
-def _why(spec: BenchSpec, name: str, good: list[RequestRecord]) -> str:
+def _why_metric_is_absent(spec: BenchSpec, name: str, good: list[RequestRecord]) -> str:
     if not good:
         return "no request succeeded"
+    if name == "rate_error_pct":
+        return "the steady window is too short, or the load sets the rate"
     if spec.endpoint == "embeddings" and name in _OF_OUTPUT:
         return "an embedding has no output tokens"
     if name == "cached_tokens" and all(r.prompt_tokens is not None for r in good):

@@ -38,18 +38,18 @@ class Knee:
     text: str
 
 
-def of_setting(points: Sequence[SweepPoint]) -> Knee:
+def knee_of_setting(points: Sequence[SweepPoint]) -> Knee:
     """Return the knee of a sweep over a power limit or a clock. The knee is the value with the most
     tok/J among the values whose tok/s is at most 5 % below the best.
 
     Values that had no effect are left out. There is no knee if tok/s is equal at all values, or
     still rises at the highest value.
     """
-    known = [(i, p) for i, p in _measured(points) if p.in_force != NO_EFFECT]
+    known = [(i, p) for i, p in _measured_points(points) if p.in_force != NO_EFFECT]
     if known and all(p.bound is False for _, p in known):
         return Knee(None, UNBOUND)
-    found = _of_curve(known)
-    idle = [p.label for _, p in _measured(points) if p.in_force == NO_EFFECT]
+    found = _knee_of_curve(known)
+    idle = [p.label for _, p in _measured_points(points) if p.in_force == NO_EFFECT]
     if not idle:
         return found
     return Knee(
@@ -57,68 +57,76 @@ def of_setting(points: Sequence[SweepPoint]) -> Knee:
     )
 
 
-def _of_curve(known: Sequence[Placed]) -> Knee:
+def _knee_of_curve(known: Sequence[Placed]) -> Knee:
     if len(known) < NEEDED:
-        return Knee(None, _too_few(known))
-    best = max(known, key=lambda p: _speed(p[1]))
-    fast = [p for p in known if _speed(p[1]) >= (1 - SETTING_LOSS) * _speed(best[1])]
+        return Knee(None, _too_few_points_text(known))
+    best = max(known, key=lambda p: _speed_of(p[1]))
+    fast = [p for p in known if _speed_of(p[1]) >= (1 - SETTING_LOSS) * _speed_of(best[1])]
     if any(p.tok_per_joule is None for _, p in known):
-        return Knee(None, "no knee: tok/J is not known at every value; " + _flat(known, best))
+        return Knee(
+            None, "no knee: tok/J is not known at every value; " + _flat_curve_text(known, best)
+        )
     last = max(known, key=lambda p: p[1].x or 0.0)
-    if all(_speed(p) >= (1 - FLAT_LOSS) * _speed(best[1]) for _, p in known):
+    if all(_speed_of(p) >= (1 - FLAT_LOSS) * _speed_of(best[1]) for _, p in known):
         first = min(known, key=lambda p: p[1].x or 0.0)
         text = (
-            f"no knee: tok/s is flat within {_pct(FLAT_LOSS)} from {first[1].label} to "
+            f"no knee: tok/s is flat within {_percent_text(FLAT_LOSS)} from {first[1].label} to "
             f"{last[1].label}"
         )
-        return Knee(None, f"{text}, so a knee can only be below them; {_thriftiest(known, best)}")
+        return Knee(
+            None, f"{text}, so a knee can only be below them; {_most_efficient_text(known, best)}"
+        )
     if fast == [last]:
         text = (
             f"tok/s still rises up to {last[1].label}, the highest value measured: the knee "
             "may lie beyond it"
         )
-        return Knee(None, f"{text}; {_thriftiest(known, best)}")
-    index, knee = max(fast, key=lambda p: (_thrift(p[1]), _speed(p[1]), -(p[1].x or 0.0)))
+        return Knee(None, f"{text}; {_most_efficient_text(known, best)}")
+    index, knee = max(fast, key=lambda p: (_tok_per_joule(p[1]), _speed_of(p[1]), -(p[1].x or 0.0)))
     text = (
-        f"{knee.label}: the most tok/J ({_thrift(knee):.3g}) of the values that lose at most "
-        f"{_pct(SETTING_LOSS)} of"
-        f" the best tok/s ({four_digits(_speed(best[1]))} at {best[1].label}; here "
-        f"{four_digits(_speed(knee))},"
-        f" {_change(knee, best[1])})"
+        f"{knee.label}: the most tok/J ({_tok_per_joule(knee):.3g}) of the values that lose at most "
+        f"{_percent_text(SETTING_LOSS)} of"
+        f" the best tok/s ({four_digits(_speed_of(best[1]))} at {best[1].label}; here "
+        f"{four_digits(_speed_of(knee))},"
+        f" {_change_text(knee, best[1])})"
     )
     if index == min(known, key=lambda p: p[1].x or 0.0)[0]:
         text += "; this is the lowest value measured, and a lower one may be better"
-    return Knee(index, "; ".join([text, _flat(known, best), _thriftiest(known, best)]))
+    return Knee(
+        index, "; ".join([text, _flat_curve_text(known, best), _most_efficient_text(known, best)])
+    )
 
 
-def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
+def knee_of_concurrency(points: Sequence[SweepPoint]) -> Knee:
     """Return the knee of a sweep over the concurrency. The knee is the value with the lowest
     latency among the values with at least 90 % of the best throughput.
 
     Latency here is the time per token of one stream, concurrency / throughput (Little's law).
     """
-    known = [(i, p) for i, p in _measured(points) if p.x]
+    known = [(i, p) for i, p in _measured_points(points) if p.x]
     if len(known) < NEEDED:
-        return Knee(None, _too_few(known))
-    best = max(known, key=lambda p: _speed(p[1]))
-    kept = [p for p in known if _speed(p[1]) >= (1 - CONCURRENCY_LOSS) * _speed(best[1])]
+        return Knee(None, _too_few_points_text(known))
+    best = max(known, key=lambda p: _speed_of(p[1]))
+    kept = [p for p in known if _speed_of(p[1]) >= (1 - CONCURRENCY_LOSS) * _speed_of(best[1])]
     last = max(known, key=lambda p: p[1].x or 0.0)
     if kept == [last]:
         before = max((p for p in known if p != last), key=lambda p: p[1].x or 0.0)
-        gain = 100 * (_speed(last[1]) / _speed(before[1]) - 1) if _speed(before[1]) else 0.0
+        gain = (
+            100 * (_speed_of(last[1]) / _speed_of(before[1]) - 1) if _speed_of(before[1]) else 0.0
+        )
         text = (
             f"throughput still rises by {gain:.0f} % from {before[1].label} to "
             f"{last[1].label}, the highest level"
         )
         return Knee(None, f"{text} measured: the knee is above it")
     index, knee = min(kept, key=lambda p: (_latency_ms(p[1]), p[1].x or 0.0))
-    share = _speed(knee) / _speed(best[1])
+    share = _speed_of(knee) / _speed_of(best[1])
     text = (
         f"{knee.label}: the lowest latency ({_latency_ms(knee):.3g} ms per token and stream) of "
         "the levels that keep "
-        f"{_pct(1 - CONCURRENCY_LOSS)} of the best throughput ({four_digits(_speed(best[1]))} "
+        f"{_percent_text(1 - CONCURRENCY_LOSS)} of the best throughput ({four_digits(_speed_of(best[1]))} "
         f"tok/s at {best[1].label};"
-        f" here {four_digits(_speed(knee))}, {_pct(share)})"
+        f" here {four_digits(_speed_of(knee))}, {_percent_text(share)})"
     )
     return Knee(index, text)
 
@@ -126,7 +134,7 @@ def of_concurrency(points: Sequence[SweepPoint]) -> Knee:
 Placed = tuple[int, SweepPoint]
 
 
-def _measured(points: Sequence[SweepPoint]) -> list[Placed]:
+def _measured_points(points: Sequence[SweepPoint]) -> list[Placed]:
     return [
         (i, p)
         for i, p in enumerate(points)
@@ -134,53 +142,55 @@ def _measured(points: Sequence[SweepPoint]) -> list[Placed]:
     ]
 
 
-def _speed(point: SweepPoint) -> float:
+def _speed_of(point: SweepPoint) -> float:
     return point.tok_s or 0.0
 
 
-def _thrift(point: SweepPoint) -> float:
+def _tok_per_joule(point: SweepPoint) -> float:
     return point.tok_per_joule or 0.0
 
 
 def _latency_ms(point: SweepPoint) -> float:
-    return 1000 * (point.x or 0.0) / _speed(point)
+    return 1000 * (point.x or 0.0) / _speed_of(point)
 
 
-def _pct(share: float) -> str:
+def _percent_text(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _too_few(known: Sequence[Placed]) -> str:
+def _too_few_points_text(known: Sequence[Placed]) -> str:
     return (
         f"no knee: that needs {NEEDED} measured values, and there "
         f"{'is' if len(known) == 1 else 'are'} {len(known)}"
     )
 
 
-def _flat(known: Sequence[Placed], best: Placed) -> str:
-    flat = [p for p in known if _speed(p[1]) >= (1 - FLAT_LOSS) * _speed(best[1])]
+def _flat_curve_text(known: Sequence[Placed], best: Placed) -> str:
+    flat = [p for p in known if _speed_of(p[1]) >= (1 - FLAT_LOSS) * _speed_of(best[1])]
     lowest = min(flat, key=lambda p: p[1].x or 0.0)[1]
     if lowest.x == max(p.x or 0.0 for _, p in known):
         return f"tok/s over watts does not flatten up to {lowest.label}"
     watts = f" ({lowest.power_w:.0f} W drawn)" if lowest.power_w is not None else ""
     return (
         f"tok/s over watts flattens at {lowest.label}{watts}: higher values gain at most "
-        f"{_pct(FLAT_LOSS)}"
+        f"{_percent_text(FLAT_LOSS)}"
     )
 
 
-def _thriftiest(known: Sequence[Placed], best: Placed) -> str:
+def _most_efficient_text(known: Sequence[Placed], best: Placed) -> str:
     with_thrift = [p for p in known if p[1].tok_per_joule is not None]
     if not with_thrift:
         return "tok/J is not known at any value"
-    most = max(with_thrift, key=lambda p: _thrift(p[1]))[1]
-    if all(_thrift(p) >= (1 - SETTING_LOSS) * _thrift(most) for _, p in with_thrift):
-        return f"tok/J is within {_pct(SETTING_LOSS)} at all values"
+    most = max(with_thrift, key=lambda p: _tok_per_joule(p[1]))[1]
+    if all(_tok_per_joule(p) >= (1 - SETTING_LOSS) * _tok_per_joule(most) for _, p in with_thrift):
+        return f"tok/J is within {_percent_text(SETTING_LOSS)} at all values"
     return (
-        f"the most tok/J of all values: {most.label} ({_thrift(most):.3g}), "
-        f"{_change(most, best[1])} tok/s"
+        f"the most tok/J of all values: {most.label} ({_tok_per_joule(most):.3g}), "
+        f"{_change_text(most, best[1])} tok/s"
     )
 
 
-def _change(point: SweepPoint, best: SweepPoint) -> str:
-    return f"{100 * (_speed(point) / _speed(best) - 1):+.1f} %" if point != best else "the best"
+def _change_text(point: SweepPoint, best: SweepPoint) -> str:
+    return (
+        f"{100 * (_speed_of(point) / _speed_of(best) - 1):+.1f} %" if point != best else "the best"
+    )

@@ -37,7 +37,7 @@ class TextChunk:
                 return True
         return False
 
-    def count(self, data: bytes) -> int:
+    def count_text_chunks(self, data: bytes) -> int:
         """Return the number of chunks in `data` if each contains nothing but one more piece of
         text, and keep these pieces. Return 0 if `data` contains anything else."""
         if self.is_one(data):
@@ -46,13 +46,13 @@ class TextChunk:
         chunks = data.split(trail)
         if chunks.pop():
             return 0
-        texts = [self._text(chunk + trail) for chunk in chunks]
+        texts = [self._text_of_single_chunk(chunk + trail) for chunk in chunks]
         if not all(texts):
             return 0
         self._kept += b"".join(texts)
         return len(texts)
 
-    def _text(self, data: bytes) -> bytes:
+    def _text_of_single_chunk(self, data: bytes) -> bytes:
         """Return the text in `data`, which ends as a chunk does, if it is one chunk with this
         prefix and suffix; b"" if it is not. If it is, remember what stands before its text."""
         head = self._heads.get(len(data))

@@ -21,13 +21,17 @@ from itertools import chain
 from operator import add, sub
 
 from workbench.bench.records import RequestRecord
-from workbench.model.bench import Distribution
-from workbench.model.distribution import distribution, distribution_of_counts
+from workbench.model.distribution import (
+    PERCENTILES,
+    Distribution,
+    distribution_of,
+    distribution_of_counts,
+)
 from workbench.model.lazy_dataclass import dataclass
 
 LIMIT_MS = 0.5
 LIMIT_SHARE = 0.01  # of the latency, if that is more
-_PARTS = ("mean", "p50", "p90", "p95", "p99")
+_PARTS = ("mean", *PERCENTILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,17 @@ def any_unsure(good: Sequence[RequestRecord]) -> bool:
 def ttft_doubt(good: Sequence[RequestRecord]) -> Doubt:
     """Return how far the TTFT may be wrong."""
     timed = [(r, r.ttft_us) for r in good if r.ttft_us is not None]
-    low = ((ttft - _early_us(r).get(0, 0) - r.send_us) / 1000 for r, ttft in timed)
-    return _doubt(
-        distribution(max(0.0, each) for each in low),
-        distribution(ttft / 1000 for _, ttft in timed),
+    low = ((ttft - early_us(r).get(0, 0) - r.send_us) / 1000 for r, ttft in timed)
+    return _doubt_between(
+        distribution_of(max(0.0, each) for each in low),
+        distribution_of(ttft / 1000 for _, ttft in timed),
     )
 
 
 def itl_doubt(good: Sequence[RequestRecord]) -> Doubt:
     """Return how far the gaps between chunks may be wrong. The mean is not looked at, because the
     ranges of successive gaps cancel out in it."""
-    early = [_early_of_all(record) if record.unsure else [] for record in good]
+    early = [_early_us_of_chunks(record) if record.unsure else [] for record in good]
     both = list(zip(good, early, strict=True))
     low: Counter[float] = Counter(
         chain.from_iterable(map(sub, r.gaps_us, by[1:]) if by else r.gaps_us for r, by in both)
@@ -67,10 +71,12 @@ def itl_doubt(good: Sequence[RequestRecord]) -> Doubt:
     )
     for gap in [gap for gap in low if gap < 0]:
         low[0] += low.pop(gap)
-    return _doubt(distribution_of_counts(low, 1000), distribution_of_counts(high, 1000), _PARTS[1:])
+    return _doubt_between(
+        distribution_of_counts(low, 1000), distribution_of_counts(high, 1000), _PARTS[1:]
+    )
 
 
-def _early_of_all(record: RequestRecord) -> list[int]:
+def _early_us_of_chunks(record: RequestRecord) -> list[int]:
     """Return the microseconds by which each chunk may have come earlier."""
     early = [0] * record.chunks
     for first, count, by in record.unsure:
@@ -83,16 +89,16 @@ def tpot_doubt(
 ) -> Doubt:
     """Return how far the TPOT may be wrong. `tpot_ms` returns the TPOT of a request whose last chunk
     came some microseconds later after its first chunk than its record says."""
-    low = (tpot_ms(r, -_early_us(r).get(len(r.gaps_us), 0)) for r in good)
-    high = (tpot_ms(r, _early_us(r).get(0, 0)) for r in good)
-    return _doubt(distribution(_known_values(low)), distribution(_known_values(high)))
+    low = (tpot_ms(r, -early_us(r).get(len(r.gaps_us), 0)) for r in good)
+    high = (tpot_ms(r, early_us(r).get(0, 0)) for r in good)
+    return _doubt_between(distribution_of(_known_values(low)), distribution_of(_known_values(high)))
 
 
 def _known_values(values: Iterable[float | None]) -> Iterable[float]:
     return (max(0.0, value) for value in values if value is not None)
 
 
-def _early_us(record: RequestRecord) -> dict[int, int]:
+def early_us(record: RequestRecord) -> dict[int, int]:
     """Return {number of a chunk: microseconds by which it may have come earlier}."""
     return {
         number: early
@@ -101,7 +107,7 @@ def _early_us(record: RequestRecord) -> dict[int, int]:
     }
 
 
-def _doubt(
+def _doubt_between(
     low: Distribution | None, high: Distribution | None, parts: Sequence[str] = _PARTS
 ) -> Doubt:
     """Return the doubt about a latency whose statistics lie between those of `low` and `high`."""

@@ -36,14 +36,14 @@ ENDLESS_FROM = 1000  # and this many more
 _CHARACTERS_PER_TOKEN = 4
 
 
-def _longest_prompt(spec: BenchSpec) -> int:
+def _longest_prompt_tokens(spec: BenchSpec) -> int:
     if spec.trace:
         return trace_load(spec.trace).most_input_tokens
     characters = (len(one) // _CHARACTERS_PER_TOKEN for one in spec.prompts)
     return max(characters, default=spec.input_tokens)
 
 
-def _thinking_s(spec: BenchSpec) -> float:
+def _think_time_s(spec: BenchSpec) -> float:
     """Return how long a stream pauses in a run, about."""
     if not spec.think_time:
         return 0.0
@@ -59,9 +59,9 @@ class Limits:
         self.heard_ns = 0
         lasts_s = min(spec.seconds or math.inf, spec.trace_s or math.inf)
         if not math.isfinite(lasts_s):
-            lasts_s = _thinking_s(spec)
+            lasts_s = _think_time_s(spec)
         self.deadline_s = spec.deadline_s or RUN_S + lasts_s
-        prompt_tokens = _longest_prompt(spec)
+        prompt_tokens = _longest_prompt_tokens(spec)
         together = min(spec.concurrency, _PREFILLED_TOGETHER)
         self._least_stall_ns = int(1e9 * (STALL_S if spec.stall_s is None else spec.stall_s))
         self._first_token_s = FIRST_TOKEN_S + prompt_tokens * together / _PREFILL_TOK_S
@@ -83,7 +83,7 @@ class Limits:
         if exchange.begun:
             if now_ns - exchange.last_byte_ns <= self._least_stall_ns:  # nearly always
                 return None
-            stall_s = self._stall_s(exchange)
+            stall_s = self._stall_limit_s(exchange)
             if now_ns - exchange.last_byte_ns > stall_s * 1e9:
                 return records.STALL, (
                     f"the server sent no byte for {stall_s:g} s after {chunks} chunks"
@@ -107,7 +107,7 @@ class Limits:
             f"{chunks} chunks arrived, although {asked_tokens} tokens were requested"
         )
 
-    def _stall_s(self, exchange: Exchange) -> float:
+    def _stall_limit_s(self, exchange: Exchange) -> float:
         if self.spec.stall_s is not None:
             return self.spec.stall_s
         stamps = exchange.reply.stamps_ns

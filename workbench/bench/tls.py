@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
 
-def context(spec: BenchSpec) -> ssl.SSLContext:
+def tls_context(spec: BenchSpec) -> ssl.SSLContext:
     """Return the TLS context for the options in `spec`. Without options it trusts the certificates
     that OpenSSL trusts on this machine (including SSL_CERT_FILE and SSL_CERT_DIR). Raises
     InputError if `spec.ca_file` cannot be read or contains no certificate."""
@@ -38,7 +38,7 @@ def context(spec: BenchSpec) -> ssl.SSLContext:
     return made
 
 
-def distrusted(error: BaseException) -> str | None:
+def certificate_problem(error: BaseException) -> str | None:
     """Return what is wrong with the server's certificate if that caused `error`; otherwise None."""
     import ssl
 

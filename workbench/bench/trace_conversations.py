@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from workbench.bench.prompt_file import message_of
 from workbench.model.errors import InputError
+from workbench.model.untrusted_numbers import parse_error_text
 
 _CHUNK = 1 << 18  # bytes of a file that are read at once
 _MOST_ENTRY = 1 << 23  # characters of one conversation
@@ -97,8 +98,8 @@ def tokens_of(text: str) -> int:
 
 
 def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Yield (place, decoded JSON) for each entry of the JSON array in a file. Only as much of the
-    file is read as is used."""
+    """Yield (place, decoded JSON object) for each entry of the JSON array in a file. Only as much of
+    the file is read as is used. Raises InputError for an entry that is no JSON object."""
     decoder = json.JSONDecoder()
     utf_8 = codecs.getincrementaldecoder("utf-8-sig")()
     buffer, at, number, more = "", 0, 1, _CHUNK
@@ -130,6 +131,8 @@ def array_entries(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]]:
                 cut = "the file ends in it" if left <= _MOST_ENTRY else f"not JSON: {error.msg}"
                 raise InputError(f"{place}: {cut}", next_step=EXPECTED) from None
             buffer, at, more = buffer[at:] + read, 0, 2 * more
+        except ValueError as error:
+            raise InputError(f"{place}: {parse_error_text(error)}", next_step=EXPECTED) from None
 
 
 def _next_text(file: BinaryIO, utf_8: codecs.IncrementalDecoder, most: int) -> str:

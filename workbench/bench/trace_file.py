@@ -1,9 +1,9 @@
 """Files of recorded traffic: the times and lengths of requests, and which of them share a prefix.
 
 The format is found by the content of the file: Mooncake JSONL (`timestamp` in ms, `input_length`,
-`output_length`, `hash_ids`), the CSV of Azure's LLM inference traces (2023 and 2024), the CSV of
-BurstGPT, and the conversations of ShareGPT, which have text but no times. Only as many lines are read
-as are used.
+`output_length`, `hash_ids`, and for turns of a session `session_id` and `delay`), the CSV of Azure's
+LLM inference traces (2023 and 2024), the CSV of BurstGPT, and the conversations of ShareGPT, which
+have text but no times. Only as many lines are read as are used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -29,16 +30,20 @@ from workbench.bench.trace_conversations import (
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_numbers import parse_error_text
+from workbench.model.untrusted_text import unique_json_object
 
 MOST_REQUESTS = 200_000
 _MOST_LINE_BYTES = 1 << 20
 _MOST_TOKENS = 2_000_000  # of one prompt or answer
+_MOST_HASHES = 8_000_000  # of all prompts; 128 million tokens in the blocks of a capture
 _MOST_TIME = 1e15  # in the unit of the file
 _HEAD_BYTES = 4096
 _BOM = b"\xef\xbb\xbf"
 _LARGE = 1_000_000_000
 _BLOCK_TOKENS = 512  # of a Mooncake trace,
 _BLOCK_SIZES = (16, 32, 64, 128, 256, _BLOCK_TOKENS, 1024, 2048)  # and of traces of the same form
+_MOONCAKE = ("timestamp", "input_length", "output_length")
 _EXPECTED = (
     'give a Mooncake trace (JSON lines such as {"timestamp": 0, "input_length": 655, '
     '"output_length": 52, "hash_ids": [0, 1]}), or a CSV file with the columns '
@@ -65,25 +70,34 @@ class Trace:
 
 
 class _Row(NamedTuple):
-    at_s: float
+    """A line of a trace. `hashes` are those of the blocks of its prompt. A turn of a session begins
+    `delay_s` after the answer of row `before`. If it `adds` to the prompt, `input_tokens` and
+    `hashes` are what comes after that prompt and its answer."""
+
+    at_s: float | None
     input_tokens: int
     output_tokens: int
     hashes: Sequence[int] = ()
+    session: str = ""
+    delay_s: float | None = None
+    before: int | None = None
+    adds: bool = False
 
 
 Parse = Callable[[str], _Row]
 
 
-def read(path: str | Path, first: int | None = None) -> Trace:
+def read_trace(path: str | Path, first: int | None = None) -> Trace:
     """Return the traffic in the file at `path`, or only its `first` requests. Rows without prompt or
     answer tokens, which are failed requests, are left out. Raises InputError if the file cannot be
     read or contains an invalid row; the message then names the line."""
     path = Path(path)
     most = MOST_REQUESTS if first is None else min(first, MOST_REQUESTS)
     rows: list[_Row] = []
+    sessions = _Sessions(rows)
     blocks = _BlockSize()
     numbers = _BlockNumbers()
-    empty = 0
+    empty = hashes = 0
     try:
         if not path.is_file():
             # a pipe would be waited for without end, and a device has no end
@@ -95,7 +109,7 @@ def read(path: str | Path, first: int | None = None) -> Trace:
                 return _trace_of_turns(path, read_turns(path, talks, most))
             parse, form, lines = _form_of(path, file)
             for number, line in lines:
-                row = _parsed(path, number, parse, line)
+                row = _parse_row(path, number, parse, line)
                 if not row.input_tokens or not row.output_tokens:
                     empty += 1
                     continue
@@ -106,37 +120,102 @@ def read(path: str | Path, first: int | None = None) -> Trace:
                             next_step="give --first N to use its first N requests",
                         )
                     break
-                blocks.note(path, number, row)
-                rows.append(row._replace(hashes=numbers.of(row.hashes)))
+                hashes += len(row.hashes)
+                if hashes > _MOST_HASHES:
+                    raise InputError(
+                        f"{path}:{number}: the trace has more than {_MOST_HASHES:,} hash_ids",
+                        next_step="give --first N to use its first N requests",
+                    )
+                blocks.note_row(path, number, row)
+                sessions.add(path, number, row._replace(hashes=numbers.numbers_of(row.hashes)))
     except OSError as error:
         raise InputError(
             f"{path} cannot be read: {error.strerror}", next_step="check the file given by --trace"
         ) from None
     if not rows:
         raise InputError(f"{path} contains no request", next_step=_EXPECTED)
-    rows.sort(key=lambda row: row.at_s)
-    return _trace(path, form, rows, _Prompts(blocks.tokens, numbers), empty)
+    return _trace_of_rows(
+        path, form, _in_order(rows), _Prompts(blocks.tokens_per_block, numbers), empty
+    )
 
 
-def _trace(path: Path, form: str, rows: Sequence[_Row], prompts: _Prompts, empty: int) -> Trace:
-    begin_s = rows[0].at_s
-    for row in rows:
-        prompts.note(row)
+class _Sessions:
+    """Adds rows to `rows`, and finds the row before each turn of a session."""
+
+    def __init__(self, rows: list[_Row]) -> None:
+        self._rows = rows
+        self._latest: dict[str, int] = {}  # the newest row of each session
+
+    def add(self, path: Path, number: int, row: _Row) -> None:
+        """Add a row with the time at which its request begins. A turn of a session begins after the
+        turn before it. Raises InputError for a row whose time or prompt is unknown."""
+        before = self._latest.get(row.session) if row.session else None
+        if before is not None and row.delay_s is not None:
+            row = row._replace(before=before, at_s=self._at_s(row, self._rows[before]))
+        elif before is not None and not row.hashes:
+            _refuse_line(
+                path,
+                number,
+                f"the request is a turn of the session {row.session!r:.40} and has neither a delay "
+                "nor hash_ids, so the trace does not say what its prompt contains",
+            )
+        elif row.at_s is None and not row.session:
+            _refuse_line(path, number, "the request has no timestamp")
+        else:
+            row = row._replace(adds=False, at_s=row.at_s or 0.0)
+        if row.session:
+            self._latest[row.session] = len(self._rows)
+        self._rows.append(row)
+
+    def _at_s(self, row: _Row, before: _Row) -> float:
+        """Return about when a turn begins: not before its pause has ended, whatever its timestamp."""
+        after_pause_s = (before.at_s or 0.0) + (row.delay_s or 0.0)
+        return max(row.at_s or 0.0, after_pause_s)
+
+
+def _in_order(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the rows in the order of their times, in which no turn is before the one before it."""
+    order = sorted(range(len(rows)), key=lambda number: rows[number].at_s or 0.0)
+    if all(row.before is None for row in rows):
+        return [rows[number] for number in order]
+    places = {number: place for place, number in enumerate(order)}
+    return [
+        row if row.before is None else row._replace(before=places[row.before])
+        for row in (rows[number] for number in order)
+    ]
+
+
+def _trace_of_rows(
+    path: Path, form: str, rows: Sequence[_Row], prompts: _Prompts, empty: int
+) -> Trace:
+    begin_s = rows[0].at_s or 0.0
+    prompt_tokens = sum([prompts.note_prompt(place, row) for place, row in enumerate(rows)])
     requests = tuple(
-        f"[{round(row.at_s - begin_s, 6)},{row.output_tokens},{prompts.blocks_of(row)}]"
-        for row in rows
+        f"[{_when(row, begin_s)},{row.output_tokens},{prompts.blocks_of(place, row)}"
+        f"{'' if row.before is None else f',{row.before}'}]"
+        for place, row in enumerate(rows)
     )
     digest = hashlib.sha256("\n".join(requests).encode()).hexdigest()[:12]
     left_out = f", {count_of(empty, 'row')} without tokens left out" if empty else ""
-    prompt_tokens = sum(row.input_tokens for row in rows)
+    turns = sum(row.before is not None for row in rows)
+    size = count_of(len(rows), "request")
+    if turns:
+        size += f", {count_of(turns, 'later turn')} of sessions"
     return Trace(
         requests=requests,
-        name=f"{path.name} ({count_of(len(rows), 'request')}, {form}{left_out}, sha256 {digest})",
-        seconds=round(rows[-1].at_s - begin_s, 6),
+        name=f"{path.name} ({size}, {form}{left_out}, sha256 {digest})",
+        seconds=round((rows[-1].at_s or 0.0) - begin_s, 6),
         reuse=round(prompts.reused_tokens / prompt_tokens, 6),
         input_tokens=max(1, round(prompt_tokens / len(rows))),
         output_tokens=max(1, round(sum(row.output_tokens for row in rows) / len(rows))),
     )
+
+
+def _when(row: _Row, begin_s: float) -> float:
+    """Return the time of a request after the first one, or the pause before a later turn, in
+    seconds."""
+    after_s = (row.at_s or 0.0) - begin_s if row.before is None else row.delay_s or 0.0
+    return round(after_s, 6)
 
 
 def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] | None:
@@ -156,16 +235,21 @@ def _conversations_in(path: Path, file: BinaryIO) -> Iterator[tuple[str, Any]] |
         entry = None  # reported with the other lines
     if not is_conversation(entry):
         return None
-    return ((f"{path}:{number}", _json(path, number, line)) for number, line in _lines(path, file))
+    return (
+        (f"{path}:{number}", _parse_json_line(path, number, line))
+        for number, line in _lines(path, file)
+    )
 
 
-def _json(path: Path, number: int, line: str) -> Any:
+def _parse_json_line(path: Path, number: int, line: str) -> Any:
     try:
         return json.loads(line)
     except RecursionError:
-        _refuse(path, number, "the JSON is nested too deeply")
+        _refuse_line(path, number, "the JSON is nested too deeply")
     except json.JSONDecodeError as error:
-        _refuse(path, number, f"not JSON: {error.msg} at column {error.colno}")
+        _refuse_line(path, number, f"not JSON: {error.msg} at column {error.colno}")
+    except ValueError as error:
+        _refuse_line(path, number, parse_error_text(error))
 
 
 def _trace_of_turns(path: Path, turns: Sequence[Turn]) -> Trace:
@@ -197,8 +281,8 @@ def _form_of(path: Path, file: BinaryIO) -> tuple[Parse, str, Iterator[tuple[int
         raise InputError(f"{path} is empty", next_step=_EXPECTED)
     number, text = first
     if text.startswith("{"):
-        return _mooncake, "Mooncake", chain([first], lines)
-    header = [cell.strip().casefold() for cell in _cells(path, number, text)]
+        return _parse_mooncake_line, "Mooncake", chain([first], lines)
+    header = [cell.strip().casefold() for cell in _split_cells(path, number, text)]
     for form, columns, seconds in (
         ("Azure", ("timestamp", "contexttokens", "generatedtokens"), _azure_seconds),
         ("BurstGPT", ("timestamp", "request tokens", "response tokens"), _plain_seconds),
@@ -221,62 +305,61 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, str]]:
         if not data:
             return
         if len(data) > _MOST_LINE_BYTES:
-            _refuse(path, number, f"the line is longer than {_MOST_LINE_BYTES >> 20} MiB")
+            _refuse_line(path, number, f"the line is longer than {_MOST_LINE_BYTES >> 20} MiB")
         if number == 1:
             data = data.removeprefix(_BOM)
         if b"\0" in data:
-            _refuse(path, number, "the file is binary")
+            _refuse_line(path, number, "the file is binary")
         try:
             text = data.decode("utf-8").strip()
         except UnicodeDecodeError:
-            _refuse(path, number, "the line is not UTF-8")
+            _refuse_line(path, number, "the line is not UTF-8")
         if text:
             yield number, text
 
 
-def _refuse(path: Path, number: int, why: str) -> Any:
+def _refuse_line(path: Path, number: int, why: str) -> Any:
     raise InputError(f"{path}:{number}: {why}", next_step=_EXPECTED)
 
 
-def _parsed(path: Path, number: int, parse: Parse, line: str) -> _Row:
+def _parse_row(path: Path, number: int, parse: Parse, line: str) -> _Row:
     try:
         return parse(line)
     except RecursionError:
-        _refuse(path, number, "the JSON is nested too deeply")
+        _refuse_line(path, number, "the JSON is nested too deeply")
     except json.JSONDecodeError as error:
-        _refuse(path, number, f"not JSON: {error.msg} at column {error.colno}")
-    except (ValueError, csv.Error) as error:
-        _refuse(path, number, str(error))
+        _refuse_line(path, number, f"not JSON: {error.msg} at column {error.colno}")
+    except ValueError as error:
+        _refuse_line(path, number, parse_error_text(error))
+    except csv.Error as error:
+        _refuse_line(path, number, str(error))
     raise AssertionError("not reached")
 
 
-def _cells(path: Path, number: int, text: str) -> list[str]:
+def _split_cells(path: Path, number: int, text: str) -> list[str]:
     try:
         return next(csv.reader([text]))
     except csv.Error as error:
-        _refuse(path, number, str(error))
+        _refuse_line(path, number, str(error))
     raise AssertionError("not reached")
 
 
 # ---- one row
 
 
-def _mooncake(line: str) -> _Row:
-    fields = json.loads(line)
+def _parse_mooncake_line(line: str) -> _Row:
+    fields = _decoded(line)
     if not isinstance(fields, dict):
         raise ValueError("the request is not a JSON object")
-    missing = [
-        name for name in ("timestamp", "input_length", "output_length") if name not in fields
-    ]
+    session = fields.get("session_id")
+    needed = ("input_length", "output_length") if session is not None else _MOONCAKE
+    missing = [name for name in needed if name not in fields]
     if missing:
         found = ", ".join(map(str, fields)) or "no fields"
         raise ValueError(f"the request has no {missing[0]}; its fields are {found:.200}")
     hashes = fields.get("hash_ids") or ()
-    if "session_id" in fields and not hashes:
-        raise ValueError(
-            "the request belongs to a session and has no hash_ids, so its prompt grows by text that "
-            "the trace does not describe"
-        )
+    if session is not None and (isinstance(session, bool) or not isinstance(session, str | int)):
+        raise ValueError(f"the session_id is {session!r:.40}, which is no text or whole number")
     if not isinstance(hashes, list | tuple):
         raise ValueError("hash_ids is not a list")
     for one in hashes:
@@ -284,11 +367,15 @@ def _mooncake(line: str) -> _Row:
             raise ValueError(
                 f"hash_ids contains {one!r:.40}, but needs whole numbers of at least 0"
             )
+    at, delay = fields.get("timestamp"), fields.get("delay")
     return _Row(
-        _time(fields["timestamp"], "timestamp") / 1000,
-        _tokens(fields["input_length"], "input_length"),
-        _tokens(fields["output_length"], "output_length"),
+        None if at is None else _time_in(at, "timestamp") / 1000,
+        _token_count_in(fields["input_length"], "input_length"),
+        _token_count_in(fields["output_length"], "output_length"),
         hashes,
+        session="" if session is None else str(session),
+        delay_s=None if delay is None else _time_in(delay, "delay") / 1000,
+        adds=at is None,  # as AIPerf writes turns; a capture gives whole prompts with their times
     )
 
 
@@ -301,14 +388,20 @@ def _csv_parser(places: Sequence[int], columns: int, seconds: Callable[[str], fl
             raise ValueError(f"the line has {count_of(len(cells), 'column')} instead of {columns}")
         return _Row(
             seconds(cells[at].strip()),
-            _tokens(_whole(cells[prompt], "number of prompt tokens"), "number of prompt tokens"),
-            _tokens(_whole(cells[answer], "number of answer tokens"), "number of answer tokens"),
+            _token_count_in(
+                _whole_number_in(cells[prompt], "number of prompt tokens"),
+                "number of prompt tokens",
+            ),
+            _token_count_in(
+                _whole_number_in(cells[answer], "number of answer tokens"),
+                "number of answer tokens",
+            ),
         )
 
     return parse
 
 
-def _whole(cell: str, name: str) -> int:
+def _whole_number_in(cell: str, name: str) -> int:
     digits = cell.strip()
     if not digits.isascii() or not digits.removeprefix("-").isdecimal():
         raise ValueError(f"the {name} is {digits!r:.40}, which is no whole number")
@@ -325,13 +418,13 @@ def _azure_seconds(text: str) -> float:
 
 def _plain_seconds(text: str) -> float:
     try:
-        return _time(float(text), "time")
+        return _time_in(float(text), "time")
     except ValueError as error:
         unreadable = "could not convert" in str(error)
         raise ValueError(f"the time {text!r:.40} is no number") if unreadable else error from None
 
 
-def _time(value: Any, name: str) -> float:
+def _time_in(value: Any, name: str) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise ValueError(f"the {name} is {value!r:.40}, which is no number")
     # compared first: a whole number can be too large for `isfinite`
@@ -342,7 +435,7 @@ def _time(value: Any, name: str) -> float:
     return float(value)
 
 
-def _tokens(value: Any, name: str) -> int:
+def _token_count_in(value: Any, name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError(f"the {name} is {value!r:.40}, which is no whole number")
     if value < 0:
@@ -350,6 +443,11 @@ def _tokens(value: Any, name: str) -> int:
     if value > _MOST_TOKENS:
         raise ValueError(f"the {name} {value!r:.40} is larger than {_MOST_TOKENS:,}")
     return value
+
+
+_decoded = json.JSONDecoder(
+    object_pairs_hook=unique_json_object
+).decode  # `json.loads` would make one a line
 
 
 # ---- the blocks of the prompts
@@ -362,7 +460,9 @@ class _BlockSize:
     def __init__(self) -> None:
         self._possible: Sequence[int] = _BLOCK_SIZES
 
-    def note(self, path: Path, number: int, row: _Row) -> None:
+    def note_row(self, path: Path, number: int, row: _Row) -> None:
+        """Keep the block sizes for which the number of a row's hashes fits the length of its
+        prompt. Raises InputError if none is left."""
         if not row.hashes:
             return
         many, tokens = len(row.hashes), row.input_tokens
@@ -370,20 +470,20 @@ class _BlockSize:
             size for size in self._possible if many in (tokens // size, -(-tokens // size))
         )
         if not fitting:
-            _refuse(
+            _refuse_line(
                 path,
                 number,
                 f"{count_of(many, 'hash', 'hashes')} for {tokens:,} prompt tokens: the blocks of "
-                f"the lines before have {_any_of(self._possible)} tokens",
+                f"the lines before have {_any_size_text(self._possible)} tokens",
             )
         self._possible = fitting
 
     @property
-    def tokens(self) -> int:
+    def tokens_per_block(self) -> int:
         return _BLOCK_TOKENS if _BLOCK_TOKENS in self._possible else self._possible[-1]
 
 
-def _any_of(sizes: Sequence[int]) -> str:
+def _any_size_text(sizes: Sequence[int]) -> str:
     return str(sizes[0]) if len(sizes) == 1 else f"one of {', '.join(map(str, sizes))}"
 
 
@@ -395,21 +495,36 @@ class _BlockNumbers:
         self._large: dict[int, int] = {}
         self._without_hash = 0
 
-    def of(self, hashes: Sequence[int]) -> Sequence[int]:
+    def numbers_of(self, hashes: Sequence[int]) -> Sequence[int]:
         """Return the numbers of hashes, in little memory."""
         if not hashes:
             return ()
         if max(hashes) < _LARGE:
             return array("Q", hashes)
-        return array("Q", [one if one < _LARGE else self._renumbered(one) for one in hashes])
+        return array("Q", [one if one < _LARGE else self._renumber_hash(one) for one in hashes])
 
-    def _renumbered(self, one: int) -> int:
+    def _renumber_hash(self, one: int) -> int:
         return self._large.setdefault(one, _LARGE + len(self._large))
 
-    def new(self) -> int:
+    def new_number(self) -> int:
         """Return the number of a block that no other prompt has."""
         self._without_hash += 1
         return 2 * _LARGE + self._without_hash
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """The prompt of a row of a session: the last node of its blocks, its tokens and those of its
+    answer, the blocks that it adds to the prompt before, and all of its blocks as written."""
+
+    node: int
+    tokens: int
+    answer_tokens: int
+    own: list[tuple[int, int]]
+    written: list[tuple[int, int]] = field(default_factory=list)
+
+
+_NO_PROMPT = _Prompt(0, 0, 0, [])
 
 
 class _Prompts:
@@ -424,44 +539,67 @@ class _Prompts:
         self._after: dict[int, int] = {}  # node of a prefix, by the node before and its last block
         self._longest = [0]  # tokens of the last block of each node, in the longest prompt
         self._branches = bytearray(1)  # 2 for a node that prompts go on from in different ways
+        self._turns: dict[int, _Prompt] = {}  # of the rows of sessions
         self.reused_tokens = 0
 
-    def note(self, row: _Row) -> None:
-        """Take the prompt of a row, which came after those before."""
-        left = row.input_tokens
-        node = 0
-        cached = True
-        for number in row.hashes:
-            tokens = min(left, self._block_tokens)
-            left -= tokens
-            node, cached = self._step(node, number, tokens, cached)
+    def note_prompt(self, place: int, row: _Row) -> int:
+        """Take the prompt of a row, which came after those before. Return its tokens."""
+        before = self._before(row)
+        node, cached, tokens = before.node, True, before.tokens
+        self.reused_tokens += before.tokens
+        own = self._own_blocks(row)
+        for number, many in own:
+            node, cached = self._extend_prefix(node, number, many, cached)
+        if row.session:
+            tokens += sum(many for _, many in own)
+            self._turns[place] = _Prompt(node, tokens, row.output_tokens, own)
+            return tokens
+        return row.input_tokens
 
-    def blocks_of(self, row: _Row) -> str:
-        """Return the prompt of a row as JSON: block numbers and lengths in turn. All rows have been
-        noted."""
-        left = row.input_tokens
-        parts: list[tuple[int, int]] = []
-        node = 0
+    def _before(self, row: _Row) -> _Prompt:
+        """Return the prompt that a row adds to; an empty one if it adds to none."""
+        return self._turns[row.before] if row.adds and row.before is not None else _NO_PROMPT
+
+    def _own_blocks(self, row: _Row) -> list[tuple[int, int]]:
+        """Return (block number, tokens) for each hash of a row. Those of a turn begin with the answer
+        before it, and end with what no hash describes."""
+        before, left = self._before(row), row.input_tokens
+        parts = [(self._numbers.new_number(), before.answer_tokens)] if before.tokens else []
         for number in row.hashes:
             tokens = min(left, self._block_tokens)
             left -= tokens
+            parts.append((number, tokens))
+        if left and row.session:
+            parts.append((self._numbers.new_number(), left))
+        return parts
+
+    def blocks_of(self, place: int, row: _Row) -> str:
+        """Return the prompt of a row as JSON: block numbers and lengths in turn. All rows have been
+        noted, and the blocks of those before are written."""
+        before, turn = self._before(row), self._turns.get(place)
+        own = self._own_blocks(row) if turn is None else turn.own
+        parts, node = [*before.written], before.node
+        for number, tokens in own:
             if parts and self._branches[node] < 2:
                 first, so_far = parts[-1]
                 parts[-1] = first, so_far + tokens
             else:
                 parts.append((number, tokens))
-            node = self._after[_key(node, number)]
-        if left:
-            parts.append((self._numbers.new(), left))
+            node = self._after[_trie_key(node, number)]
+        left = row.input_tokens - sum(tokens for _, tokens in own)
+        if turn is not None:
+            turn.written += parts
+        elif left:
+            parts.append((self._numbers.new_number(), left))
         return f"[{','.join(f'{number},{tokens}' for number, tokens in parts)}]"
 
-    def _step(self, node: int, number: int, tokens: int, cached: bool) -> tuple[int, bool]:
+    def _extend_prefix(self, node: int, number: int, tokens: int, cached: bool) -> tuple[int, bool]:
         """Go on from a prefix (`node`) by one block. Return the longer prefix, and whether all of it
         was in earlier prompts."""
-        known = self._after.get(_key(node, number))
+        known = self._after.get(_trie_key(node, number))
         if known is None:
             known = len(self._longest)
-            self._after[_key(node, number)] = known
+            self._after[_trie_key(node, number)] = known
             self._longest.append(tokens)
             self._branches.append(0)
             self._branches[node] = min(2, self._branches[node] + 1)
@@ -473,5 +611,5 @@ class _Prompts:
         return known, cached and tokens <= had
 
 
-def _key(node: int, number: int) -> int:
+def _trie_key(node: int, number: int) -> int:
     return (node << 40) + number

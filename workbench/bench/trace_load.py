@@ -2,7 +2,9 @@
 
 An entry of `BenchSpec.trace` is a JSON array: the time of the request in seconds after the first
 one, the length of its answer in tokens, and its prompt as an array of block numbers and lengths in
-turn. Two requests whose prompts begin with the same blocks share that beginning.
+turn. Two requests whose prompts begin with the same blocks share that beginning. A later turn of a
+session has a fourth value: the number of the request before it. Its first value is the pause after
+the answer of that request.
 
 In a trace of conversations, the first value of an entry is the number of the request that must end
 before, or null for the first one of a conversation, and the last value is an array of the messages
@@ -29,56 +31,68 @@ class TraceLoad:
         self.output_tokens: list[int] = []
         self.most_input_tokens = 0
         self.most_tokens = 0  # of the prompt and the answer of one request
-        # of a trace of conversations:
+        # of a trace of conversations or sessions:
         self.first_turns: list[int] = []
         self.next_turn: dict[int, int] = {}
-        self._before: list[int | None] = []
+        self.pauses_s: dict[int, float] = {}  # before later turns of sessions
+        self._before: dict[int, int] = {}
         self._characters: list[int] = []
         for index, entry in enumerate(entries):
-            at_s, output, blocks = json.loads(entry)
+            at_s, output, blocks, *before = json.loads(entry)
             self.output_tokens.append(output)
             if blocks and isinstance(blocks[0], dict):
-                self._note_turn(index, at_s, blocks)
+                self._note_turn(index, at_s)
+                self._note_characters(at_s, blocks)
                 prompt_tokens = self._characters[index] // _CHARACTERS_PER_TOKEN
             else:
-                self.times_s.append(at_s)
+                self._note_turn(index, before[0] if before else None)
+                if before:
+                    self.pauses_s[index] = at_s
+                else:
+                    self.times_s.append(at_s)
                 prompt_tokens = sum(blocks[1::2])
             self.most_input_tokens = max(self.most_input_tokens, prompt_tokens)
             self.most_tokens = max(self.most_tokens, prompt_tokens + output)
 
-    def _note_turn(self, index: int, before: int | None, added: list[dict[str, Any]]) -> None:
-        had = 0 if before is None else self._characters[before]
-        self._characters.append(had + sum(len(message["content"]) for message in added))
-        self._before.append(before)
+    @property
+    def has_turns(self) -> bool:
+        """Whether some requests begin after the answer of another one."""
+        return bool(self.next_turn)
+
+    def _note_turn(self, index: int, before: int | None) -> None:
         if before is None:
             self.first_turns.append(index)
         else:
+            self._before[index] = before
             self.next_turn[before] = index
 
+    def _note_characters(self, before: int | None, added: list[dict[str, Any]]) -> None:
+        had = 0 if before is None else self._characters[before]
+        self._characters.append(had + sum(len(message["content"]) for message in added))
+
     def first_turn_of(self, index: int) -> int:
-        """Return the first request of the conversation of request `index`."""
-        before = self._before[index]
-        while before is not None:
-            index, before = before, self._before[before]
+        """Return the first request of the conversation or session of request `index`."""
+        while index in self._before:
+            index = self._before[index]
         return index
 
-    def messages(self, index: int) -> list[dict[str, Any]]:
+    def messages_of(self, index: int) -> list[dict[str, Any]]:
         """Return the messages of request `index` of a conversation, with all before them."""
         parts: list[list[dict[str, Any]]] = []
         at: int | None = index
         while at is not None:
             parts.append(json.loads(self._entries[at])[2])
-            at = self._before[at]
+            at = self._before.get(at)
         return [message for part in reversed(parts) for message in part]
 
-    def blocks(self, index: int) -> list[tuple[int, int]]:
+    def blocks_of(self, index: int) -> list[tuple[int, int]]:
         """Return (block number, tokens) for each block of the prompt of request `index`."""
         flat: list[Any] = json.loads(self._entries[index])[2]
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def input_tokens(self, index: int) -> int:
         """Return the length of the prompt of request `index`."""
-        return sum(tokens for _, tokens in self.blocks(index))
+        return sum(tokens for _, tokens in self.blocks_of(index))
 
 
 @cache

@@ -28,7 +28,7 @@ def reuse_findings(
     expected_pct = 100 * spec.trace_reuse
     said = f"a prefix cache without limit would reuse {expected_pct:.1f} % of the trace's prompt tokens"
     apart_pct = _TALKS_APART_PCT if spec.has_conversations else _APART_PCT
-    counted = _counted(summary, during)
+    counted = _count_reused_tokens(summary, during)
     if counted is None:
         return ReuseFindings(notes=(f"{said}; the engine does not count reused tokens",))
     hits, prompt_tokens = counted
@@ -48,7 +48,7 @@ def reuse_findings(
     return ReuseFindings(notes=(both,))
 
 
-def _counted(summary: BenchSummary, during: EngineDuring) -> tuple[int, int] | None:
+def _count_reused_tokens(summary: BenchSummary, during: EngineDuring) -> tuple[int, int] | None:
     """Return the reused prompt tokens of the measured requests, and all of them. The prompts of the
     warm-up share nothing. None if nobody counted."""
     if during.prefix_hit_tokens is not None and during.prompt_tokens:

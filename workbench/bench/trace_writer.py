@@ -1,9 +1,10 @@
 """The process that writes captured traffic to a file, without its text.
 
-It reads exchanges from stdin until its end: a line of JSON, then the request and the answer. For each
-it writes the totals so far to stdout, as a line of JSON. It is a process of its own, so that reading
-long prompts delays no byte that passes through the port, and so that what it was given is written
-although the command is killed. At the end it puts the lines of the file in the order of their times.
+It reads exchanges from stdin until its end: a line of JSON, then the request and the answer. An empty
+line asks for the totals so far, which it writes to stdout as a line of JSON, as it does when it is
+ready and at its end. It is a process of its own, so that reading long prompts delays no byte that
+passes through the port, and so that what it was given is written although the command is killed. At
+the end it puts the lines of the file in the order of their times.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,10 +20,11 @@ from workbench.bench.captured_traffic import CapturedTraffic, Left, Row, Usage
 from workbench.bench.pass_through import Exchange
 
 MOST_REQUESTS = 200_000  # of a file; `bench --trace` reads as many
+TOTALS_WANTED = b"\n"
 _MS = 1000.0
 
 
-def frame(exchange: Exchange, began_s: float) -> bytes:
+def encode_exchange(exchange: Exchange, began_s: float) -> bytes:
     """Return an exchange as this process reads it, with times since `began_s`."""
     head = {
         "at_ms": _MS * (exchange.begin_s - began_s),
@@ -40,36 +41,39 @@ def frame(exchange: Exchange, began_s: float) -> bytes:
 def main(path: Path) -> int:
     """Write the exchanges on stdin to the file at `path`. Return the exit code."""
     traffic, totals = CapturedTraffic(), _Totals()
-    _tell(totals.document())  # it is ready
+    _print_json(totals.as_document())  # it is ready
     with path.open("ab", buffering=0) as file:
-        for head, request, answer in _frames(sys.stdin.buffer):
-            line = _line(traffic, totals, head, request, answer)
-            if line:
-                file.write(line.encode())
-            _tell(totals.document())
-    _sort(path)
+        while line := sys.stdin.buffer.readline():
+            if line == TOTALS_WANTED:
+                _print_json(totals.as_document())
+                continue
+            exchange = _read_exchange(sys.stdin.buffer, line)
+            if exchange is None:
+                break
+            if row := _trace_line_of(traffic, totals, *exchange):
+                file.write(row.encode())
+    _print_json(totals.as_document())
+    _sort_lines_by_time(path)
     return 0
 
 
-def _tell(document: dict[str, Any]) -> None:
+def _print_json(document: dict[str, Any]) -> None:
     with suppress(OSError):  # nobody listens any more: the command was killed
         sys.stdout.write(json.dumps(document) + "\n")
         sys.stdout.flush()
 
 
-def _frames(source: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes, bytes]]:
-    """Yield (head, request, answer) of each exchange that is there as a whole."""
-    while line := source.readline():
-        if not line.endswith(b"\n"):
-            return
-        head = json.loads(line)
-        request, answer = (source.read(size) for size in head["sizes"])
-        if [len(request), len(answer)] != head["sizes"]:
-            return
-        yield head, request, answer
+def _read_exchange(source: BinaryIO, line: bytes) -> tuple[dict[str, Any], bytes, bytes] | None:
+    """Return (head, request, answer) of the exchange whose first line was read. None if it was cut."""
+    if not line.endswith(b"\n"):
+        return None
+    head = json.loads(line)
+    request, answer = (source.read(size) for size in head["sizes"])
+    whole = [len(request), len(answer)] == head["sizes"]
+    return (head, request, answer) if whole else None
 
 
-def _line(
+def _trace_line_of(
     traffic: CapturedTraffic, totals: _Totals, head: dict[str, Any], request: bytes, answer: bytes
 ) -> str:
     """Return the line of an exchange, "" if it has none."""
@@ -78,7 +82,7 @@ def _line(
             raise Left(f"answered with HTTP {head['status']}")
         if totals.requests == MOST_REQUESTS:
             raise Left(f"after the first {MOST_REQUESTS:,}")
-        row, usage = traffic.row(
+        row, usage = traffic.row_of_exchange(
             head["path"],
             request,
             answer,
@@ -89,8 +93,8 @@ def _line(
     except Left as left:
         totals.left[str(left)] += 1
         return ""
-    totals.add(row, usage, whole=head["whole"])
-    return row.line()
+    totals.add_exchange(row, usage, whole=head["whole"])
+    return row.trace_line()
 
 
 class _Totals:
@@ -103,7 +107,8 @@ class _Totals:
         self._talks: set[int] = set()
         self._first_ms = self._last_ms = 0
 
-    def add(self, row: Row, usage: Usage, *, whole: bool) -> None:
+    def add_exchange(self, row: Row, usage: Usage, *, whole: bool) -> None:
+        """Count one request of the capture. `whole` says whether its answer was complete."""
         first = not self.requests
         self.requests += 1
         self._first_ms = row.at_ms if first else min(self._first_ms, row.at_ms)
@@ -121,7 +126,8 @@ class _Totals:
         if usage.cached is not None:
             self._sums.update(cached_tokens=usage.cached, cached_of_tokens=row.prompt_tokens)
 
-    def document(self) -> dict[str, Any]:
+    def as_document(self) -> dict[str, Any]:
+        """Return the totals as JSON data. Times are in seconds, lengths in tokens."""
         names = ("turns", "prompt_tokens", "answer_tokens", "reused_tokens", "estimated", "cut")
         told = ("cached_tokens", "cached_of_tokens")
         return {
@@ -134,7 +140,7 @@ class _Totals:
         }
 
 
-def _sort(path: Path) -> None:
+def _sort_lines_by_time(path: Path) -> None:
     """Put the lines of a file in the order of their times. They were written as answers ended."""
     places: list[tuple[int, int]] = []
     with path.open("rb") as file:

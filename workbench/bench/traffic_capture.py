@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.bench.captured_traffic import PATHS
 from workbench.bench.pass_through import Exchange, PassThrough
-from workbench.bench.trace_writer import frame
+from workbench.bench.trace_writer import TOTALS_WANTED, encode_exchange
 from workbench.hosts.base import LOOPBACK
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.task_cancellation import end_all
@@ -30,8 +30,7 @@ _LINE_BYTES = _PIPE_BYTES = 1 << 20
 
 class TrafficCapture:
     """A port on loopback in front of a server, whose requests are written to a new file without
-    their text. `told` is what was written so far. `lost` is the number of requests that came faster
-    than they could be read."""
+    their text. `lost` is the number of requests that came faster than they could be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -39,7 +38,8 @@ class TrafficCapture:
         self._port: PassThrough | None = None
         self._reading: asyncio.Task[None] | None = None
         self._began_s = 0.0
-        self.told: dict[str, Any] = {}
+        self._totals: dict[str, Any] = {}
+        self._totals_came = asyncio.Event()
         self.lost = 0
         self.url = ""
         self.ended = asyncio.Event()  # the writer has ended
@@ -49,7 +49,7 @@ class TrafficCapture:
         StoreError if the file cannot be written."""
         _create(self._path)
         await self._start_writer()
-        self._port = PassThrough(server, PATHS, self._hear)
+        self._port = PassThrough(server, PATHS, self._send_to_writer)
         number = await self._port.listen(port)
         self.url = f"http://{LOOPBACK}:{number}"
         self._began_s = time.monotonic()
@@ -71,15 +71,25 @@ class TrafficCapture:
         self._reading = asyncio.create_task(self._read(self._writer))
 
     @property
-    def in_flight(self) -> int:
+    def requests_in_flight(self) -> int:
         return self._port.passed.in_flight if self._port is not None else 0
 
     @property
-    def passed(self) -> dict[str, int]:
-        """How many requests of any kind went through, and how many connections were not understood."""
+    def counts_of_passed(self) -> dict[str, int]:
+        """How many requests of any kind went through, and how many connections were not understood
+        or not accepted by the server."""
         if self._port is None:
             return {}
-        return {"requests": self._port.passed.requests, "unread": self._port.passed.unread}
+        passed = self._port.passed
+        return {"requests": passed.requests, "unread": passed.unread, "refused": passed.refused}
+
+    async def read_totals(self) -> dict[str, Any]:
+        """Ask the writer what it has written so far, and return its answer."""
+        if self._writer is not None and self._writer.stdin is not None and not self.ended.is_set():
+            self._totals_came.clear()
+            self._writer.stdin.write(TOTALS_WANTED)
+            await self._totals_came.wait()
+        return self._totals
 
     async def drain(self) -> None:
         """Accept no more requests, and wait for those in flight."""
@@ -93,7 +103,7 @@ class TrafficCapture:
             await self._port.close()
         writer = self._writer
         if writer is None or self._reading is None:
-            return self.told
+            return self._totals
         assert writer.stdin is not None
         writer.stdin.close()
         code = await writer.wait()
@@ -109,7 +119,7 @@ class TrafficCapture:
                 next_step="what it had written stays in the file; check the memory of this machine "
                 "and that its disk is not full",
             )
-        return self.told
+        return self._totals
 
     async def abandon(self) -> None:
         """End a capture that did not start. The new file is removed."""
@@ -123,7 +133,7 @@ class TrafficCapture:
         if self._reading is not None:
             await end_all([self._reading])
 
-    def _hear(self, exchange: Exchange) -> None:
+    def _send_to_writer(self, exchange: Exchange) -> None:
         if self._writer is None or self._writer.stdin is None or self.ended.is_set():
             return
         pipe = self._writer.stdin
@@ -131,14 +141,16 @@ class TrafficCapture:
         if pipe.transport.get_write_buffer_size() + size > _MOST_WAITING:
             self.lost += 1
             return
-        pipe.write(frame(exchange, self._began_s))
+        pipe.write(encode_exchange(exchange, self._began_s))
 
     async def _read(self, writer: LocalProcess) -> None:
         assert writer.stdout is not None
         async for line in writer.stdout:
             with suppress(ValueError):
-                self.told = json.loads(line)
+                self._totals = json.loads(line)
+            self._totals_came.set()
         self.ended.set()
+        self._totals_came.set()
 
 
 def _create(path: Path) -> None:

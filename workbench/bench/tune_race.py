@@ -20,7 +20,7 @@ from statistics import fmean, stdev, variance
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.student_t import t_quantile
-from workbench.model.tune_standings import START_ENTRY, Entry, gains
+from workbench.model.tune_standings import START_ENTRY, Entry, mean_gains
 
 LEVEL = 0.95
 MOST_KEPT = 4  # candidates of the second block
@@ -32,7 +32,7 @@ SURELY = 4.0  # standard deviations that chance does not explain
 _KEPT_SHARE = 3  # of the candidates, one in three goes on
 _SIMULATED = 400
 _STEP_PCT = 0.5
-_MOST_PCT = 50.0
+MOST_PCT = 50.0  # the largest gain that `findable_pct` looks at
 FOUND_SHARE = 0.7
 
 START = START_ENTRY
@@ -74,14 +74,16 @@ def run_noise_pct(servers: Sequence[Sequence[float]]) -> float | None:
 
 
 def noise_of(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:
-    """Return the noise that a tune has measured itself. `run_pct` is that between runs, and `ratios`
-    are the logarithms of the ratios in the pairs of its final, whose servers were all started for
-    it. None if there are too few of them. The race cannot say how servers differ: those that it
-    starts twice are its best ones, which were chosen for what chance had added to them."""
-    if run_pct is None or len(ratios) < LEAST_PAIRS:
+    """Estimate the spread in percent between servers started alike, and between runs of one server,
+    from the pairs of a tune's final. `run_pct` is the spread between runs; if it is None, that
+    between servers includes it. `ratios` are the logarithms of the ratios in the pairs, whose
+    servers were all started for the final. None if there are too few of them. The race cannot say
+    how servers differ: those that it starts twice are its best ones, which were chosen for what
+    chance had added to them."""
+    if len(ratios) < LEAST_PAIRS:
         return None
-    of_one_pct = 100 * stdev(ratios) / math.sqrt(2)
-    return Noise(math.sqrt(max(0.0, of_one_pct**2 - run_pct**2)), run_pct)
+    of_one_pct, of_runs_pct = 100 * stdev(ratios) / math.sqrt(2), run_pct or 0.0
+    return Noise(math.sqrt(max(0.0, of_one_pct**2 - of_runs_pct**2)), of_runs_pct)
 
 
 def race_size(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
@@ -91,7 +93,7 @@ def race_size(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
     candidate."""
     for count in range(candidates, 0, -1):
         for pairs in (PAIRS, LEAST_PAIRS):
-            size = RaceSize(count, kept_of(count), pairs)
+            size = RaceSize(count, number_kept(count), pairs)
             if size.starts + reserved <= starts:
                 return size
     least = RaceSize(1, 1, LEAST_PAIRS).starts + reserved
@@ -101,7 +103,7 @@ def race_size(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
     )
 
 
-def kept_of(candidates: int) -> int:
+def number_kept(candidates: int) -> int:
     """Return how many of the candidates go on to the second block."""
     return min(candidates, MOST_KEPT, max(2, math.ceil(candidates / _KEPT_SHARE)))
 
@@ -136,7 +138,7 @@ def one_block_spread(noise: Noise) -> float:
     return math.sqrt(2 * of_one) / 100
 
 
-def leader(found: Mapping[Entry, float], *, start_holds: bool = True) -> Entry | None:
+def entry_for_final(found: Mapping[Entry, float], *, start_holds: bool = True) -> Entry | None:
     """Return the entry that meets the start preset in the final, of the gains `found`. None if none
     was faster than the start preset, so that a final could not show a gain. If the start preset does
     not keep the limits (`start_holds`), the best entry meets it, faster or not."""
@@ -158,7 +160,7 @@ class Simulated:
     least_pct: float | None
 
 
-def simulate(
+def simulate_tune(
     true_pct: Mapping[str, float], size: RaceSize, noise: Noise, rng: random.Random
 ) -> Simulated:
     """Carry out one tune whose candidates gain `true_pct` percent, on servers and runs with this
@@ -171,9 +173,9 @@ def simulate(
 
     first: list[Entry] = [START, *((name,) for name in true_pct)]
     blocks = [{entry: one(entry, RACE_RUNS) for entry in first}]
-    second = second_block(gains(blocks), size.kept, lambda joined: True, noise)
+    second = second_block(mean_gains(blocks), size.kept, lambda joined: True, noise)
     blocks.append({entry: one(entry, RACE_RUNS) for entry in (START, *second)})
-    best = leader(gains(blocks))
+    best = entry_for_final(mean_gains(blocks))
     if best is None:
         return Simulated(None, None)
     ratios = [one(best, 1) - one(START, 1) for _ in range(size.pairs)]
@@ -186,23 +188,23 @@ def findable_pct(size: RaceSize, noise: Noise, tunes: int = _SIMULATED) -> float
     """Return the smallest gain of one candidate, in steps of half a percent, that at least
     `FOUND_SHARE` of tunes of this size prove. None if it is above 50 %. The tunes are simulated,
     always with the same random numbers."""
-    low, high = 0, round(_MOST_PCT / _STEP_PCT)
-    if not _finds(high * _STEP_PCT, size, noise, tunes):
+    low, high = 0, round(MOST_PCT / _STEP_PCT)
+    if not _finds_gain(high * _STEP_PCT, size, noise, tunes):
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        if _finds(middle * _STEP_PCT, size, noise, tunes):
+        if _finds_gain(middle * _STEP_PCT, size, noise, tunes):
             high = middle
         else:
             low = middle
     return high * _STEP_PCT
 
 
-def _finds(gain_pct: float, size: RaceSize, noise: Noise, tunes: int) -> bool:
+def _finds_gain(gain_pct: float, size: RaceSize, noise: Noise, tunes: int) -> bool:
     names = [str(number) for number in range(size.candidates)]
     truth = {name: gain_pct if name == "0" else 0.0 for name in names}
     rng = random.Random(size.candidates)
-    ended = [simulate(truth, size, noise, rng) for _ in range(tunes)]
+    ended = [simulate_tune(truth, size, noise, rng) for _ in range(tunes)]
     found = sum(
         one.least_pct is not None and one.entry is not None and "0" in one.entry for one in ended
     )

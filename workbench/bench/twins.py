@@ -42,7 +42,7 @@ class Separated:
     df: float
 
 
-def swapped(spec: ExperimentSpec, pair: int) -> bool:
+def arms_are_swapped(spec: ExperimentSpec, pair: int) -> bool:
     """Return whether A runs on the second host in pair number `pair`. Of every two successive pairs
     (0 and 1, 2 and 3, …) one is swapped in this way. The experiment's seed decides which one, so
     that a drift affects swapped and unswapped pairs alike."""
@@ -56,7 +56,7 @@ def a_first(spec: ExperimentSpec, pair: int) -> bool:
     decides in which one. A drift of the machines then looks neither like a difference between A and
     B nor like a difference between the hosts."""
     number = pair // 2  # among the pairs of its kind: of every two pairs one is swapped
-    kind = "swapped" if swapped(spec, pair) else "unswapped"
+    kind = "swapped" if arms_are_swapped(spec, pair) else "unswapped"
     first = random.Random(f"{spec.order_seed} {kind} {number // 2}").random() < 0.5
     return first == (number % 2 == 0)
 
@@ -66,10 +66,10 @@ def host_of(spec: ExperimentSpec, pair: int, arm: str) -> str | None:
     does not use two hosts."""
     if not spec.twins:
         return None
-    return spec.twins[(arm == "B") != swapped(spec, pair)]
+    return spec.twins[(arm == "B") != arms_are_swapped(spec, pair)]
 
 
-def balanced(spec: ExperimentSpec, pairs: int) -> bool:
+def is_balanced(spec: ExperimentSpec, pairs: int) -> bool:
     """Return whether A runs on the second host in exactly half of the first `pairs` pairs, so that
     the experiment can end after them. True for an experiment on one host."""
     return not spec.twins or pairs % 2 == 0
@@ -93,7 +93,7 @@ def check(spec: ExperimentSpec) -> None:
         )
 
 
-def separated(
+def separate_machine_effect(
     differences: Sequence[float], kinds: Sequence[bool], least: float
 ) -> Separated | None:
     """Return the effect of the change from A to B and the effect of the machine, computed from

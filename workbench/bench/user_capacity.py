@@ -11,6 +11,10 @@ mean of this number is at most 0, and if the exact binomial bound (Clopper and P
 requests of all runs shows that the wanted share is kept. A level *fails* if t shows for one limit
 that the mean is above 0. Otherwise it is *open*. Because a level may be looked at after each run,
 each look may err in `_ERROR` / (number of looks) of cases.
+
+Runs one after the other share what else the machine does, so their spread does not show how much its
+speed changes within minutes. Therefore the search comes back to both ends of its bracket, in turn,
+after all other levels. If the later runs contradict the first ones, the level is open again.
 """
 
 from __future__ import annotations
@@ -26,14 +30,15 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import Limit, LimitAttained
 from workbench.model.student_t import incomplete_beta, t_quantile
 
-LEAST_RUNS, MOST_RUNS = 2, 6  # of one level
-TYPICAL_RUNS = 26  # of a search, in the simulation of tests/benchmarks/bench_capacity.py
+LEAST_RUNS, MOST_RUNS = 2, 6  # of one level, one after the other
+_LATER_RUNS = 2  # of both ends of the bracket, after those of other levels
+TYPICAL_RUNS = 33  # of a search, in the simulation of tests/benchmarks/bench_capacity.py
 FIRST_USERS = 8
 MOST_USERS = 4096
 MOST_PERCENT = 99.9  # more would need more than 10,000 requests at each level
 ROUNDS = 8  # least number of requests of a user in a run: fewer would be mostly ramp and tail
 _ERROR = 0.025  # one-sided, of one level
-_LOOKS = MOST_RUNS - LEAST_RUNS + 1
+_LOOKS = MOST_RUNS + _LATER_RUNS - LEAST_RUNS + 1
 _LEAST_REQUESTS = 64  # of one run; a percentile of fewer says little
 _FINE = 0.05  # the search ends at gaps of this share of the users that hold
 _CLIFF = 2.0  # a latency this many times its limit, where the level before holds
@@ -50,10 +55,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelRun:
-    """One run at a level: how many of its requests kept each limit of the SLO."""
+    """One run at a level: how many of its requests kept each limit of the SLO. A run with a higher
+    `number` came later."""
 
     requests: int
     attained: tuple[LimitAttained, ...]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +83,27 @@ def requests_of_a_run(users: int, limits: Sequence[Limit]) -> int:
     return max(_LEAST_REQUESTS, ROUNDS * users, math.ceil(needed / LEAST_RUNS))
 
 
-def judge(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Judged | None:
+def judge_level(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Judged | None:
     """Return the verdict on a level, or None before its first run."""
     if not runs:
         return None
     means = [fmean(_log_ratios(runs, place)) for place in range(len(limits))]
     binding = max(range(len(limits)), key=lambda place: means[place])
-    lowest = _attainment(runs, binding)
-    return Judged(_verdict(runs, limits), binding, math.exp(means[binding]), 100 * lowest)
+    lowest = _attainment_lower_bound(runs, binding)
+    return Judged(_verdict_on_runs(runs, limits), binding, math.exp(means[binding]), 100 * lowest)
 
 
-def _verdict(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Verdict:
+def _verdict_on_runs(runs: Sequence[LevelRun], limits: Sequence[Limit]) -> Verdict:
     if len(runs) < LEAST_RUNS:
         return Verdict.OPEN
     error = _ERROR / _LOOKS
     for place in range(len(limits)):
-        mean, half = _interval(_log_ratios(runs, place), error / len(limits))
+        mean, half = _one_sided_interval(_log_ratios(runs, place), error / len(limits))
         if mean - half > 0:
             return Verdict.FAILS
     for place, limit in enumerate(limits):
-        mean, half = _interval(_log_ratios(runs, place), error)
-        if mean + half > 0 or _attainment(runs, place, error) < limit.percent / 100:
+        mean, half = _one_sided_interval(_log_ratios(runs, place), error)
+        if mean + half > 0 or _attainment_lower_bound(runs, place, error) < limit.percent / 100:
             return Verdict.OPEN
     return Verdict.HOLDS
 
@@ -112,40 +119,45 @@ def _log_ratio(attained: LimitAttained) -> float:
     return math.log(max(attained.reached_ms, 1e-3) / attained.most_ms)
 
 
-def _interval(values: Sequence[float], error: float) -> tuple[float, float]:
+def _one_sided_interval(values: Sequence[float], error: float) -> tuple[float, float]:
     """Return (mean, half width) of the one-sided t interval of the mean."""
     spread = stdev(values) / math.sqrt(len(values))
     return fmean(values), t_quantile(1 - error, len(values) - 1) * spread
 
 
-def _attainment(runs: Sequence[LevelRun], place: int, error: float = _ERROR) -> float:
+def _attainment_lower_bound(runs: Sequence[LevelRun], place: int, error: float = _ERROR) -> float:
     """Return the lower bound of the share of requests that keep the limit at this place: Clopper
     and Pearson over all requests of the runs."""
     requests = sum(run.requests for run in runs)
-    return lower_share(sum(_kept(run, place) for run in runs), requests, error)
+    return clopper_pearson_lower(
+        sum(_requests_that_kept(run, place) for run in runs), requests, error
+    )
 
 
 @lru_cache(maxsize=1024)
-def lower_share(kept: float, requests: float, error: float) -> float:
-    """Return the share of which `kept` or more of the requests are seen with probability `error`."""
-    if not kept:
+def clopper_pearson_lower(successes: float, trials: float, error: float) -> float:
+    """Return the exact (Clopper-Pearson) lower confidence bound of a proportion.
+
+    It is the share of which `successes` or more of `trials` are seen with probability `error`.
+    """
+    if not successes:
         return 0.0
-    low, high = 0.0, kept / requests
+    low, high = 0.0, successes / trials
     for _ in range(60):
         middle = (low + high) / 2
-        tail = incomplete_beta(middle, kept, requests - kept + 1)  # P(X >= kept)
+        tail = incomplete_beta(middle, successes, trials - successes + 1)  # P(X >= successes)
         low, high = (middle, high) if tail < error else (low, middle)
     return low
 
 
-def _kept(run: LevelRun, place: int) -> int:
+def _requests_that_kept(run: LevelRun, place: int) -> int:
     return round(run.requests * (run.attained[place].kept_pct or 0.0) / 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
     """The levels that were measured so far, by number of users. The search doubles the users until
-    a level fails, halves them until one holds, and then halves the gaps."""
+    a level fails, halves them until one holds, halves the gaps, and then measures both ends again."""
 
     limits: tuple[Limit, ...]
     levels: Mapping[int, Sequence[LevelRun]]
@@ -153,10 +165,14 @@ class Search:
     most: int = MOST_USERS
 
     def next_level(self) -> int | None:
-        """Return the number of users to measure next: a level that is still undecided, or a new
-        one. None if the search has ended."""
+        """Return the number of users to measure next: a level that is still undecided, a new one, or
+        an end of the bracket again. None if the search has ended."""
+        undecided = self._undecided_level()
+        return self._end_to_repeat() if undecided is None else undecided
+
+    def _undecided_level(self) -> int | None:
         for users, runs in self.levels.items():
-            if self._judged(users).verdict == Verdict.OPEN and len(runs) < MOST_RUNS:
+            if self._measure_verdict_at(users).verdict == Verdict.OPEN and len(runs) < MOST_RUNS:
                 return users
         if not self.levels:
             return min(self.first, self.most)
@@ -167,15 +183,54 @@ class Search:
             return min(self.levels) // 2 or None
         if fails is None:
             return None
-        return self._in_a_gap(holds, fails)
+        return self._middle_of_gap(holds, fails)
 
-    def _in_a_gap(self, holds: int, fails: int) -> int | None:
+    def _middle_of_gap(self, holds: int, fails: int) -> int | None:
         opened = [users for users in self.levels if holds < users < fails]
         low_gap = (holds, min(opened, default=fails))
         high_gap = (max(opened, default=holds), fails)
         for low, high in (low_gap, high_gap):
             if high - low > max(1, int(_FINE * holds)):
                 return (low + high) // 2
+        return None
+
+    def _end_to_repeat(self) -> int | None:
+        """Return the end of the bracket with fewer later runs, None if both have enough."""
+        ends = [users for users in (self.holds, self.fails) if users is not None]
+        later = {users: len(self._later_runs(users)) for users in ends}
+        users = min(ends, key=later.__getitem__, default=None)
+        return None if users is None or later[users] >= _LATER_RUNS else users
+
+    def _later_runs(self, users: int) -> Sequence[LevelRun]:
+        """Return the runs of a level that came after a run of another level, which came after its
+        first one. Of a level without another one, all after the usual number count."""
+        own = self.levels[users]
+        others = [
+            one.number for level, runs in self.levels.items() if level != users for one in runs
+        ]
+        between = [number for number in others if number > own[0].number]
+        if between:
+            return [one for one in own if one.number > min(between)]
+        first = next(
+            n for n in range(1, len(own) + 1) if self._is_decided(own[:n]) or n == len(own)
+        )
+        return own[first:]
+
+    def _is_decided(self, runs: Sequence[LevelRun]) -> bool:
+        found = judge_level(runs, self.limits)
+        return found is not None and found.verdict != Verdict.OPEN
+
+    @property
+    def changed(self) -> int | None:
+        """The lowest level whose first runs decided what its later ones contradict; None if there is
+        none."""
+        for users in sorted(self.levels):
+            later = len(self._later_runs(users))
+            first = judge_level(self.levels[users][: len(self.levels[users]) - later], self.limits)
+            if not later or first is None or first.verdict == Verdict.OPEN:
+                continue
+            if self._measure_verdict_at(users).verdict != first.verdict:
+                return users
         return None
 
     @property
@@ -186,45 +241,61 @@ class Search:
         found = [
             users
             for users in self.levels
-            if self._judged(users).verdict == Verdict.HOLDS and (fails is None or users < fails)
+            if self._measure_verdict_at(users).verdict == Verdict.HOLDS
+            and (fails is None or users < fails)
         ]
         return max(found, default=None)
 
     @property
     def fails(self) -> int | None:
         """The lowest number of users that fails; None if none does."""
-        found = [u for u in self.levels if self._judged(u).verdict == Verdict.FAILS]
+        found = [u for u in self.levels if self._measure_verdict_at(u).verdict == Verdict.FAILS]
         return min(found, default=None)
 
-    def judged(self, users: int) -> Judged | None:
+    def verdict_at(self, users: int) -> Judged | None:
         """Return the verdict on a level, or None if it was not measured."""
-        return judge(self.levels.get(users, ()), self.limits)
+        return judge_level(self.levels.get(users, ()), self.limits)
 
-    def _judged(self, users: int) -> Judged:
-        found = judge(self.levels[users], self.limits)
+    def _measure_verdict_at(self, users: int) -> Judged:
+        found = judge_level(self.levels[users], self.limits)
         assert found is not None
         return found
 
 
-def answer(search: Search, *, ended: bool) -> str:
+def answer_sentence(search: Search, *, ended: bool) -> str:
     """Return the answer in one or two sentences: how many users hold, how many fail, what is open,
     and which limit binds. `ended` says whether the search came to its end."""
     holds, fails = search.holds, search.fails
     if holds is None and fails is None:
-        return "no number of users was decided"
+        return "; ".join(["no number of users was decided", *_changed(search)])
     parts = []
     if holds is not None:
-        lowest = search.judged(holds)
+        lowest = search.verdict_at(holds)
         assert lowest is not None
-        parts.append(f"holds {_users(holds)} (attainment >= {lowest.attainment_pct:.1f} %)")
+        parts.append(f"holds {_users_text(holds)} (attainment >= {lowest.attainment_pct:.1f} %)")
     if fails is not None:
-        parts.append(f"fails at {_users(fails)}" if holds is None else f"fails at {fails}")
+        parts.append(f"fails at {_users_text(fails)}" if holds is None else f"fails at {fails}")
     first = ", ".join(parts)
-    sentences = [first, *_open(search, holds, fails, ended=ended), *_binding(search, holds, fails)]
-    return "; ".join(sentences)
+    sentences = [
+        first,
+        *_open_sentences(search, holds, fails, ended=ended),
+        *_binding_limit_sentences(search, holds, fails),
+    ]
+    return "; ".join([*sentences, *_changed(search)])
 
 
-def _open(search: Search, holds: int | None, fails: int | None, *, ended: bool) -> list[str]:
+def _changed(search: Search) -> list[str]:
+    users = search.changed
+    if users is None:
+        return []
+    return [
+        f"the speed changed meanwhile: later runs at {_users_text(users)} contradict the first ones"
+    ]
+
+
+def _open_sentences(
+    search: Search, holds: int | None, fails: int | None, *, ended: bool
+) -> list[str]:
     if fails is None:
         if ended and holds == search.most:
             return ["more users were not asked for"]
@@ -239,20 +310,30 @@ def _open(search: Search, holds: int | None, fails: int | None, *, ended: bool) 
     return [f"{holds + 1} {word} {fails - 1} are open"]
 
 
-def _binding(search: Search, holds: int | None, fails: int | None) -> list[str]:
+def _binding_limit_sentences(search: Search, holds: int | None, fails: int | None) -> list[str]:
     at = fails if fails is not None else holds
-    judged = None if at is None else search.judged(at)
+    judged = None if at is None else search.verdict_at(at)
     if judged is None:
         return []
     limit = search.limits[judged.binding]
     reached_ms = judged.ratio * limit.most_ms
+    if fails is None:
+        return [nearest_limit_text(limit, reached_ms)]
     if judged.ratio >= math.exp(_NOT_TIMED):
-        return [f"{limit} binds: too many requests failed at {_users(at or 0)}"]
-    said = f"{limit} binds: {four_digits(reached_ms)} ms at {_users(at or 0)}"
+        return [f"{limit} binds: too many requests failed at {_users_text(at or 0)}"]
+    said = f"{limit} binds: {four_digits(reached_ms)} ms at {_users_text(at or 0)}"
     if holds is not None and fails is not None and judged.ratio >= _CLIFF:
         return [said, f"a cliff: {judged.ratio:.1f} times the limit"]
     return [said]
 
 
-def _users(users: int) -> str:
+def nearest_limit_text(limit: Limit, reached_ms: float) -> str:
+    """Return which limit is the nearest one while no level of load has broken a limit."""
+    return (
+        f"no limit binds yet: {limit.latency} is nearest ({four_digits(reached_ms)} of "
+        f"{limit.most_ms:g} ms)"
+    )
+
+
+def _users_text(users: int) -> str:
     return count_of(users, "user")

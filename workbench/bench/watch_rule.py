@@ -19,7 +19,7 @@ from statistics import fmean
 
 from workbench.bench.metric_changes import variance
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.multiple_tests import holm
+from workbench.model.multiple_tests import holm_rejections
 from workbench.model.student_t import t_cdf
 from workbench.model.watch import MEMORY, SPEED, START, Loss
 
@@ -35,7 +35,7 @@ _LEAST_SPREAD = 0.0005  # of one run: less is the resolution of its window
 Losses = Sequence[float]  # ln of how much worse the candidate is, for each pair
 
 
-def p_of_loss(losses: Losses) -> float | None:
+def p_value_of_loss(losses: Losses) -> float | None:
     """Return the one-sided p-value of "the candidate is not worse". None for fewer than two pairs."""
     if len(losses) < 2:
         return None
@@ -49,17 +49,18 @@ def needs_more_pairs(first: Mapping[str, Losses]) -> bool:
     return any(losses and fmean(losses) > 0 for losses in first.values())
 
 
-def needs_second(first: Mapping[str, Losses]) -> bool:
-    """Return whether a loss in the first experiment is likely enough for a second one."""
+def needs_second_experiment(first: Mapping[str, Losses]) -> bool:
+    """Return whether a measure of the first experiment calls for a second one: a loss is likely, and
+    its mean is at least half of LEAST_PCT."""
     return any(_is_likely(measure, losses) for measure, losses in first.items())
 
 
 def _is_likely(measure: str, losses: Losses) -> bool:
-    p = p_of_loss(losses)
-    return p is not None and p < _LIKELY and _percent(losses) >= LEAST_PCT[measure] / 2
+    p = p_value_of_loss(losses)
+    return p is not None and p < _LIKELY and _mean_loss_percent(losses) >= LEAST_PCT[measure] / 2
 
 
-def judge(
+def judge_night(
     nights: Sequence[tuple[Mapping[str, Losses], Mapping[str, Losses]]],
 ) -> list[tuple[Loss, ...]]:
     """Return the losses of each preset of a night. `nights` has for each preset the losses by measure
@@ -72,13 +73,15 @@ def judge(
             if not both:
                 continue
             repeated = _is_repeated(measure, losses, again)
-            size = _percent(both)
-            tests.append((place, Loss(measure, size, len(both), p_of_loss(both), repeated)))
+            size = _mean_loss_percent(both)
+            tests.append((place, Loss(measure, size, len(both), p_value_of_loss(both), repeated)))
     weights = [WEIGHTS[loss.measure] for _, loss in tests]
     total = math.fsum(weights)
     # a test that cannot raise an alarm is still one of the tests of the night
     ps = [loss.p if _can_alarm(loss) else 1.0 for _, loss in tests]
-    alarms = holm(ps, NIGHT_ALPHA, [weight / total for weight in weights]) if tests else []
+    alarms = (
+        holm_rejections(ps, NIGHT_ALPHA, [weight / total for weight in weights]) if tests else []
+    )
     found: list[list[Loss]] = [[] for _ in nights]
     for (place, loss), alarm in zip(tests, alarms, strict=True):
         found[place].append(
@@ -88,7 +91,7 @@ def judge(
 
 
 def _is_repeated(measure: str, first: Losses, second: Losses) -> bool:
-    p = p_of_loss(second)
+    p = p_value_of_loss(second)
     return _is_likely(measure, first) and p is not None and p < _REPEATED
 
 
@@ -96,7 +99,7 @@ def _can_alarm(loss: Loss) -> bool:
     return loss.repeated and loss.loss_pct >= LEAST_PCT[loss.measure]
 
 
-def _percent(losses: Losses) -> float:
+def _mean_loss_percent(losses: Losses) -> float:
     """Return the mean loss in percent of the pinned arm: 3 for a candidate that is 3 % slower."""
     return -100 * math.expm1(-fmean(losses))
 
@@ -127,8 +130,8 @@ def simulated_night(true_loss_pct: Sequence[float], noise: Noise, rng: random.Ra
         first = {SPEED: pairs(loss_pct, FIRST_PAIRS)}
         if needs_more_pairs(first):
             first[SPEED] += pairs(loss_pct, MOST_FIRST_PAIRS - FIRST_PAIRS)
-        second = {SPEED: pairs(loss_pct, SECOND_PAIRS)} if needs_second(first) else {}
+        second = {SPEED: pairs(loss_pct, SECOND_PAIRS)} if needs_second_experiment(first) else {}
         # equal in the two other measures, which take their shares of the level
         equal = {START: [0.0] * len(first[SPEED]), MEMORY: [0.0] * len(first[SPEED])}
         nights.append(({**first, **equal}, second))
-    return [any(loss.alarm for loss in losses) for losses in judge(nights)]
+    return [any(loss.alarm for loss in losses) for losses in judge_night(nights)]

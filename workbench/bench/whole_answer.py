@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench.records import RequestRecord
 from workbench.bench.reply import ID, JSON_TEXT, PLAIN, id_of
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 if TYPE_CHECKING:
     from workbench.bench.exchange import Exchange
@@ -36,15 +36,15 @@ class WholeAnswer:
         self._id_begin = data.find(own_id) if own_id else 0
         self._id_end = self._id_begin + len(own_id)
         self._before, self._after = (
-            _without(own_id, data[: text[0]]),
-            _without(own_id, data[text[1] :]),
+            _without_field_values(own_id, data[: text[0]]),
+            _without_field_values(own_id, data[text[1] :]),
         )
         self._bare_bytes = len(self._before) + text[1] - text[0] + len(self._after)
         self.keep_alive = exchange.response.keep_alive
         self.output_tokens = reply.output_tokens
         self._prompt_tokens, self._cached_tokens = reply.prompt_tokens, reply.cached_tokens
         self._first_tokens = reply.first_tokens
-        self._finish_reason = clean(str(reply.finish_reason), NAME_CHARS)
+        self._finish_reason = clean_text(str(reply.finish_reason), NAME_CHARS)
         self._without_done = exchange.stream and not reply.done
         self._chunks = len(reply.stamps_ns)
 
@@ -52,7 +52,7 @@ class WholeAnswer:
         """Return whether `data`, which has the length of this answer, differs from it only in the
         id and the text, and both need no escape in JSON."""
         own_id = data[self._id_begin : self._id_end]
-        bare = _without(own_id, data)
+        bare = _without_field_values(own_id, data)
         if (
             len(bare) != self._bare_bytes
             or not bare.startswith(self._before)
@@ -112,14 +112,14 @@ class WholeAnswers:
         if not self._to_learn or len(data) > _MOST_BYTES or not exchange.came_plain:
             return
         self._to_learn -= 1
-        text = _text_of(data, exchange)
+        text = _text_range(data, exchange)
         if text is not None:
             if len(self._by_length) >= _MOST_KNOWN:
                 self._by_length.clear()
             self._by_length[len(data)] = WholeAnswer(data, text, exchange)
 
 
-def _text_of(data: bytes, exchange: Exchange) -> tuple[int, int] | None:
+def _text_range(data: bytes, exchange: Exchange) -> tuple[int, int] | None:
     """Return where the text of an answer begins and ends in `data`. None if it is not in one place,
     or needs escapes. An answer without text has an empty one at its end."""
     reply = exchange.reply
@@ -135,6 +135,6 @@ def _text_of(data: bytes, exchange: Exchange) -> tuple[int, int] | None:
     return fields[0].span(2) if plain and kept == expected else None
 
 
-def _without(own_id: bytes, data: bytes) -> bytes:
+def _without_field_values(own_id: bytes, data: bytes) -> bytes:
     """Return `data` without the values of the fields `own_id`."""
     return data.replace(own_id, ID) if own_id else data

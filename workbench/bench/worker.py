@@ -25,8 +25,8 @@ from typing import Any
 from workbench.bench.client import Client
 from workbench.bench.client_process import Loop, WorkerOutput, drive, wake_on_signals
 from workbench.bench.client_report import summary_message
-from workbench.bench.connection import Endpoint, resolve
-from workbench.bench.load_share import processes_for
+from workbench.bench.connection import Endpoint, resolve_endpoint
+from workbench.bench.load_share import processes_for_load
 from workbench.bench.poller import IN
 from workbench.bench.records import ORPHANED, TERMINATED, UNHEARD
 from workbench.model.api_key import api_key
@@ -46,7 +46,7 @@ def main() -> int:
 
     def keep(message: dict[str, Any]) -> None:
         if message["type"] == "summary" and _was_killed(parent):
-            _write(path, message)
+            _write_result_file(path, message)
 
     return carry_out(output, keep, (TERMINATED, ORPHANED, UNHEARD))
 
@@ -65,7 +65,7 @@ def _was_killed(parent: int) -> bool:
     return True
 
 
-def _write(path: str, message: dict[str, Any]) -> None:
+def _write_result_file(path: str, message: dict[str, Any]) -> None:
     with contextlib.suppress(OSError):  # a full disk: there is nobody to tell
         handle = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "w") as file:
@@ -88,8 +88,8 @@ def carry_out(
         if line is None:
             return 143
         spec, key, processes = _parse_request(line)
-        endpoint = resolve(spec)
-        processes = processes or processes_for(spec, endpoint.here)
+        endpoint = resolve_endpoint(spec)
+        processes = processes or processes_for_load(spec, endpoint.is_on_this_machine)
     except WorkbenchError as error:
         output.line({"type": "error", **error.as_json()})
         return 1

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable, Stream
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.python_programs import TOO_OLD, PythonProgram
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import BenchError, HostError
 from workbench.model.lazy_dataclass import dataclass
 
@@ -38,13 +38,14 @@ CLIENT = PythonProgram(
         "model.lazy_dataclass",
         *(f"model.{name}" for name in ("flags", "model_shape", "open_files", "plan")),
         *(f"model.{name}" for name in ("untrusted_text", "answer_text")),
-        *(f"model.{name}" for name in ("findings", "errors", "slo", "think_time")),
-        *(f"model.{name}" for name in ("declared_options", "load_spec", "bench")),
+        *(f"model.{name}" for name in ("counts", "findings", "errors", "slo", "think_time")),
+        *(f"model.{name}" for name in ("declared_options", "load_spec", "distribution", "bench")),
         *("bench.records", "bench.client_cpu", "bench.trace_load"),
         *("bench.time_limits", "bench.schedule"),
         *(f"bench.{name}" for name in ("steady_window", "steadiness", "result_validity")),
+        "bench.time_doubt",
         *("bench.request_latency", "bench.independent_requests", "bench.slo_attainment"),
-        *("model.distribution", "bench.time_doubt", "bench.summary"),
+        "bench.summary",
         *("model.json_records", "bench.client_report"),
         *(
             f"bench.{name}"
@@ -52,7 +53,8 @@ CLIENT = PythonProgram(
         ),
         *(f"bench.{name}" for name in ("answer_sample", "whole_answer", "exchange", "poller")),
         "bench.read_pause",
-        *(f"bench.{name}" for name in ("load_share", "real_text", "workload", "client")),
+        *(f"bench.{name}" for name in ("load_share", "real_text", "trace_text")),
+        *("bench.workload", "bench.client"),
         *("bench.client_process", "model.api_key"),
         *("bench.own_command_watcher", "bench.several_processes", "bench.tls"),
         *("bench.worker", "bench.host_client"),
@@ -120,11 +122,12 @@ class LocalWorker:
 
     def __init__(self, process: LocalProcess, kept: KeptResult | None = None) -> None:
         self.process, self.kept = process, kept
-        self._stderr = asyncio.ensure_future(_tail(process.stderr))
+        self._stderr = asyncio.ensure_future(_stderr_tail(process.stderr))
 
     @classmethod
     async def start(cls, keep: Path | None = None) -> LocalWorker:
-        """Start the client. It leaves its result in the file `keep` if this process is killed."""
+        """Start the client as a process of this machine. It leaves its result in the file `keep` if
+        this process is killed. Raises BenchError if it cannot be started."""
         words = (*_WORKER, *([str(keep)] if keep is not None else []))
         path = os.pathsep.join(
             p for p in (str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH", "")) if p
@@ -162,7 +165,7 @@ class LocalWorker:
         code = await self.process.wait()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._stderr), _END_WAIT_S)
-        return _died(
+        return _client_died_error(
             code, self._stderr.result().decode("utf-8", "replace") if self._stderr.done() else ""
         )
 
@@ -212,7 +215,7 @@ class HostWorker:
         try:
             stream = await CLIENT.stream(host, {"name": name})
         except CommandNotFound:
-            raise _none_there(host, "the host has no python3") from None
+            raise _client_missing_error(host, "the host has no python3") from None
         lines = stream.lines()
         try:
             async with asyncio.timeout(_START_S):
@@ -231,7 +234,7 @@ class HostWorker:
         least = ".".join(map(str, CLIENT.least_python))
         old = f"the host's python3 is older than {least}"
         why = old if code == TOO_OLD else ": ".join([f"exit code {code}", *said])
-        raise _none_there(host, why)
+        raise _client_missing_error(host, why)
 
     async def send(self, line: bytes) -> None:
         await self._stream.write(line)
@@ -241,13 +244,13 @@ class HostWorker:
             async for line in self._lines:
                 if b'"summary"' in line[:32]:
                     await self._stream.write(b"received\n")
-                    yield self._here(line)
+                    yield self._convert_times_to_here(line)
                 else:
                     yield line
         except HostUnreachable as lost:
-            yield self._here(await self._fetch(lost))
+            yield self._convert_times_to_here(await self._fetch_result_file(lost))
 
-    def _here(self, line: bytes) -> bytes:
+    def _convert_times_to_here(self, line: bytes) -> bytes:
         """Return the summary in `line`, a line of JSON, with its times converted to this machine's
         clock."""
         message = _message(line)
@@ -257,7 +260,7 @@ class HostWorker:
             message[key] += self._ahead_s
         return json.dumps(message).encode()
 
-    async def _fetch(self, lost: HostUnreachable) -> bytes:
+    async def _fetch_result_file(self, lost: HostUnreachable) -> bytes:
         """Return the result from the file that the client on the host wrote after the link was
         lost. `lost` is the error that broke the link. Raises BenchError if there is no such result.
         """
@@ -265,20 +268,20 @@ class HostWorker:
         while True:
             try:
                 done = await self._host.run(
-                    sh(_FETCH, self._path, str(self._pid), self._name), timeout_s=_START_S
+                    shell_argv(_FETCH, self._path, str(self._pid), self._name), timeout_s=_START_S
                 )
                 break
             except HostUnreachable as error:
                 if time.monotonic() > until:
-                    raise self._lost(error) from None
+                    raise self._link_lost_error(error) from None
                 await asyncio.sleep(_AGAIN_S)
             except HostError as error:
-                raise self._lost(error) from None
+                raise self._link_lost_error(error) from None
         if done.returncode != 0:
-            raise self._lost(lost)
+            raise self._link_lost_error(lost)
         return done.stdout
 
-    def _lost(self, error: HostError) -> BenchError:
+    def _link_lost_error(self, error: HostError) -> BenchError:
         return BenchError(
             "the link was lost while the load client ran there, and it had no result yet "
             f"({error.message})",
@@ -290,7 +293,7 @@ class HostWorker:
         await self._stream.write(b"stop\n")
 
     async def problem(self) -> BenchError:
-        return _died(await self._stream.wait(), await self._stream.stderr_tail())
+        return _client_died_error(await self._stream.wait(), await self._stream.stderr_tail())
 
     async def end(self) -> None:
         with contextlib.suppress(HostError, OSError):
@@ -300,12 +303,12 @@ class HostWorker:
 async def fetch_kept(host: Host, kept: KeptResult) -> dict[str, Any] | None:
     """Return the final message of a load client on `host` whose Workbench was killed, and remove
     its file. None if the client left no result."""
-    script = sh(_FETCH, kept.path, str(kept.pid or 0), kept.name or "no-such-client")
+    script = shell_argv(_FETCH, kept.path, str(kept.pid or 0), kept.name or "no-such-client")
     done = await host.run(script, timeout_s=_START_S)
     return _message(done.stdout) if done.returncode == 0 else None
 
 
-def _none_there(host: Host, why: str) -> NoClientThere:
+def _client_missing_error(host: Host, why: str) -> NoClientThere:
     return NoClientThere(
         f"the load client cannot run there: {why}",
         host=host.name,
@@ -322,7 +325,7 @@ def _message(line: bytes) -> dict[str, Any]:
     return message if isinstance(message, dict) else {}
 
 
-def _died(code: int, stderr: str) -> BenchError:
+def _client_died_error(code: int, stderr: str) -> BenchError:
     how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
     last = "".join(f": {line}" for line in stderr.strip().splitlines()[-1:])
     return BenchError(
@@ -331,7 +334,7 @@ def _died(code: int, stderr: str) -> BenchError:
     )
 
 
-async def _tail(stream: asyncio.StreamReader | None) -> bytes:
+async def _stderr_tail(stream: asyncio.StreamReader | None) -> bytes:
     kept = b""
     while stream is not None and (piece := await stream.read(4096)):
         kept = (kept + piece)[-_KEPT_STDERR_BYTES:]

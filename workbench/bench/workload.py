@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ except ImportError:  # a Python without its own hash functions
 
 from workbench.bench.real_text import RealText
 from workbench.bench.trace_load import BLOCK_TOKENS, trace_load
+from workbench.bench.trace_text import BETWEEN, TraceText
 from workbench.model.bench import BenchSpec
 
 # Common English words: each is one token, with the space before it, in the BPE vocabularies in use.
@@ -39,8 +40,6 @@ _VOCABULARY = tuple(_WORDS.split())
 _WORD_OF_BYTE = tuple(_VOCABULARY[byte % len(_VOCABULARY)] for byte in range(256))
 _TASK = "Continue this list of words: "
 _TEXT_TASK = "Continue this text:\n\n"
-_BLOCK_FIXED_TOKENS = 9  # of the digits between two blocks, about
-_EXCERPT_PIECES = 32  # of a block; longer ones make blocks differ more in tokens
 _BETWEEN_BLOCKS = 0.41421356  # of the offsets of their excerpts; no multiple is near another
 _TEXT_FIXED_TOKENS = 24  # of the digits, the task and a chat template, about
 _IN_CHUNKS = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know it
@@ -61,11 +60,11 @@ def request_mark(salt: str, own: str) -> str:
     letters, take the same number of tokens in every prompt.
     """
     kind, _, number = own.partition("/")
-    return f"{(_first_mark(salt, kind) + _MARK_STEP * int(number or 0)) % 10**12:012d}"
+    return f"{(_first_mark_number(salt, kind) + _MARK_STEP * int(number or 0)) % 10**12:012d}"
 
 
 @cache
-def _first_mark(salt: str, kind: str) -> int:
+def _first_mark_number(salt: str, kind: str) -> int:
     return random.Random(f"{salt}/{kind}").randrange(10**12)
 
 
@@ -74,7 +73,7 @@ def has_messages(prompt: str) -> bool:
     return prompt.startswith(("[", '{"messages"'))
 
 
-def split(entry: Any) -> tuple[Any, int | None]:
+def split_prompt_entry(entry: Any) -> tuple[Any, int | None]:
     """Return (text or messages, requested answer length) of a decoded entry of `BenchSpec.prompts`.
     The length is None if the entry contains none."""
     if isinstance(entry, dict):
@@ -83,14 +82,15 @@ def split(entry: Any) -> tuple[Any, int | None]:
 
 
 @cache
-def _ring(texts: tuple[str, ...]) -> RealText:
+def ring(texts: tuple[str, ...]) -> RealText:
+    """Return the texts of `BenchSpec.texts` as a ring, made once."""
     return RealText(texts)
 
 
 class Workload:
     """Makes the body of each request of a run. `words` is the number of words, or of pieces of real
     text, in a synthetic prompt. This number comes from the server's tokenizer
-    (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up (`calibrate`). For a
+    (`spec.prompt_words`), otherwise from prompt lengths measured in the warm-up (`calibrate_words`). For a
     trace, it is the number of pieces for 512 tokens."""
 
     def __init__(self, spec: BenchSpec) -> None:
@@ -102,16 +102,19 @@ class Workload:
         uncounted = max(1, spec.input_tokens) if self._trace is None else BLOCK_TOKENS
         self.words = spec.prompt_words or uncounted
         self.calibrated = False
-        own = [split(json.loads(one)) for one in spec.prompts]
+        own = [split_prompt_entry(json.loads(one)) for one in spec.prompts]
         self._own, self._own_lengths = [prompt for prompt, _ in own], [length for _, length in own]
         self._length_field = "max_tokens"
         self._asks_usage = False  # although the answer is no stream
         # bodies without their prompt, by what else may differ between two of them
         self._bodies: dict[tuple[object, ...], list[str]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
-        self._real = _ring(spec.texts) if spec.has_real_text else None
+        self._real = ring(spec.texts) if spec.has_real_text else None
+        self._trace_text: TraceText | None = None
+        if self._trace is not None and self._real is not None:
+            self._trace_text = TraceText(self._real, spec.passage_tokens)
         drawn = most if spec.shared_prefix and self._real is None else 0
-        self._shared = _words(random.Random(spec.seed), drawn)
+        self._shared = _random_words(random.Random(spec.seed), drawn)
 
     def max_tokens(self, index: int, *, warmup: bool) -> int:
         """Return the token limit of request `index`. It varies within `spec.length_spread`, and
@@ -128,22 +131,24 @@ class Workload:
         low, high = (
             max(1, round(spec.max_tokens * (1 + way * spec.length_spread))) for way in (-1, 1)
         )
-        return random.Random(f"{spec.seed}/length/{_name(index, warmup)}").randint(low, high)
+        return random.Random(f"{spec.seed}/length/{_request_name(index, warmup)}").randint(
+            low, high
+        )
 
     def asked_tokens(self, index: int, *, warmup: bool) -> int | None:
         """Return the exact number of tokens that the reply to request `index` must have; None if
         the engine may end the reply earlier."""
-        exact = self._exact and "ignore_eos" not in self.dropped
+        exact = self._requires_exact_length and "ignore_eos" not in self.dropped
         return self.max_tokens(index, warmup=warmup) if exact else None
 
     @property
-    def _exact(self) -> bool:
+    def _requires_exact_length(self) -> bool:
         """Whether replies must have an exact length (`ignore_eos`). The user's `extra_body` takes
         precedence over the spec."""
         wanted = self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos)
         return bool(wanted) and self.spec.endpoint != "embeddings"
 
-    def prompt(self, index: int, *, warmup: bool) -> str:
+    def synthetic_prompt(self, index: int, *, warmup: bool) -> str:
         """Return the synthetic prompt of request `index`. Its words depend only on the seed and the
         index, so that A and B of a comparison get equal words.
 
@@ -152,55 +157,54 @@ class Workload:
         """
         spec = self.spec
         if self._trace is not None:
-            return self._of_trace(index, warmup)
-        own = _name(index, warmup)
+            return self._trace_prompt(index, warmup)
+        own = _request_name(index, warmup)
         mark = request_mark(spec.salt, own)
         if self._real is not None:
-            asked = _TEXT_TASK + self._real.excerpt(self._start(index, warmup), self.words)
+            asked = _TEXT_TASK + self._real.excerpt(
+                self._first_piece_of_request(index, warmup), self.words
+            )
             return f"{asked} [{mark}]" if spec.shared_prefix else f"[{mark}] {asked}"
         if spec.shared_prefix:
             return f"{_TASK}{' '.join(self._shared[: self.words])} [{mark}]"
         chosen = shake_128(f"{spec.seed}/{own}".encode()).digest(self.words)
         return f"[{mark}] {_TASK}{' '.join([_WORD_OF_BYTE[byte] for byte in chosen])}"
 
-    def _of_trace(self, index: int, warmup: bool) -> str:
+    def _trace_prompt(self, index: int, warmup: bool) -> str:
         """Return the prompt of request `index` of the trace: one text for each of its blocks. The
         text of a block that is shorter in one prompt than in another is the beginning of the other,
         so prompts share as many tokens as their blocks say, and none with prompts of other runs."""
         assert self._trace is not None
         if warmup:
-            return self._block("w", index, self.spec.input_tokens, begins=True)
-        blocks = self._trace.blocks(index)
+            return self._block_text("w", index, self._warmup_tokens(index), begins=True)
+        blocks = self._trace.blocks_of(index)
         texts = [
-            self._block("b", number, tokens, begins=not place)
+            self._block_text("b", number, tokens, begins=not place)
             for place, (number, tokens) in enumerate(blocks)
         ]
-        return "\n\n".join(texts)
+        return BETWEEN.join(texts)
 
-    def _block(self, kind: str, number: int, tokens: int, *, begins: bool) -> str:
+    def _block_text(self, kind: str, number: int, tokens: int, *, begins: bool) -> str:
         """Return the text of block `number` with about `tokens` tokens. `begins` says whether it
-        begins a prompt. Its excerpts are spread over all texts, so that all blocks have about as
-        many tokens for a piece."""
-        assert self._real is not None
-        fixed = _TEXT_FIXED_TOKENS if begins else _BLOCK_FIXED_TOKENS
-        left = max(1, round((tokens - fixed) * self.words / BLOCK_TOKENS))
-        offset = _offset(self.spec.seed, kind) + _BETWEEN_BLOCKS * number
-        excerpts: list[str] = []
-        while left > 0:
-            start = self._real.start(offset, len(excerpts))
-            excerpts.append(self._real.excerpt(start, min(left, _EXCERPT_PIECES)))
-            left -= _EXCERPT_PIECES
+        begins a prompt."""
+        assert self._trace_text is not None
+        offset = _random_offset(self.spec.seed, kind) + _BETWEEN_BLOCKS * number
         mark = request_mark(self.spec.salt, f"{kind}/{number}")
-        task = _TEXT_TASK if begins else ""
-        return f"[{mark}] {task}{' '.join(excerpts)}"
+        return self._trace_text.block(mark, offset, tokens, begins=begins)
 
-    def _start(self, index: int, warmup: bool) -> int:
+    def _warmup_tokens(self, index: int) -> int:
+        """Return the length of the prompt of request `index` of a trace's warm-up: in turn the mean of
+        the trace and a quarter of it, since two lengths tell the chat template from the text."""
+        mean = self.spec.input_tokens
+        return max(1, mean // 4) if index % 2 else mean
+
+    def _first_piece_of_request(self, index: int, warmup: bool) -> int:
         """Return the first piece of the excerpt of request `index`."""
         assert self._real is not None
         spec = self.spec
         if spec.shared_prefix:
-            return self._real.start(_offset(spec.seed, "shared"), 0)
-        return self._real.start(_offset(spec.seed, "w" if warmup else "r"), index)
+            return self._real.first_piece_of(_random_offset(spec.seed, "shared"), 0)
+        return self._real.first_piece_of(_random_offset(spec.seed, "w" if warmup else "r"), index)
 
     def prompt_identity(self, index: int) -> str:
         """Return a text that is equal for two requests whose prompts differ only in their mark."""
@@ -209,30 +213,33 @@ class Workload:
         if self._talks is not None:
             return f"{index}"
         if self._trace is not None:
-            return str(self._trace.blocks(index))
+            return str(self._trace.blocks_of(index))
         if self._real is not None:
-            return f"{self._start(index, warmup=False)}"
+            return f"{self._first_piece_of_request(index, warmup=False)}"
         return "" if self.spec.shared_prefix else f"{index}"
 
-    def fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
+    def prompt_fields(self, index: int, *, warmup: bool) -> dict[str, Any]:
         """Return the prompt of request `index` as part of its JSON body: {"prompt": text},
         {"input": text} or {"messages": [...]}."""
-        return self._fields_of(self._asked(index, warmup))
+        return self.fields_of(self._prompt_of_request(index, warmup))
 
-    def _asked(self, index: int, warmup: bool) -> Any:
+    def _prompt_of_request(self, index: int, warmup: bool) -> Any:
         """Return the prompt of request `index`: a text or messages. Of a conversation, all requests
         have one mark, so that each contains the one before."""
         if self._talks is not None and not warmup:
             mark = request_mark(self.spec.salt, f"r/{self._talks.first_turn_of(index)}")
-            return _marked(self._talks.messages(index), f"[{mark}] ")
+            return _put_mark_before_text(self._talks.messages_of(index), f"[{mark}] ")
         if not self._own:
-            return self.prompt(index, warmup=warmup)
+            return self.synthetic_prompt(index, warmup=warmup)
         asked = self._own[index % len(self._own)]
         if self.spec.shared_prefix:
             return asked
-        return _marked(asked, f"[{request_mark(self.spec.salt, _name(index, warmup))}] ")
+        return _put_mark_before_text(
+            asked, f"[{request_mark(self.spec.salt, _request_name(index, warmup))}] "
+        )
 
-    def _fields_of(self, asked: Any) -> dict[str, Any]:
+    def fields_of(self, asked: Any) -> dict[str, Any]:
+        """Return a text or messages as part of a JSON body, as `prompt_fields` does."""
         if self.spec.endpoint == "completions":
             return {"prompt": asked}
         if self.spec.endpoint == "embeddings":
@@ -244,7 +251,7 @@ class Workload:
     def body(self, index: int, *, warmup: bool) -> bytes:
         """Return the JSON body of request `index`, encoded as UTF-8."""
         length = self.max_tokens(index, warmup=warmup)
-        asked = self._asked(index, warmup)
+        asked = self._prompt_of_request(index, warmup)
         form = length, warmup, isinstance(asked, str), self._length_field, *self.dropped
         around = self._bodies.get(form)
         if around is None:
@@ -259,7 +266,7 @@ class Workload:
 
     def _body_fields(self, asked: Any, length: int, *, warmup: bool) -> dict[str, Any]:
         spec = self.spec
-        fields: dict[str, Any] = {"model": spec.model, **self._fields_of(asked)}
+        fields: dict[str, Any] = {"model": spec.model, **self.fields_of(asked)}
         if spec.endpoint == "embeddings":
             fields["encoding_format"] = "base64"  # a quarter of the bytes of decimal numbers
         else:
@@ -269,17 +276,19 @@ class Workload:
                 "stream": spec.stream,
             }
         if spec.stream:
-            fields["stream_options"] = {"include_usage": True} | self._usage_in_chunks(warmup)
+            fields["stream_options"] = {"include_usage": True} | self._usage_option_of_chunks(
+                warmup
+            )
         elif self._asks_usage:
             fields["stream_options"] = {"include_usage": True}
-        if self._exact:
+        if self._requires_exact_length:
             fields |= {"ignore_eos": True, "min_tokens": length}
         fields |= spec.extra_body
         for name in self.dropped:
             fields.pop(name, None)
         return fields
 
-    def _usage_in_chunks(self, warmup: bool) -> dict[str, bool]:
+    def _usage_option_of_chunks(self, warmup: bool) -> dict[str, bool]:
         """Return the stream option that requests token usage in each chunk, or {} if it must not be
         requested.
 
@@ -318,9 +327,10 @@ class Workload:
         self.dropped += [f for f in named if f not in self.dropped]
         return bool(named)
 
-    def calibrate(self, prompt_tokens: int) -> None:
-        """Adjust `words` so that prompts get the requested length. `prompt_tokens` is the server's
-        token count, including the chat template, for a prompt of the number of words so far.
+    def calibrate_words(self, counted: Sequence[tuple[int, int]]) -> None:
+        """Adjust `words` so that prompts get the requested length. `counted` has (number of a warm-up
+        request, its tokens) as the server counted them, with the chat template, for prompts of the
+        number of words so far.
 
         Nothing changes for the user's own prompts, or if the server's tokenizer already determined
         the length.
@@ -328,9 +338,12 @@ class Workload:
         if self._own or self._talks is not None or self.spec.prompt_words:
             return
         wanted = self.spec.input_tokens
-        if self._trace is not None:
-            self._calibrate_blocks(prompt_tokens)
+        if self._trace_text is not None:
+            self._trace_text.scale([(self._warmup_tokens(i), tokens) for i, tokens in counted])
+            self.words = max(1, round(BLOCK_TOKENS * self._trace_text.pieces_per_token))
+            self.calibrated = True
             return
+        prompt_tokens = round(sum(tokens for _, tokens in counted) / len(counted))
         if self._real is None:
             per_word = sum(len(w) + 1 for w in _VOCABULARY) / len(_VOCABULARY)
             fixed = len(f"[{request_mark(self.spec.salt, '')}] {_TASK}")
@@ -342,37 +355,29 @@ class Workload:
         self.words = max(1, min(4 * wanted + 16, words))
         self.calibrated = True
 
-    def _calibrate_blocks(self, prompt_tokens: int) -> None:
-        wanted = self.spec.input_tokens - _TEXT_FIXED_TOKENS
-        if wanted < _TEXT_FIXED_TOKENS:
-            return  # too short to tell
-        words = round(self.words * wanted / max(1, prompt_tokens - _TEXT_FIXED_TOKENS))
-        self.words = max(1, min(4 * BLOCK_TOKENS, words))
-        self.calibrated = True
 
-
-def prompt_of(source: random.Random, words: int) -> str:
+def random_prompt(source: random.Random, words: int) -> str:
     """Return a synthetic prompt: a short instruction and `words` random words. The prompt has about
     `words` tokens."""
-    return f"{_TASK}{' '.join(_words(source, words))}"
+    return f"{_TASK}{' '.join(_random_words(source, words))}"
 
 
-def _words(source: random.Random, count: int) -> list[str]:
+def _random_words(source: random.Random, count: int) -> list[str]:
     """Return `count` random words."""
     # a byte for each is enough, and `choices` takes four times as long
     return [_WORD_OF_BYTE[byte] for byte in source.randbytes(count)]
 
 
 @cache
-def _offset(seed: int, kind: str) -> float:
+def _random_offset(seed: int, kind: str) -> float:
     return random.Random(f"{seed}/text/{kind}").random()
 
 
-def _name(index: int, warmup: bool) -> str:
+def _request_name(index: int, warmup: bool) -> str:
     return f"{'w' if warmup else 'r'}/{index}"
 
 
-def _marked(asked: Any, mark: str) -> Any:
+def _put_mark_before_text(asked: Any, mark: str) -> Any:
     """Return the user's prompt (a text or messages) with `mark` in front of its text. In messages,
     the mark is in front of the text of the first one."""
     if isinstance(asked, str):

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. The code is 0 for success, 1 for a failure, 2 for
-    invalid usage or input, 3 for an invalid benchmark result, and 130 for an interruption. Errors
-    are printed as messages, never as tracebacks."""
+    invalid usage or input, 3 for an invalid benchmark result, and 128 plus the number of the signal
+    that ended the command, such as 130 for Ctrl-C. Errors are printed as messages, never as
+    tracebacks."""
     from workbench.cli.run import run
 
     return run(list(sys.argv[1:] if argv is None else argv))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command
@@ -29,7 +29,8 @@ def config_print(arguments: argparse.Namespace) -> int:
     from workbench.store.config import ConfigStore
 
     store = ConfigStore()
-    settings = asdict(store.config)
+    config = store.config
+    settings = asdict(replace(config, alerts=config.alerts.masked))
     document = {
         "file": str(store.path),
         "config": settings,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.open_session import connected, local_session
+from workbench.cli.host_words import name_host_in_fixes
+from workbench.cli.open_session import connected, local_session, use_host_of_record
 from workbench.cli.output import emit_or_say
 from workbench.cli.registry import command, option
 from workbench.cli.servers import find_run
 from workbench.model.errors import InputError
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 
 if TYPE_CHECKING:
     from workbench.session.results.advice import Advised
@@ -41,18 +43,21 @@ async def advise(arguments: argparse.Namespace) -> int:
             "--expect needs a speed above 0",
             next_step="give tokens per second, such as --expect 45",
         )
-    number = whole_number(arguments.subject.removeprefix("#"))
+    number = parse_whole_number(arguments.subject.removeprefix("#"))
     if number is not None:
         session = local_session()
-        advised = await session.advisor.of_result(number, arguments.expect)
+        advised = await session.advisor.advise_on_result(number, arguments.expect)
+        if advised.result is not None:
+            use_host_of_record(arguments, advised.result.conditions.host)
     else:
         async with connected(arguments) as session:
             status = await find_run(session, arguments.subject)
-            advised = await session.advisor.of_run(status.run_id, arguments.expect)
-    return emit_or_say(arguments.json, _document(advised), _lines(advised))
+            advised = await session.advisor.advise_on_run(status.run_id, arguments.expect)
+    advised = replace(advised, findings=name_host_in_fixes(advised.findings, arguments))
+    return emit_or_say(arguments.json, _advice_document(advised), _advice_lines(advised))
 
 
-def _document(advised: Advised) -> dict[str, Any]:
+def _advice_document(advised: Advised) -> dict[str, Any]:
     result = advised.result
     return {
         "result": result.id if result else None,
@@ -65,7 +70,7 @@ def _document(advised: Advised) -> dict[str, Any]:
     }
 
 
-def _lines(advised: Advised) -> Iterator[str]:
+def _advice_lines(advised: Advised) -> Iterator[str]:
     from workbench.report.finding_blocks import advice_blocks
     from workbench.report.formats.terminal import block_lines
 

@@ -20,12 +20,12 @@ from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import benchmark_stopped_by_signals, raise_for
-from workbench.cli.sweeps import sweep_lines
+from workbench.cli.sweeps import sweep_lines, tell_how_to_resume
 from workbench.model.bench_cli_options import FOR_OWN_COMMAND
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OPTIONS
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchProgress, BenchResult
@@ -98,7 +98,7 @@ async def bench(arguments: argparse.Namespace) -> int:
         _print_spread(results, arguments.json)
     elif arguments.json:
         emit(result_output.result_json(results[0]))
-    return 128 + received[0] if received else _exit_code(results)
+    return 128 + received[0] if received else _worst_exit_code(results)
 
 
 def _load_ahead() -> None:
@@ -151,9 +151,10 @@ async def _bench_levels(
     load: dict[str, Any],
 ) -> int:
     url = None if run_id else arguments.url
-    sweep = await session.sweeps.run_concurrency(
-        levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
-    )
+    async with tell_how_to_resume(session):
+        sweep = await session.sweeps.run_concurrency(
+            levels, run_id=run_id, url=url, max_minutes=arguments.max_minutes, **load
+        )
     results = [await session.results.get(i) for point in sweep.points for i in point.result_ids]
     if arguments.json:
         emit({"results": [result_output.result_json(r) for r in results], "sweep": asdict(sweep)})
@@ -161,7 +162,7 @@ async def _bench_levels(
         for result in results:
             say_lines(result_output.result_lines(result))
         say_lines(sweep_lines(sweep))
-    return _exit_code(results) or int(sweep.state != "done")
+    return _worst_exit_code(results) or int(sweep.state != "done")
 
 
 def _check_own_command(levels: Sequence[int], load: dict[str, Any]) -> None:
@@ -198,10 +199,10 @@ def levels_of(text: str | None) -> list[int]:
 
 
 def _print_spread(results: list[BenchResult], as_json: bool) -> None:
-    from workbench.bench.repeated_runs import spread
+    from workbench.bench.repeated_runs import spread_of_metrics
 
     summaries = [r.summary for r in results]
-    spreads, invalid = spread(summaries), sum(bool(s.refused) for s in summaries)
+    spreads, invalid = spread_of_metrics(summaries), sum(bool(s.refused) for s in summaries)
     if as_json:
         documents = [result_output.result_json(r) for r in results]
         emit({"results": documents, "spread": [asdict(one) for one in spreads], "refused": invalid})
@@ -209,7 +210,7 @@ def _print_spread(results: list[BenchResult], as_json: bool) -> None:
         say_lines(result_output.spread_lines(spreads, len(results), invalid))
 
 
-def _exit_code(results: Sequence[BenchResult]) -> int:
+def _worst_exit_code(results: Sequence[BenchResult]) -> int:
     return (
         INVALID
         if any(r.summary.refused or not (r.summary.requests_ok or r.spec.command) for r in results)
@@ -222,17 +223,17 @@ def _draw_progress(state: SessionState, changed: frozenset[str]) -> None:
         return
     progress, text = state.bench.progress, ""
     if state.bench.running and progress is not None and progress.phase != "done":
-        text = f"{progress.phase} {progress.line or _counts(progress)}  {progress.elapsed_s:.0f} s"
-    sys.stderr.write(f"\r\x1b[K{clean(text)}")
+        text = f"{progress.phase} {progress.line or _progress_counts_text(progress)}  {progress.elapsed_s:.0f} s"
+    sys.stderr.write(f"\r\x1b[K{clean_text(text)}")
     sys.stderr.flush()
 
 
-def _counts(progress: BenchProgress) -> str:
-    silence = f"  {_silence(progress)}" if progress.silent_s >= _SILENT_S else ""
+def _progress_counts_text(progress: BenchProgress) -> str:
+    silence = f"  {_silence_text(progress)}" if progress.silent_s >= _SILENT_S else ""
     return f"{progress.done}/{progress.total}  {progress.output_tok_s:,.0f} tok/s{silence}"
 
 
-def _silence(progress: BenchProgress) -> str:
+def _silence_text(progress: BenchProgress) -> str:
     return (
         f"no byte from the server for {progress.silent_s:.0f} s, "
         f"{count_of(progress.in_flight, 'request')} waiting"
@@ -252,7 +253,7 @@ def report_silence() -> Callable[[SessionState, frozenset[str]], None]:
         if progress.silent_s < _SILENT_S:
             next_s = _SILENT_S
         elif progress.silent_s >= next_s:
-            note(f"{progress.phase}: {_silence(progress)}")
+            note(f"{progress.phase}: {_silence_text(progress)}")
             next_s *= 2
 
     return report

@@ -18,13 +18,13 @@ from workbench.cli.watch import checked_words, report_pairs
 from workbench.model.errors import InputError
 
 if TYPE_CHECKING:
-    from workbench.model.bisection import Bisection
+    from workbench.model.bisection import Bisection, BisectStep
     from workbench.store.bisections import BisectionStore
 
 _ID = option("id", "id of a bisection", int)
 
 
-def _store() -> BisectionStore:
+def _bisection_store() -> BisectionStore:
     from workbench.store import paths
     from workbench.store.bisections import BisectionStore
 
@@ -58,7 +58,7 @@ async def bisect(arguments: argparse.Namespace) -> int:
     from workbench.bench.experiment import MOST_PAIRS
     from workbench.model.bisection import Bisection
     from workbench.session.series.bisect import checked_versions
-    from workbench.session.series.night_watch import candidate_plan
+    from workbench.session.series.night_watch import candidate_plan, pinned_plan, trust_image
 
     checked_words(arguments)
     if not 2 <= arguments.pairs <= MOST_PAIRS:
@@ -67,10 +67,8 @@ async def bisect(arguments: argparse.Namespace) -> int:
         )
     session = session_of(arguments)
     versions = checked_versions(tuple(arguments.versions))
-    variables = dict(word.split("=", 1) for word in arguments.variables)
-    plan = session.presets.plan_of(arguments.preset, variables)
-    for version in versions:
-        candidate_plan(plan, version)
+    plan = pinned_plan(session, arguments.preset, arguments.variables)
+    candidates = [candidate_plan(plan, version) for version in versions]
     found = Bisection(
         id=0,
         unix_s=time.time(),
@@ -83,11 +81,13 @@ async def bisect(arguments: argparse.Namespace) -> int:
         pairs=arguments.pairs,
         simulated=bool(arguments.simulate),
     )
-    await _confirm(arguments, found)
-    return await _carry_out(arguments, _store().add(found))
+    await _confirm_bisection(arguments, found)
+    for candidate in candidates:
+        trust_image(candidate)
+    return await _carry_out_bisection(arguments, _bisection_store().add(found))
 
 
-async def _confirm(arguments: argparse.Namespace, found: Bisection) -> None:
+async def _confirm_bisection(arguments: argparse.Namespace, found: Bisection) -> None:
     what = f"the bisection starts and stops servers on {found.host}"
     await confirm(
         arguments,
@@ -97,18 +97,18 @@ async def _confirm(arguments: argparse.Namespace, found: Bisection) -> None:
     )
 
 
-async def _carry_out(arguments: argparse.Namespace, found: Bisection) -> int:
+async def _carry_out_bisection(arguments: argparse.Namespace, found: Bisection) -> int:
     from workbench.session.series.bisect import Bisector
 
-    store = _store()
-    note(f"bisection {found.id}")
+    store = _bisection_store()
+    note(f"bisection {found.id}; if it ends early, `{_resume_command(found)}` goes on with it")
     with store.held(found.id):
         async with connected(arguments) as session:
             await session.servers.adopt()
             session.subscribe(report_pairs())
-            async with cancelled_by_signals():
+            async with cancelled_by_signals(f"`{_resume_command(found)}` goes on with it"):
                 found = await Bisector(found, session, store, note).carry_out()
-    return emit_or_say(arguments.json, asdict(found), _lines(found))
+    return emit_or_say(arguments.json, asdict(found), _bisection_lines(found))
 
 
 @command(
@@ -120,15 +120,15 @@ async def _carry_out(arguments: argparse.Namespace, found: Bisection) -> int:
     examples=("workbench bisect resume 2",),
 )
 async def resume_bisection(arguments: argparse.Namespace) -> int:
-    found = _store().get(arguments.id)
+    found = _bisection_store().get(arguments.id)
     if found.state in ("done", "running"):
         raise InputError(
             f"bisection {found.id} is {found.state}",
             next_step=f"`workbench bisect show {found.id}` shows it",
         )
     use_host_of_record(arguments, found.host)
-    await _confirm(arguments, found)
-    return await _carry_out(arguments, found)
+    await _confirm_bisection(arguments, found)
+    return await _carry_out_bisection(arguments, found)
 
 
 @command(
@@ -138,11 +138,11 @@ async def resume_bisection(arguments: argparse.Namespace) -> int:
     examples=("workbench bisect show 2",),
 )
 def show_bisection(arguments: argparse.Namespace) -> int:
-    found = _store().get(arguments.id)
-    return emit_or_say(arguments.json, asdict(found), _lines(found))
+    found = _bisection_store().get(arguments.id)
+    return emit_or_say(arguments.json, asdict(found), _bisection_lines(found))
 
 
-def _lines(found: Bisection) -> Iterator[str]:
+def _bisection_lines(found: Bisection) -> Iterator[str]:
     simulated = "  SIMULATED" if found.simulated else ""
     yield f"bisection {found.id}  {found.state}  {found.host}  {found.preset}{simulated}"
     steps = {step.version: step for step in found.steps}
@@ -151,15 +151,17 @@ def _lines(found: Bisection) -> Iterator[str]:
     if found.verdict:
         yield found.verdict
     if found.state in ("stopped", "failed"):
-        yield f"{found.error}; to resume it: workbench bisect resume {found.id}"
+        yield f"{found.error}; to resume it: {_resume_command(found)}"
 
 
-def _step_text(place: int, step: object) -> str:
-    from workbench.model.bisection import BisectStep
+def _resume_command(found: Bisection) -> str:
+    return f"workbench bisect resume {found.id}"
 
+
+def _step_text(place: int, step: BisectStep | None) -> str:
     if place == 0:
         return "good, by you"
-    if not isinstance(step, BisectStep):
+    if step is None:
         return "not measured"
     if step.loss_pct is None:
         return f"not finished, experiment {step.experiment_id}"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.cli.experiment_text import duration
+from workbench.cli.experiment_text import duration_text
 from workbench.cli.gpu_verify import TARGET, check_one_target
 from workbench.cli.load_options import CLIENT, SHAPE, SIZE, load_of
 from workbench.cli.open_session import connected
@@ -17,9 +17,10 @@ from workbench.cli.registry import Option, command, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
 from workbench.cli.stop_signals import cancelled_by_signals
-from workbench.cli.sweeps import SWEEP_ID, print_sweep, stored_sweep
+from workbench.cli.sweeps import SWEEP_ID, print_sweep, stored_sweep, tell_how_to_resume
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
+from workbench.model.load_spec import OF_A_SEARCH
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
@@ -28,20 +29,23 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
     from workbench.session.state import SessionState
 
-# these set neither a number of users nor the rates of a search
-_NOT_USERS = ("seconds", "rate", "arrival", "own_command", "speed")
+_DECIDED = frozenset(one.dest for one in OF_A_SEARCH)
 _LOAD = tuple(
     each
     for each in (*SIZE, *SHAPE, *CLIENT)
-    if not isinstance(each, Option) or each.dest not in _NOT_USERS
+    if not isinstance(each, Option) or each.dest not in _DECIDED
 )
 
 
-def level(text: str) -> float:
-    """Return a number of users or a rate."""
-    value = float(text)
+def parse_level(text: str) -> float:
+    """Return a number of users or a rate, which must be above 0. Raises ArgumentTypeError for other
+    texts."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
     if not 0 < value < math.inf:
-        raise ValueError(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 
@@ -61,12 +65,15 @@ def level(text: str) -> float:
         float,
     ),
     option(
-        "--from N", "number of users (8), or rate (2), to begin with", level, dest="first_level"
+        "--from N",
+        "number of users (8), or rate (2), to begin with",
+        parse_level,
+        dest="first_level",
     ),
     option(
         "--most N",
         "highest number of users (4096), or rate (2000), to try",
-        level,
+        parse_level,
         dest="most_level",
     ),
     option("--max-minutes M", "time limit of the search; `capacity resume` continues it", float),
@@ -105,7 +112,7 @@ async def _search_users(arguments: argparse.Namespace) -> int:
         numbers["first"] = min(numbers["most"], UserLevels().first)
     levels = UserLevels(**numbers)
     load = load_of(arguments)
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         run_id = await ready_run(session, arguments.run)
         plan = tuple(_plan_lines(session, levels, run_id, arguments))
         session.subscribe(report_levels(arguments, plan))
@@ -126,7 +133,7 @@ async def _search_rates(arguments: argparse.Namespace) -> int:
     given = {"first": arguments.first_level, "most": arguments.most_level, "horizon_s": horizon_s}
     rates = Rates(**{name: value for name, value in given.items() if value is not None})
     load = load_of(arguments)
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         run_id = await ready_run(session, arguments.run)
         session.subscribe(report_levels(arguments, tuple(_rate_plan_lines(rates))))
         sweep = await session.sweeps.run_rates(
@@ -144,17 +151,17 @@ def _rate_plan_lines(rates: Rates) -> Iterator[str]:
         LEAST_REQUESTS,
         TYPICAL_LOOKS,
         TYPICAL_RUNS,
-        look_s,
         rate_text,
+        short_run_s,
     )
 
-    look = duration(look_s(rates.begin, rates.horizon_s))
+    look = duration_text(short_run_s(rates.begin, rates.horizon_s))
     yield (
         f"starts at {rate_text(rates.begin)}: looks of {look} find the region, then each rate is "
-        f"measured over {duration(rates.horizon_s)}, with at least {LEAST_REQUESTS:,} requests"
+        f"measured over {duration_text(rates.horizon_s)}, with at least {LEAST_REQUESTS:,} requests"
     )
     runs = f"{TYPICAL_LOOKS} looks and {TYPICAL_RUNS} runs"
-    yield f"takes about {duration(rates.typical_s)} ({runs}); a number of users is found sooner"
+    yield f"takes about {duration_text(rates.typical_s)} ({runs}); a number of users is found sooner"
 
 
 def _plan_lines(
@@ -171,7 +178,7 @@ def _plan_lines(
     if took_s is None:
         yield f"takes about {runs} runs; their duration is known after the first one"
     else:
-        yield f"takes about {duration(runs * took_s)} ({runs} runs)"
+        yield f"takes about {duration_text(runs * took_s)} ({runs} runs)"
 
 
 @command(
@@ -184,7 +191,7 @@ def _plan_lines(
 )
 async def resume_search(arguments: argparse.Namespace) -> int:
     stored = stored_sweep(arguments, "capacity", "a search for users or a rate")
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         await session.servers.adopt()
         session.subscribe(report_levels(arguments, (), stored))
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
@@ -211,7 +218,7 @@ def report_levels(
             if runs <= printed.get(point.label, 0) or point.slo_verdict is None:
                 continue
             printed[point.label] = runs
-            left = f"; about {duration(sweep.left_s)} left" if sweep.left_s else ""
+            left = f"; about {duration_text(sweep.left_s)} left" if sweep.left_s else ""
             kept = "n/a" if point.slo_pct is None else f"{point.slo_pct:.1f} %"
             note(f"{point.label}, run {runs}: {kept} within the SLO, {point.slo_verdict}{left}")
 

@@ -59,7 +59,7 @@ async def start(arguments: argparse.Namespace) -> int:
 async def stop(arguments: argparse.Namespace) -> int:
     use_cluster(arguments)
     async with connected(arguments) as session:
-        status = await _chosen(session, arguments.run)
+        status = await _only_or_named_run(session, arguments.run)
         await warn_if_measured(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
@@ -82,13 +82,13 @@ async def status(arguments: argparse.Namespace) -> int:
     use_cluster(arguments)
     async with connected(arguments) as session:
         partly = name_unreached(session)
-        found = await cluster_servers.read(session)
+        found = await cluster_servers.read_cluster_servers(session)
         transports = {
-            s.run_id: await cluster_servers.transport(session, s)
+            s.run_id: await cluster_servers.transport_line(session, s)
             for s in found
             if s.ranks and s.alive
         }
-        host = cluster_servers.cluster_of(session)
+        host = cluster_servers.cluster_host_of(session)
         nodes = [
             {**asdict(place), "reached": node.host.connected}
             for place, node in zip(host.places, host.nodes, strict=True)
@@ -124,7 +124,7 @@ async def status(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _chosen(session: Session, run: str | None) -> ServerStatus:
+async def _only_or_named_run(session: Session, run: str | None) -> ServerStatus:
     """Return the server run that `run` names. If `run` is None, return the only run whose server
     may still be alive. Raises ServerError if there is not exactly one such run."""
     if run is not None:

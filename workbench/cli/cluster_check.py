@@ -14,7 +14,7 @@ from workbench.cli.plan import load_plan
 from workbench.cli.registry import command, option
 from workbench.cli.shared_options import CHANGES
 from workbench.hosts.base import HostUnreachable
-from workbench.model.findings import Level, worst
+from workbench.model.findings import Level, worst_level
 
 if TYPE_CHECKING:
     from workbench.doctor.cluster_facts import ClusterReport
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     ),
 )
 async def check(arguments: argparse.Namespace) -> int:
-    from workbench.report.finding_blocks import doctor_blocks
+    from workbench.report.finding_blocks import blocks_of_doctor
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts import cluster_check
-    from workbench.session.servers.cluster_servers import cluster_of
+    from workbench.session.servers.cluster_servers import cluster_host_of
 
     use_cluster(arguments)
     async with connected(arguments) as session:
@@ -45,17 +45,19 @@ async def check(arguments: argparse.Namespace) -> int:
                 await load_plan(session, arguments)
             except HostUnreachable:  # the report names the node
                 note(f"{arguments.preset} is not checked: its addresses are not known")
-        report = await cluster_check.examine(cluster_of(session), session.plans.current)
-    found = cluster_check.findings(report)
+        report = await cluster_check.examine_cluster(
+            cluster_host_of(session), session.plans.current
+        )
+    found = cluster_check.check_findings(report)
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
     document = {
         "cluster": arguments.name,
         **_report_json(report),
         "findings": [f.as_json() for f in found],
     }
-    blocks = doctor_blocks(found, lines, "The nodes fit together.")
+    blocks = blocks_of_doctor(found, lines, "The nodes fit together.")
     emit_or_say(arguments.json, document, block_lines(blocks))
-    return 1 if worst(found) is Level.ERROR else 0
+    return 1 if worst_level(found) is Level.ERROR else 0
 
 
 def _report_json(report: ClusterReport) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def compare(arguments: argparse.Namespace) -> int:
 
     db = results_db()
     sides = [[db.get(i) for i in ids_of(text)] for text in arguments.groups]
-    sides += [_tagged(db, tag) for tag in arguments.tags]
+    sides += [_results_with_tag(db, tag) for tag in arguments.tags]
     if len(sides) != 2:
         raise InputError(
             f"`compare` takes two results or two groups, not {len(sides)}",
@@ -59,12 +59,14 @@ def compare(arguments: argparse.Namespace) -> int:
             "the results",
         )
     kinds = [kind for arm in arguments.arms for kind in comparing.ARMS[arm]]
-    comparison = comparing.compare(a, b, arms=kinds, quality=QualityDb(db.path).newest())
+    comparison = comparing.compare(
+        a, b, arms=kinds, quality=QualityDb(db.path).newest_comparisons()
+    )
     document = {**asdict(comparison), "ids_a": [r.id for r in a], "ids_b": [r.id for r in b]}
-    return emit_or_say(arguments.json, document, _lines(comparison, a, b))
+    return emit_or_say(arguments.json, document, _comparison_lines(comparison, a, b))
 
 
-def _tagged(db: ResultsDb, tag: str) -> list[BenchResult]:
+def _results_with_tag(db: ResultsDb, tag: str) -> list[BenchResult]:
     found = [*reversed(db.list(None, tag=tag))]
     if not found:
         raise InputError(
@@ -73,7 +75,7 @@ def _tagged(db: ResultsDb, tag: str) -> list[BenchResult]:
     return found
 
 
-def _side(side: str, runs: Sequence[BenchResult]) -> str:
+def _side_text(side: str, runs: Sequence[BenchResult]) -> str:
     """Return the name of one side of a comparison with the ids of its results, such as "A #1 #2".
     Simulated results are marked."""
     simulated = {r.conditions.simulated for r in runs}
@@ -86,11 +88,11 @@ def _side(side: str, runs: Sequence[BenchResult]) -> str:
     return f"{side} {' '.join(ids if len(ids) < 9 else [*ids[:7], '…', ids[-1]])}{mark}"
 
 
-def _lines(
+def _comparison_lines(
     comparison: Comparison, a: Sequence[BenchResult], b: Sequence[BenchResult]
 ) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import comparison_blocks
 
-    yield f"{_side('A', a)}  vs  {_side('B', b)}"
+    yield f"{_side_text('A', a)}  vs  {_side_text('B', b)}"
     yield from block_lines(comparison_blocks(comparison))

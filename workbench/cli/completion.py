@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterable
 
 from workbench.cli.output import say
-from workbench.cli.parser import tree
-from workbench.cli.registry import FILES, command, option
+from workbench.cli.parser import argparse_tree
+from workbench.cli.registry import FIRST_WORDS, command, option
 
 
 def complete() -> None:
@@ -17,16 +17,20 @@ def complete() -> None:
     which the shell sets, and exit."""
     import argcomplete
 
-    typed = dict.fromkeys(word for word in os.environ.get("COMP_LINE", "").split() if word in FILES)
-    parser = tree(typed, stubs=[word for word in [*FILES, "help"] if word not in typed])
+    typed = dict.fromkeys(
+        word for word in os.environ.get("COMP_LINE", "").split() if word in FIRST_WORDS
+    )
+    parser = argparse_tree(
+        typed, stubs=[word for word in [*FIRST_WORDS, "help"] if word not in typed]
+    )
     two_words = []
-    for each in _parsers(parser):
+    for each in _all_parsers(parser):
         for action in each._actions:
             names = _NAMES.get(str(action.metavar)) or _NAMES.get(
                 (action.option_strings or [""])[0]
             )
             if names:
-                action.completer = _completer(names)  # type: ignore[attr-defined]
+                action.completer = _completer_of(names)  # type: ignore[attr-defined]
             if isinstance(action, argparse._SubParsersAction):
                 two_words += [name for name in action.choices if " " in name]
     argcomplete.autocomplete(parser, exclude=two_words)
@@ -45,26 +49,26 @@ def completion(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _completer(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
+def _completer_of(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
     return lambda **_: list(names())
 
 
-def _parsers(parser: argparse.ArgumentParser) -> Iterable[argparse.ArgumentParser]:
+def _all_parsers(parser: argparse.ArgumentParser) -> Iterable[argparse.ArgumentParser]:
     yield parser
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for child in action.choices.values():
-                yield from _parsers(child)
+                yield from _all_parsers(child)
 
 
-def _presets() -> list[str]:
+def _preset_ids() -> list[str]:
     from workbench.store import paths
 
     folders = (paths.shipped_presets_dir(), paths.own_presets_dir())
     return sorted({file.stem for folder in folders for file in folder.glob("*.toml")})
 
 
-def _runs() -> list[str]:
+def _run_ids() -> list[str]:
     from workbench.store import paths
 
     state = paths.state_dir()
@@ -73,38 +77,38 @@ def _runs() -> list[str]:
     )
 
 
-def _hosts() -> Iterable[str]:
+def _host_names() -> Iterable[str]:
     from workbench.session.hosts import names as host_names
 
     return (host.name for host in host_names.real_hosts())
 
 
-def _clusters() -> Iterable[str]:
+def _cluster_names() -> Iterable[str]:
     from workbench.store.hosts_file import HostsStore
 
     return HostsStore().content.clusters
 
 
-def _profiles() -> list[str]:
+def _profile_names() -> list[str]:
     from workbench.sim.profiles import PROFILES
 
     return list(PROFILES)
 
 
-def _engines() -> tuple[str, ...]:
+def _engine_names() -> tuple[str, ...]:
     from workbench.engines import registry
 
-    return registry.names()
+    return registry.engine_names()
 
 
 # By metavar or option: the function that lists the possible words.
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
-    "PRESET": _presets,
-    "PRESET|RUN": lambda: ["resume", "show", "list", *_presets(), *_runs()],
-    "RUN": _runs,
-    "ENGINE": _engines,
-    "--host": _hosts,
-    "--cluster": _clusters,
-    "--simulate": _profiles,
-    "--host-profile": _profiles,
+    "PRESET": _preset_ids,
+    "PRESET|RUN": lambda: ["resume", "show", "list", *_preset_ids(), *_run_ids()],
+    "RUN": _run_ids,
+    "ENGINE": _engine_names,
+    "--host": _host_names,
+    "--cluster": _cluster_names,
+    "--simulate": _profile_names,
+    "--host-profile": _profile_names,
 }

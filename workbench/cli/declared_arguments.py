@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from workbench.cli.registry import OneOf, Option, one_of, option, switch
+from workbench.cli.registry import OneOf, Option, exactly_one_of, option, switch
 from workbench.model.declared_options import Choice, Constant, DeclaredOption, Switch
 
 
@@ -20,7 +20,7 @@ def arguments_of(options: Iterable[DeclaredOption]) -> tuple[Option | OneOf, ...
             continue
         rivals = [other for other in options if other.exclusive == declared.exclusive]
         if rivals[0] is declared:
-            found.append(one_of(*map(_option_of, rivals)))
+            found.append(exactly_one_of(*map(_option_of, rivals)))
     return tuple(found)
 
 

@@ -5,19 +5,22 @@ from serving and tuning on it.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
+from workbench.cli.host_words import name_host_in_fixes
 from workbench.cli.open_session import connected, name_unreached
 from workbench.cli.output import emit_or_say, note
-from workbench.cli.registry import command, one_of, option
+from workbench.cli.registry import command, exactly_one_of, option
 from workbench.cli.shared_options import IF_MEASURED
+from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
-from workbench.model.findings import Level, worst
+from workbench.model.findings import Level, worst_level
 
 
 @command(
     "doctor",
     "show what is on the host, what is missing or does not fit, and what to do about it",
-    one_of(
+    exactly_one_of(
         option(
             "--list",
             "list the published traps of serving, and what of Workbench sees each; no host is read",
@@ -43,46 +46,51 @@ async def doctor(arguments: argparse.Namespace) -> int:
     if arguments.list:
         return _list_traps(arguments)
     if arguments.multi_gpu:
-        return await _try_paths(arguments)
+        return await _try_gpu_paths(arguments)
     if arguments.engine is not None or arguments.if_measured is not None:
         raise InputError(
             "--engine, --wait and --anyway belong to --multi-gpu",
             next_step="workbench doctor --multi-gpu",
         )
-    from workbench.report.finding_blocks import doctor_blocks, path_blocks
+    from workbench.report.finding_blocks import blocks_of_doctor, path_blocks
     from workbench.report.formats.terminal import block_lines
-    from workbench.session.hosts.doctor import examine
+    from workbench.session.hosts.doctor import examine_host
     from workbench.session.hosts.gpu_paths import paths_text
 
     async with connected(arguments) as session:
         name_unreached(session)
-        report = await examine(session)
-    blocks = doctor_blocks(report.findings, report.lines)
+        report = await examine_host(session)
+    report = replace(report, findings=name_host_in_fixes(report.findings, arguments))
+    blocks = blocks_of_doctor(report.findings, report.lines)
     if report.paths is not None:
         blocks += path_blocks(*paths_text(report.paths))
     return emit_or_say(arguments.json, report.as_json(), block_lines(blocks))
 
 
-async def _try_paths(arguments: argparse.Namespace) -> int:
-    from workbench.report.finding_blocks import doctor_blocks, path_blocks
+async def _try_gpu_paths(arguments: argparse.Namespace) -> int:
+    from workbench.report.finding_blocks import blocks_of_doctor, path_blocks
     from workbench.report.formats.terminal import block_lines
     from workbench.session.hosts.gpu_paths import paths_text, try_paths
 
     async with connected(arguments) as session:
         note("copying between the GPUs: every case ends within 20 s, all within 5 min")
-        report = await try_paths(session, arguments.engine)
+        async with cancelled_by_signals("the copies were ended, and no outcome is kept"):
+            report = await try_paths(session, arguments.engine)
+    report = replace(report, findings=name_host_in_fixes(report.findings, arguments))
     paths = report.paths
     right = "Every byte arrived, at a bandwidth near the nominal one."
-    blocks = doctor_blocks(report.findings, (), right if paths.tried else "Nothing was copied.")
+    blocks = blocks_of_doctor(
+        report.findings, (), right if paths.was_tried else "Nothing was copied."
+    )
     blocks += path_blocks(*paths_text(paths))
     emit_or_say(arguments.json, report.as_json(), block_lines(blocks))
-    return 1 if worst(report.findings) is Level.ERROR else 0
+    return 1 if worst_level(report.findings) is Level.ERROR else 0
 
 
 def _list_traps(arguments: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from workbench.doctor.known_traps import known_traps, summary
+    from workbench.doctor.known_traps import known_traps, known_traps_summary
     from workbench.report.finding_blocks import trap_blocks
     from workbench.report.formats.terminal import block_lines
 
@@ -91,5 +99,7 @@ def _list_traps(arguments: argparse.Namespace) -> int:
         "traps": [asdict(trap) for trap in traps],
         "seen": sum(bool(trap.seen_by) for trap in traps),
     }
-    rows = [(t.id, t.title, t.decision, t.versions or "", t.status) for t in traps]
-    return emit_or_say(arguments.json, document, block_lines(trap_blocks(summary(), rows)))
+    rows = [(t.id, t.title, t.decision_text, t.versions or "", t.status) for t in traps]
+    return emit_or_say(
+        arguments.json, document, block_lines(trap_blocks(known_traps_summary(), rows))
+    )

@@ -31,8 +31,10 @@ async def endpoint(arguments: argparse.Namespace) -> int:
     async with connected(arguments) as session:
         run_id = await ready_run(session, arguments.run)
         assert run_id is not None
-        found = endpoints.of_run(session, run_id, arguments.name or "", arguments.file or "")
-        said = await endpoints.write(session, found)
+        found = endpoints.endpoint_of_run(
+            session, run_id, arguments.name or "", arguments.file or ""
+        )
+        said = await endpoints.write_endpoint(session, found)
     if found.advice:
         note(found.advice)
     return emit_or_say(

@@ -57,7 +57,7 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
         arguments.executable_b,
     )
     if arguments.base is None or any(own_servers):
-        target = _target(arguments, sets, name)
+        target = _target_of_side(arguments, sets, name)
         sets = (*arguments.sets, *(sets[1:] if arguments.base is None else sets))
     unsets, envs = words(f"unset_{name}"), words(f"env_{name}")
     if target is not None:
@@ -65,7 +65,7 @@ def arm_of(arguments: argparse.Namespace, name: str) -> Arm:
     return Arm(sets, unsets, envs, gpu_settings_of(words(f"gpu_{name}"), name), target)
 
 
-def _target(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
+def _target_of_side(arguments: argparse.Namespace, words: Sequence[str], name: str) -> ArmTarget:
     """Return what the side `name` ("a" or "b") of an experiment is measured on: a preset, a run or
     a URL. This is the PRESET|RUN argument of the command if there is one, otherwise the first of
     the side's `words`. Raises InputError if there is neither."""

@@ -19,7 +19,7 @@ UNKNOWN_DURATION = (
 )
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
@@ -32,7 +32,7 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
     the expected duration in seconds `duration_s`, which is None if unknown."""
     from workbench.bench import experiment as design
 
-    restarts = design.restarts(spec.a, spec.b, bool(spec.twins))
+    restarts = design.restarts_servers(spec.a, spec.b, bool(spec.twins))
     pairs = count_of(spec.pairs, "pair")
     if spec.until_pct is not None:
         pairs = f"{design.UNTIL_PAIRS} to {spec.pairs} pairs, until ± {spec.until_pct:g} %"
@@ -50,7 +50,11 @@ def plan_lines(spec: ExperimentSpec, duration_s: float | None) -> Iterator[str]:
         first = "the first run of each arm" if spec.throw_away else f"the first run{compiling}"
         yield f"{first}{' on each host' if spec.twins else ''} is discarded"
     least = "at least " if spec.until_pct is not None else ""
-    yield UNKNOWN_DURATION if duration_s is None else f"takes {least}about {duration(duration_s)}"
+    yield (
+        UNKNOWN_DURATION
+        if duration_s is None
+        else f"takes {least}about {duration_text(duration_s)}"
+    )
 
 
 def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[str]], None]:
@@ -76,7 +80,7 @@ def report_progress(known_runs: int = 0) -> Callable[[SessionState, frozenset[st
                 note(_run_line(run))
         if now.verdict.startswith("so far") and last_verdict != now.verdict:
             last_verdict = now.verdict
-            left = f"; about {duration(now.left_s)} left" if now.left_s else ""
+            left = f"; about {duration_text(now.left_s)} left" if now.left_s else ""
             note(f"  {now.verdict}{left}")
 
     return report
@@ -103,13 +107,13 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
     from workbench.report.blocks import Heading, Items
     from workbench.report.formats.terminal import block_lines
     from workbench.report.series_blocks import (
-        chosen_blocks,
         comparison_blocks,
-        failed_runs,
+        engine_choice_blocks,
+        failed_runs_block,
         machine_blocks,
         outcome_blocks,
         pairs_table,
-        unfinished,
+        unfinished_block,
     )
 
     simulated = "  SIMULATED" if experiment.simulated else ""
@@ -119,10 +123,10 @@ def experiment_lines(experiment: Experiment) -> Iterator[str]:
         yield from block_lines(comparison_blocks(experiment.comparison))
         yield from block_lines(machine_blocks(experiment))
         yield from block_lines([Heading("Pairs"), pairs_table(experiment.comparison.metrics[:1])])
-    yield from block_lines(chosen_blocks(experiment))
+    yield from block_lines(engine_choice_blocks(experiment))
     notes = Items(tuple(experiment.note.splitlines()))
-    yield from block_lines([*failed_runs(experiment), notes])
+    yield from block_lines([*failed_runs_block(experiment), notes])
     yield ""
-    yield from block_lines([*outcome_blocks(experiment), *unfinished(experiment)])
+    yield from block_lines([*outcome_blocks(experiment), *unfinished_block(experiment)])
     if experiment.state in ("stopped", "failed"):
         yield f"to resume it: {experiment.resume_command}"

@@ -5,6 +5,7 @@ resume, show and list experiments.
 from __future__ import annotations
 
 import argparse
+import signal
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,9 @@ _ID = option("id", "id of an experiment; `workbench experiment list` lists them"
     ),
 )
 async def experiment(arguments: argparse.Namespace) -> int:
-    twins = _twins(arguments)
+    twins = _twin_hosts(arguments)
     a, b = arm_of(arguments, "a"), arm_of(arguments, "b")
-    options = {**_options(arguments), **({"twins": twins} if twins else {})}
+    options = {**_experiment_options(arguments), **({"twins": twins} if twins else {})}
     async with connected(arguments) as session:
         await session.servers.supervisor.runs()
         if a.target is None:
@@ -96,7 +97,7 @@ async def experiment(arguments: argparse.Namespace) -> int:
         a, b, bases = await session.experiments.targets.look_up(a, b, variables_of(arguments))
         if arguments.trust:
             session.experiments.targets.trust_bases(bases)
-        spec = session.experiments.spec(a, b, **options)
+        spec = session.experiments.experiment_spec(a, b, **options)
         for line in plan_lines(spec, session.experiments.estimate_s(a, b, **options)):
             note(line)
         for warning in session.experiments.value_warnings(a, b, bases):
@@ -104,13 +105,13 @@ async def experiment(arguments: argparse.Namespace) -> int:
         if cost := session.experiments.quality_cost(a, b, bases, **options):
             note(cost)
         await _confirm_start(session, spec, arguments)
-        async with cancelled_by_signals():
+        async with cancelled_by_signals() as received:
             session.subscribe(report_progress())
             ended = await session.experiments.run(a, b, bases=bases, **options)
-    return _print_ended(ended, arguments.json)
+    return _print_ended(ended, arguments.json, received)
 
 
-def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
+def _twin_hosts(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the two host names that the user gave with --twins, or () without this option. If the
     command line names no host, the first of the two becomes the host of the command. The names are
     checked later."""
@@ -128,7 +129,7 @@ def _twins(arguments: argparse.Namespace) -> tuple[str, ...]:
     return hosts or (arguments.twins,)
 
 
-def _options(arguments: argparse.Namespace) -> dict[str, Any]:
+def _experiment_options(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.at_most is not None and arguments.until is None:
         raise InputError(
             "--at-most needs --until", next_step="use --pairs N for a fixed number of pairs"
@@ -162,9 +163,9 @@ async def _load_base(session: Session, arguments: argparse.Namespace) -> None:
             f"run {run_id} was started with a secret, which is not stored",
             next_step="give a preset in place of the run",
         )
-    session.plans.take(plan, f"run {run_id}")
+    session.plans.edit_plan(plan, f"run {run_id}")
     await session.plans.look_for_engine()
-    session.plans.editor.assign(
+    session.plans.editor.apply_assignments(
         arguments.sets, arguments.unsets, arguments.envs, arguments.run_as, arguments.run_options
     )
     await session.servers.select(run_id)
@@ -177,7 +178,7 @@ async def _confirm_start(
     from workbench.bench import experiment as design
 
     effects = []
-    if design.restarts(spec.a, spec.b, bool(spec.twins)):
+    if design.restarts_servers(spec.a, spec.b, bool(spec.twins)):
         targets = {arm.target.run_id for arm in (spec.a, spec.b) if arm.target}
         servers = [each.state.server for each in session.hosts.all]
         ready = [s.run_id for s in servers if s is not None and s.state is ServerState.READY]
@@ -203,19 +204,19 @@ async def _confirm_start(
     examples=("workbench experiment resume 3",),
 )
 async def resume_experiment(arguments: argparse.Namespace) -> int:
-    use_host_of_record(arguments, _db().get(arguments.id).host)
+    use_host_of_record(arguments, _experiments_db().get(arguments.id).host)
     async with connected(arguments) as session:
         before = await session.experiments.get(arguments.id)
         for run in await session.servers.supervisor.runs():
             if run.run_id == before.replaces and run.state is ServerState.READY:
                 await session.servers.select(run.run_id)
         await _confirm_start(session, before.spec, arguments)
-        async with cancelled_by_signals():
+        async with cancelled_by_signals() as received:
             session.subscribe(report_progress(len(before.runs)))
             ended = await session.experiments.resume(
                 arguments.id, pairs=arguments.pairs, max_minutes=arguments.max_minutes
             )
-    return _print_ended(ended, arguments.json)
+    return _print_ended(ended, arguments.json, received)
 
 
 @command(
@@ -225,11 +226,11 @@ async def resume_experiment(arguments: argparse.Namespace) -> int:
     examples=("workbench experiment show 3",),
 )
 async def show_experiment(arguments: argparse.Namespace) -> int:
-    _print(await local_session().experiments.get(arguments.id), arguments.json)
+    _print_experiment(await local_session().experiments.get(arguments.id), arguments.json)
     return 0
 
 
-def _db() -> ExperimentsDb:
+def _experiments_db() -> ExperimentsDb:
     from workbench.store import paths
     from workbench.store.experiments import ExperimentsDb
 
@@ -240,7 +241,7 @@ def _db() -> ExperimentsDb:
     "experiment list", "list experiments, newest first", examples=("workbench experiment list",)
 )
 def list_experiments(arguments: argparse.Namespace) -> int:
-    found = _db().list()
+    found = _experiments_db().list()
     if not found and not arguments.json:
         note("no experiments yet")
     return emit_or_say(
@@ -248,18 +249,18 @@ def list_experiments(arguments: argparse.Namespace) -> int:
     )
 
 
-def _print_ended(ended: Experiment, as_json: bool) -> int:
-    from workbench.model.experiment import INTERRUPTED
-
-    _print(ended, as_json)
+def _print_ended(ended: Experiment, as_json: bool, received: list[signal.Signals]) -> int:
+    """Print the experiment. Return the exit code: 0 if it is done, otherwise that of the signal that
+    ended it, or 1."""
+    _print_experiment(ended, as_json)
     if ended.state == "done":
         return 0
-    return 130 if ended.error == INTERRUPTED else 1
+    return 128 + received[0] if received else 1
 
 
-def _print(found: Experiment, as_json: bool) -> None:
+def _print_experiment(found: Experiment, as_json: bool) -> None:
     emit_or_say(as_json, _experiment_json(found), experiment_lines(found))
 
 
 def _experiment_json(found: Experiment) -> dict[str, Any]:
-    return {**asdict(found), "pairs_done": found.pairs_done}
+    return {**asdict(found), "pairs_done": found.completed_pairs}

@@ -27,10 +27,10 @@ def explain(arguments: argparse.Namespace) -> int:
     from workbench.store import glossary
 
     word = " ".join(arguments.word)
-    found = glossary.explain(word)
-    flags = list(_flags(word))
+    found = glossary.find_terms(word)
+    flags = list(_flags_called(word))
     if not found and not flags:
-        raise _unknown(word)
+        raise _unknown_word_error(word)
     if arguments.json:
         return emit(
             {
@@ -49,14 +49,14 @@ def explain(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _flags(word: str) -> Iterator[dict[str, Any]]:
+def _flags_called(word: str) -> Iterator[dict[str, Any]]:
     """Yield the flag called `word` of each engine that has such a flag. Each item has the flag's
     name, engine, engine version, group and help text."""
     from workbench import engines
 
-    for name in engines.names():
-        catalog = engines.get(name).catalog()
-        spec: FlagSpec | None = engines.lookup(catalog, word).spec
+    for name in engines.engine_names():
+        catalog = engines.get_engine(name).catalog()
+        spec: FlagSpec | None = engines.look_up_flag(catalog, word).spec
         if spec is not None and word.strip("-").replace("_", "-") in (
             spec.name,
             *(a.strip("-") for a in spec.aliases),
@@ -70,7 +70,7 @@ def _flags(word: str) -> Iterator[dict[str, Any]]:
             }
 
 
-def _unknown(word: str) -> Exception:
+def _unknown_word_error(word: str) -> Exception:
     """Return the error for a word that is no glossary term, flag or environment variable. The error
     suggests the most similar terms."""
     from difflib import get_close_matches
@@ -78,7 +78,9 @@ def _unknown(word: str) -> Exception:
     from workbench.model.errors import InputError
     from workbench.store import glossary
 
-    known = {spelling.lower(): spelling for term in glossary.terms() for spelling in term.spellings}
+    known = {
+        spelling.lower(): spelling for term in glossary.all_terms() for spelling in term.spellings
+    }
     near = [known[match] for match in get_close_matches(word.lower(), known, n=3, cutoff=0.75)]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return InputError(

@@ -38,8 +38,12 @@ async def explain_log(arguments: argparse.Namespace) -> int:
     explained = ExplainedLog()
     if os.sep in arguments.log or os.path.lexists(arguments.log):
         assembler = LineAssembler()
-        for data in _read(arguments.log):
-            explained.add(assembler.feed(data) if data is not None else [*assembler.flush(), _GAP])
+        for data in _read_log_pieces(arguments.log):
+            if data is None:
+                explained.add([*assembler.skip(), _GAP])
+                explained.note_gap(_UNREAD)
+            else:
+                explained.add(assembler.feed(data))
         explained.add(assembler.flush())
     else:
         async with connected(arguments) as session:
@@ -49,14 +53,17 @@ async def explain_log(arguments: argparse.Namespace) -> int:
                 explained.add(batch.lines)
     document = explained.as_json()
     return (
-        emit({"log": arguments.log, **document}) if arguments.json else _print(explained, document)
+        emit({"log": arguments.log, **document})
+        if arguments.json
+        else _print_explanation(explained, document)
     )
 
 
-_GAP = "… the middle of this file was not read …"
+_GAP = "… the middle of this file was not read …"  # so that no traceback goes on behind it
+_UNREAD = f"only the first and last {_PART_BYTES >> 20} MiB were read"
 
 
-def _read(path: str) -> Iterator[bytes | None]:
+def _read_log_pieces(path: str) -> Iterator[bytes | None]:
     """Yield the bytes of a file in pieces. If the file is large, yield only its beginning and its
     end, with None between them. Raises InputError if the file is not a regular file or cannot be
     read."""
@@ -75,42 +82,50 @@ def _read(path: str) -> Iterator[bytes | None]:
         )
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         try:
-            yield from _part(file, min(found.st_size, _PART_BYTES))
+            yield from _read_file_part(file, min(found.st_size, _PART_BYTES))
             if found.st_size > 2 * _PART_BYTES:
                 yield None
                 file.seek(found.st_size - _PART_BYTES)
             if found.st_size > _PART_BYTES:
-                yield from _part(file, _PART_BYTES)
+                yield from _read_file_part(file, _PART_BYTES)
         except OSError as error:
             step = "check the disk that the file is on"
             raise InputError(f"cannot read {path}: {error.strerror}", next_step=step) from None
 
 
-def _part(file: BinaryIO, size: int) -> Iterator[bytes]:
+def _read_file_part(file: BinaryIO, size: int) -> Iterator[bytes]:
     while size > 0 and (data := file.read(min(size, _READ_BYTES))):
         size -= len(data)
         yield data
 
 
-def _print(explained: ExplainedLog, document: dict[str, Any]) -> int:
+def _print_explanation(explained: ExplainedLog, document: dict[str, Any]) -> int:
+    if document["unread"]:
+        say(f"{document['unread']}: lines after the part that was not read have no number")
     if document["phase"]:
         say(f"last phase of the start: {document['phase']}")
     if document["first_error"]:
         say(f"first error: {document['first_error']}")
-    for finding in explained.findings:
+    findings = explained.findings
+    for finding in findings:
         times = explained.count(finding)
-        place = f"line {finding.line}" + (f", {times} times" if times > 1 else "")
+        place = _line_text(finding.line, "the log")
+        place += f", {times} times" if times > 1 else ""
         say(f"{finding.level}: {place}: {finding.evidence}")
         say(f"    {finding.text}")
         if finding.fix and finding.level is not Level.INFO:
             say(f"    fix: {finding.fix}")
         if finding.changes:
-            say(f"    change: {' '.join(change.text for change in finding.changes)}")
-    for number, line in explained.unknown:
-        say(f"no explanation for line {number}: {line}")
+            say(f"    change: {' '.join(change.option_text for change in finding.changes)}")
+    for one in document["unknown"]:
+        say(f"no explanation for {_line_text(one['line'], 'a line')}: {one['text']}")
     unknown = count_of(document["unknown_lines"], "warning or error", "warnings or errors")
-    more = document["unknown_lines"] - len(explained.unknown)
+    more = document["unknown_lines"] - len(document["unknown"])
     hidden = f" ({more} not shown)" if more else ""
-    known = count_of(len(explained.findings), "known kind")
+    known = count_of(len(findings), "known kind")
     note(f"{count_of(document['lines'], 'line')}, {known} of line, {unknown} not known{hidden}")
     return 0
+
+
+def _line_text(number: int | None, otherwise: str) -> str:
+    return otherwise if number is None else f"line {number}"

@@ -9,7 +9,7 @@ from workbench.cli.open_session import connected
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, option
 from workbench.model.errors import HostError, InputError, PresetError
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 
 
 @command(
@@ -37,7 +37,7 @@ async def fit(arguments: argparse.Namespace) -> int:
     from workbench.report.formats.terminal import block_lines
     from workbench.session.plans.model_fit import fit_blocks, report_of
 
-    contexts = _contexts(arguments.context)
+    contexts = _parse_context_lengths(arguments.context)
     async with connected(arguments) as session:
         preset = arguments.model
         variables: dict[str, str] = {}
@@ -45,11 +45,11 @@ async def fit(arguments: argparse.Namespace) -> int:
             session.presets.get(preset)
         except PresetError:
             engine = (
-                engines.get(arguments.engine)
+                engines.get_engine(arguments.engine)
                 if arguments.engine
-                else registry.usual_for(arguments.model)
+                else registry.usual_engine_for(arguments.model)
             )
-            known = session.presets.of_model(arguments.model, engine.name)
+            known = session.presets.preset_of_model(arguments.model, engine.name)
             preset = engine.general_preset
             if known is not None:
                 note(f"the sizes are those of the preset {known}")
@@ -61,12 +61,12 @@ async def fit(arguments: argparse.Namespace) -> int:
             session.core.update(telemetry=await read_once(session.host))
         except HostError as error:
             note(f"cannot read the GPUs: {error.message}")
-        session.plans.take(session.presets.plan_of(preset, variables), preset)
+        session.plans.edit_plan(session.presets.plan_of(preset, variables), preset)
         if arguments.kv:
             for flag in session.plans.editor.engine.memory.cache_type_flags:
                 session.plans.editor.set_flag(flag, arguments.kv)
         await session.plans.look_for_model(session.plans.editor)
-        report = report_of(session.plans.editor.effective, session.state.telemetry, contexts)
+        report = report_of(session.plans.editor.effective_plan, session.state.telemetry, contexts)
     emit_or_say(arguments.json, report.as_json(), block_lines(fit_blocks(report)))
     return 0 if any(row.fits for _, rows in report.groups for row in rows) else 2
 
@@ -77,9 +77,9 @@ def _model_variable(model_id: str) -> str:
     return model_id.strip("${}")
 
 
-def _contexts(text: str | None) -> list[int]:
+def _parse_context_lengths(text: str | None) -> list[int]:
     words = (text or "").replace(" ", "").split(",") if text else []
-    lengths = [whole_number(word) or 0 for word in words]
+    lengths = [parse_whole_number(word) or 0 for word in words]
     if not all(0 < length < 10**8 for length in lengths):
         raise InputError(
             f"--context {(text or '')[:60]!r} has no lengths in tokens",

@@ -48,7 +48,7 @@ _GPU_FIELDS = (
     ),
 )
 def fleet(arguments: argparse.Namespace) -> int:
-    from workbench.session.fleet.fleet import MOST_HOSTS, Fleet, members
+    from workbench.session.fleet.fleet import MOST_HOSTS, Fleet, fleet_members
 
     if arguments.host or arguments.simulate or arguments.container:
         raise InputError(
@@ -56,7 +56,7 @@ def fleet(arguments: argparse.Namespace) -> int:
             next_step="name the hosts after the command, as in `workbench fleet gpu-box "
             "sim:four-pcie proxmox/pct:101`",
         )
-    names, labels = members(arguments.hosts, arguments.cluster)
+    names, labels = fleet_members(arguments.hosts, arguments.cluster)
     if len(names) > MOST_HOSTS and not arguments.hosts:
         note(
             f"{len(names)} hosts are known: the first {MOST_HOSTS} are shown; name others to see "
@@ -81,16 +81,16 @@ async def _read_once(fleet: Fleet) -> int:
         state = await fleet.read_once(_LONGEST_S)
     finally:
         await fleet.close()
-    emit(_document(state))
-    return 0 if any(host.live for host in state.hosts) else 1
+    emit(_fleet_document(state))
+    return 0 if any(host.is_live for host in state.hosts) else 1
 
 
-def _document(state: FleetState) -> dict[str, Any]:
-    from workbench.session.fleet.state import totals
+def _fleet_document(state: FleetState) -> dict[str, Any]:
+    from workbench.session.fleet.state import fleet_totals
 
     return {
         "simulated": state.simulated,
-        "totals": asdict(totals(state.hosts)),
+        "totals": asdict(fleet_totals(state.hosts)),
         "hosts": [_host_json(host) for host in state.hosts],
     }
 
@@ -111,10 +111,14 @@ def _host_json(host: FleetHost) -> dict[str, Any]:
         "tok_s": host.tok_s,
         "gpus": [_gpu_json(gpu, names.get(gpu.index)) for gpu in host.gpus],
         "altered": [asdict(one) for one in host.altered],
+        "alerts": list(host.alerts),
         "servers": [asdict(server) for server in host.servers],
     }
 
 
 def _gpu_json(gpu: GpuSample, name: str | None) -> dict[str, Any]:
-    values = {field: getattr(gpu, field) for field in _GPU_FIELDS}
+    from workbench.model.gpu_readings import IN_FLEET
+
+    shown = (one.field for one in IN_FLEET)
+    values = {field: getattr(gpu, field) for field in (*_GPU_FIELDS, *shown)}
     return {"name": name, "state": str(gpu.state), **values, "absent": dict(gpu.absent)}

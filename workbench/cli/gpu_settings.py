@@ -20,11 +20,20 @@ from workbench.cli.gpu_text import (
 from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, emit_or_say, note, say, say_lines
 from workbench.cli.questions import ask_sudo_password, can_ask, confirm
-from workbench.cli.registry import OneOf, Option, command, one_of, option
+from workbench.cli.registry import OneOf, Option, command, exactly_one_of, option
 from workbench.cli.shared_options import DRY_RUN, YES
+from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
-from workbench.model.settings import DEFAULT, HOST, SETTINGS, GpuSettings, Setting, label_of, stored
+from workbench.model.settings import (
+    DEFAULT,
+    HOST,
+    SETTINGS,
+    GpuSettings,
+    Setting,
+    label_of,
+    value_to_store,
+)
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView
@@ -47,13 +56,16 @@ def _options_of(setting: Setting) -> Option | OneOf:
     reset = option(
         f"--{setting.reset_name}", text, action="store_const", const=DEFAULT, dest=setting.key
     )
-    return one_of(set_it, reset)
+    return exactly_one_of(set_it, reset)
 
 
 SETTING_OPTIONS = tuple(_options_of(setting) for setting in SETTINGS)
 SET_FOREIGN_NEXT = (
     "add --foreign keep (leave that value) or --foreign replace (set yours; a revert restores that "
     "value); --yes alone does not decide it"
+)
+CUT_OFF = (
+    "the change was cut off; the guard reverts what it has set, and `workbench gpu status` shows it"
 )
 NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
 
@@ -98,7 +110,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         if not arguments.dry_run:
             await warn_if_measured(session)
             if foreign and arguments.foreign is None and (arguments.yes or not can_ask(arguments)):
-                raise InputError(_replaced_text(commands), next_step=SET_FOREIGN_NEXT)
+                raise InputError(_replaced_settings_text(commands), next_step=SET_FOREIGN_NEXT)
             question = (
                 f"Run these commands on {session.host.name} ({affected_text(affected, commands)})?"
             )
@@ -107,17 +119,18 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         password = None
         if not arguments.dry_run and any(c.right for c in commands):
             password = await ask_sudo_password(session, arguments)
-        report = await session.gpu.apply_each(
-            settings,
-            dry_run=arguments.dry_run,
-            trial_s=arguments.trial,
-            password=password,
-            without=kept,
-        )
+        async with cancelled_by_signals(CUT_OFF):
+            report = await session.gpu.apply_each(
+                settings,
+                dry_run=arguments.dry_run,
+                trial_s=arguments.trial,
+                password=password,
+                without=kept,
+            )
         return _print_report(report, arguments, session, affected)
 
 
-def _replaced_text(commands: Sequence[SettingCommand]) -> str:
+def _replaced_settings_text(commands: Sequence[SettingCommand]) -> str:
     where = [f"{c.where} {label_of(c.setting)}: {c.note}" for c in commands if c.foreign]
     return f"another program has set a value that this would replace ({'; '.join(where)})"
 
@@ -197,7 +210,8 @@ async def revert_gpu(arguments: argparse.Namespace) -> int:
             if arguments.dry_run:
                 say_lines(command_lines([o.command for o in report.outcomes if o.command.argv]))
         code = _print_report(report, arguments, session)
-        if any(o.foreign for o in report.outcomes) and not arguments.json:
+        of_others = any(o.foreign or o.left_to for o in report.outcomes)
+        if of_others and not arguments.json:
             note(FOREIGN_NEXT)
         return code
 
@@ -246,7 +260,7 @@ async def keep(arguments: argparse.Namespace) -> int:
 async def _print_guard(
     arguments: argparse.Namespace, text: str, view: GuardView, session: Session
 ) -> int:
-    warnings = await session.gpu.cautions()
+    warnings = await session.gpu.warnings_without_guard()
     document = {
         "guard": asdict(view),
         "warnings": warnings,
@@ -283,7 +297,7 @@ def _report_json(report: SettingsReport, host: str, simulated: bool) -> dict[str
         "before": _by_setting(report.outcomes, "before"),
         "requested": _by_setting(report.outcomes, "requested"),
         "read_back": _by_setting(report.outcomes, "read_back"),
-        "in_force": {_key(o): str(o.in_force) for o in report.outcomes},
+        "in_force": {_outcome_key(o): str(o.in_force) for o in report.outcomes},
         "rolled_back": [_outcome_json(o) for o in report.rolled_back],
         "guard": asdict(report.guard) if report.guard else None,
         "journal": report.journal,
@@ -300,12 +314,12 @@ def _by_setting(outcomes: Sequence[SettingOutcome], field: str) -> dict[str, Any
     CPU core, different values are joined with spaces."""
     found: dict[str, Any] = {}
     for outcome in outcomes:
-        key, value = _key(outcome), stored(getattr(outcome, field))
+        key, value = _outcome_key(outcome), value_to_store(getattr(outcome, field))
         found[key] = value if found.get(key, value) == value else f"{found[key]} {value}"
     return found
 
 
-def _key(outcome: SettingOutcome) -> str:
+def _outcome_key(outcome: SettingOutcome) -> str:
     where = "host" if outcome.command.gpu_uuid == HOST else f"gpu{outcome.command.gpu_index}"
     return f"{where}.{outcome.command.setting}"
 
@@ -316,10 +330,10 @@ def _outcome_json(o: SettingOutcome) -> dict[str, Any]:
         "uuid": o.command.gpu_uuid,
         "setting": o.command.setting,
         "ok": o.ok,
-        "before": stored(o.before),
+        "before": value_to_store(o.before),
         "before_known": o.before_known,
-        "requested": stored(o.requested),
-        "read_back": stored(o.read_back),
+        "requested": value_to_store(o.requested),
+        "read_back": value_to_store(o.read_back),
         "in_force": str(o.in_force),
         "foreign": o.foreign,
         "message": o.message,

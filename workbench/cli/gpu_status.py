@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -24,12 +24,15 @@ from workbench.cli.registry import command
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuState, clocks_text
-from workbench.model.setting_commands import left_to
-from workbench.model.settings import HOST, label_of, place_of, stored_text
+from workbench.model.gpu_readings import READINGS
+from workbench.model.setting_commands import user_left_with
+from workbench.model.settings import HOST, label_of, stored_text, where_setting_applies
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.journal import Record
-    from workbench.model.gpu import GpuInfo, GpuSample
+    from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
+
+_LINE_CHARS = 78  # of a line of readings
 
 
 @command(
@@ -43,7 +46,7 @@ async def status(arguments: argparse.Namespace) -> int:
         async with gpus_read(session) as reading:
             await asyncio.to_thread(lambda: session.gpu)  # loads the modules of GPU settings
             telemetry = await reading
-        from workbench.gpu.settings.alterations import drifts
+        from workbench.gpu.settings.alterations import find_drifts
 
         # shows whether the driver was reloaded since a change
         session.core.update(telemetry=telemetry)
@@ -52,11 +55,11 @@ async def status(arguments: argparse.Namespace) -> int:
         doubts: tuple[str, ...] = ()
         try:
             guard = await session.gpu.guard.read()  # and the journal
-            doubts = tuple(await session.gpu.doubts())
+            doubts = tuple(await session.gpu.doubtful_claims())
         except (HostError, SettingsError) as error:  # the GPUs can be shown without the journal
             journal_problem = error
         state = session.state
-        drift = drifts(state.alterations, state.others, telemetry)
+        drift = find_drifts(state.alterations, state.others, telemetry)
     driver_ok = telemetry.driver.status is DriverStatus.OK
     document = {
         "host": {"name": session.host.name, **asdict(telemetry.host)},
@@ -77,7 +80,7 @@ async def status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         emit(document)
     else:
-        say_lines(_status_lines(document, telemetry.driver.message))
+        say_lines(_status_lines(document, telemetry))
         say_lines(other_changes_lines(state))
         say_lines(f"  {text}" for text in doubts)
         say_lines(recovery_lines(state.host.journal_recovery))
@@ -99,7 +102,7 @@ def _gpu_json(info: GpuInfo | None, sample: GpuSample) -> dict[str, Any]:
     return {**both, "absent": {**static.get("absent", {}), **live["absent"]}}
 
 
-def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[str]:
+def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator[str]:
     driver, host = document["driver"], document["host"]
     simulated = "  SIMULATED" if document["simulated"] else ""
     cuda = f", CUDA {driver['cuda_version']}" if driver["cuda_version"] else ""
@@ -107,13 +110,13 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
         f"{host['name']}: driver {driver['driver_version'] or 'n/a'} "
         f"({driver['status']}){cuda}{simulated}"
     )
-    for text in filter(None, (message, document["slow"])):
+    for text in filter(None, (telemetry.driver.message, document["slow"])):
         yield f"  {text}"
-    for gpu in document["gpus"]:
+    for gpu, sample in zip(document["gpus"], telemetry.gpus, strict=True):
         state = f"{gpu['state']} {gpu.get('message') or ''}".rstrip()
         node = f"{gpu['node']} " if gpu.get("node") else ""
         yield f"{node}GPU{gpu['index']} {gpu.get('name', '?')}  {gpu['uuid']}  {state}"
-        yield "  " + "  ".join(_reading(gpu, *each) for each in _READINGS)
+        yield from _lines_of_texts(_reading_texts(sample))
         if gpu["state"] == GpuState.LIVE:
             yield from _instance_lines(gpu)
             yield from _lockable_lines(gpu)
@@ -126,10 +129,10 @@ def _status_lines(document: Mapping[str, Any], message: str | None) -> Iterator[
     for one in document["altered"]:
         state = one["extra"].get("state", "")
         kept = ", kept in force" if state == "kept" else ""
-        kept = f", {state}" if left_to({"state": state}) else kept
+        kept = f", {state}" if user_left_with({"state": state}) else kept
         change = change_text(one["setting"], one["before"], one["now"])
         yield (
-            f"altered: {place_of(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench "
+            f"altered: {where_setting_applies(one['gpu_uuid'], one['gpu_index'])} {change}{kept} (workbench "
             "gpu revert)"
         )
         for drift in document["drift"]:
@@ -145,12 +148,12 @@ def _instance_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     for one in gpu["instances"]:
         used = gpu["instance_used_bytes"].get(one["uuid"])
         yield (
-            f"    {one['index']} {one['profile']}  {_gib(used)} of {_gib(one['memory_total_bytes'])}"
+            f"    {one['index']} {one['profile']}  {_gib_text(used)} of {_gib_text(one['memory_total_bytes'])}"
             f" GiB  {one['uuid']}"
         )
 
 
-def _gib(size_bytes: float | None) -> str:
+def _gib_text(size_bytes: float | None) -> str:
     return "n/a" if size_bytes is None else f"{size_bytes / 2**30:.1f}"
 
 
@@ -162,22 +165,24 @@ def _lockable_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     yield f"  clocks to lock: {'; '.join(texts) or 'n/a (not listed)'}"
 
 
-_READINGS = (
-    ("sm_mhz", "SM {:.0f} MHz"),
-    ("memory_mhz", "memory {:.0f} MHz"),
-    ("power_w", "{:.0f} W"),
-    ("power_limit_enforced_w", "of {:.0f} W"),
-    ("gpu_util_pct", "util {:.0f} %"),
-    ("temperature_c", "{:.0f} °C"),
-    ("memory_used_bytes", "memory {:.1f} GiB"),
-)
+def _reading_texts(sample: GpuSample) -> Iterator[str]:
+    """Yield a text for each reading that people see, such as "power 312 W", and for the memory."""
+    for one in READINGS.values():
+        value = getattr(sample, one.field)
+        yield f"{one.label} n/a" if value is None else f"{one.label} {value:.0f}{one.unit}"
+    used, total = _gib_text(sample.memory_used_bytes), _gib_text(sample.memory_total_bytes)
+    yield f"memory {used} of {total} GiB"
 
 
-def _reading(gpu: Mapping[str, Any], name: str, shape: str) -> str:
-    value = gpu.get(name)
-    if value is None:
-        return shape.replace("{:.0f}", "n/a").replace("{:.1f}", "n/a")
-    return shape.format(value / 2**30 if name.endswith("_bytes") else value)
+def _lines_of_texts(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts in indented lines, as many in each as it has room for."""
+    line = ""
+    for text in texts:
+        if line and len(line) + len(text) > _LINE_CHARS:
+            yield line
+            line = ""
+        line += f"  {text}"
+    yield line
 
 
 @command(
@@ -186,8 +191,8 @@ def _reading(gpu: Mapping[str, Any], name: str, shape: str) -> str:
     examples=("workbench gpu journal --json",),
 )
 async def journal(arguments: argparse.Namespace) -> int:
-    from workbench.gpu.settings.current_values import cores_on
-    from workbench.gpu.settings.journal import path_on
+    from workbench.gpu.settings.current_values import read_core_settings
+    from workbench.gpu.settings.journal import journal_path_on
 
     async with connected(arguments) as session:
         # a reading shows whether the driver was reloaded; the boot id works without GPUs
@@ -196,13 +201,13 @@ async def journal(arguments: argparse.Namespace) -> int:
         records, log = await session.gpu.alterations.journal()
         await session.gpu.alterations.read()
         sysfs = (
-            (await cores_on(session.host)).sysfs
+            (await read_core_settings(session.host)).sysfs
             if any(r.entry.gpu_uuid == HOST for r in records)
             else "/sys"
         )
         document: dict[str, Any] = {
             "host": session.host.name,
-            "journal": await path_on(session.host),
+            "journal": await journal_path_on(session.host),
             "simulated": session.state.simulated,
             "entries": [_entry_json(r, sysfs) for r in records],
             "others": [a.as_json() for a in session.state.others],
@@ -223,10 +228,10 @@ async def journal(arguments: argparse.Namespace) -> int:
 
 
 def _entry_json(record: Record, sysfs: str) -> dict[str, Any]:
-    from workbench.model.setting_commands import by_hand
+    from workbench.model.setting_commands import manual_command
 
     entry = record.entry.as_json()
-    hand = by_hand(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)
+    hand = manual_command(record.entry.gpu_uuid, record.entry.setting, record.entry.before, sysfs)
     return {
         **entry,
         "owner_state": record.owner,

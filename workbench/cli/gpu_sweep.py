@@ -15,11 +15,17 @@ from workbench.cli.load_options import CONCURRENCY, SIZE, load_of
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, note, say, say_lines
 from workbench.cli.questions import ask_sudo_password, can_ask, confirm
-from workbench.cli.registry import command, one_of, option
+from workbench.cli.registry import command, exactly_one_of, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import DRY_RUN, IF_MEASURED, YES
 from workbench.cli.stop_signals import cancelled_by_signals
-from workbench.cli.sweeps import SWEEP_ID, print_sweep, report_points, stored_sweep
+from workbench.cli.sweeps import (
+    SWEEP_ID,
+    print_sweep,
+    report_points,
+    stored_sweep,
+    tell_how_to_resume,
+)
 from workbench.model.settings import SWEPT
 
 if TYPE_CHECKING:
@@ -34,7 +40,7 @@ if TYPE_CHECKING:
     "benchmark the running server at several values of a GPU setting, then restore the current "
     "value",
     *TARGET,
-    one_of(
+    exactly_one_of(
         *(
             setting_option(s, f"{s.metavar.removesuffix('|reset')},…", f"values of the {s.label}")
             for s in SWEPT
@@ -59,7 +65,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
     check_one_target(arguments)
     setting = next(s for s in SWEPT if getattr(arguments, s.key) is not None)
     values = [part.strip() for part in getattr(arguments, setting.key).split(",") if part.strip()]
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         run_id = await ready_run(session, arguments.run)
         password = None
         if arguments.dry_run or not arguments.yes or sys.stdin.isatty():
@@ -98,7 +104,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
 )
 async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
     stored = stored_sweep(arguments, "gpu sweep", "a sweep of a GPU setting")
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         plan = await session.sweeps.plan_resume(stored.id)
         if arguments.dry_run:
             return await _print_plan(session, arguments, plan)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.setting_records import SettingCommand
-from workbench.model.settings import HOST, label_of, place_of, stored_text
+from workbench.model.settings import HOST, label_of, stored_text, where_setting_applies
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import GuardView, SettingOutcome, SettingsReport
@@ -51,7 +51,7 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
             continue
         kept = ", kept in force" if one.state == "kept" else ""
         change = (
-            f"{place_of(one.gpu_uuid, one.gpu_index)} "
+            f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} "
             f"{change_text(one.setting, one.before, one.now)}"
         )
         yield f"altered by {one.by}: {change}{kept}, since {time_text(one.since_unix_s)}"

@@ -77,17 +77,17 @@ async def verify(arguments: argparse.Namespace) -> int:
         "gpus": list(found.gpus),
         "output_tok_s": found.output_tok_s,
         "altered": bool(found.proofs or found.unloaded),
-        "in_force": {f"{p.place}.{p.setting}": str(p.in_force) for p in found.proofs},
+        "in_force": {f"{p.stored_place}.{p.setting}": str(p.in_force) for p in found.proofs},
         "proofs": [p.as_json() for p in found.proofs],
         "messages": list(found.lines),
         "simulated": found.simulated,
     }
-    emit_or_say(arguments.json, document, _lines(found))
+    emit_or_say(arguments.json, document, _proof_lines(found))
     proven = all(p.in_force in (InForce.YES, InForce.CAPPED) for p in found.proofs)
     return 0 if proven and not found.unloaded else 1
 
 
-def _lines(found: Verification) -> Iterator[str]:
+def _proof_lines(found: Verification) -> Iterator[str]:
     if found.target:
         yield (
             f"{found.target}: {found.seconds:g} s under "

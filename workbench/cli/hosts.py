@@ -12,6 +12,7 @@ from workbench.cli.output import emit, emit_or_say, finding_text, say
 from workbench.cli.questions import ask_login_secret, can_ask
 from workbench.cli.registry import command, option, repeatable, switch
 from workbench.model.errors import InputError
+from workbench.model.run_options import OPTIONS
 
 if TYPE_CHECKING:
     from workbench.model.host_entry import HostEntry
@@ -62,21 +63,21 @@ def hosts_list(arguments: argparse.Namespace) -> int:
 )
 async def hosts_show(arguments: argparse.Namespace) -> int:
     from workbench.engines import registry
-    from workbench.session.hosts.names import is_known, known_names, near
+    from workbench.session.hosts.names import is_known, known_names, nearest_known_name
     from workbench.session.hosts.settings import HostSettings
     from workbench.store.config import ConfigStore
     from workbench.store.hosts_file import HostsStore
 
     name = arguments.name
     if name not in known_names() and not is_known(name):
-        other = near(name)
+        other = nearest_known_name(name)
         step = f"did you mean {other}? {_UNKNOWN}" if other else _UNKNOWN
         raise InputError(f"there is no host {name!r}", next_step=step)
     arguments.host = name
     session = session_of(arguments)
     settings = HostSettings(session.core, ConfigStore())
     entry, address = settings.entry, await session.host.ssh_address()
-    programs = {engine: settings.program(engine) for engine in registry.names()}
+    programs = {engine: settings.program(engine) for engine in registry.engine_names()}
     engines = {engine: program for engine, program in programs.items() if program}
     clusters = [
         c.name
@@ -137,7 +138,7 @@ def _entry_rows(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     repeatable("--env K=V", "environment variable of the servers there; repeatable", dest="envs"),
     option(
         "--run-as WAY",
-        "how servers are started there: process, systemd, docker, podman, slurm or pbs",
+        f"how servers are started there: {', '.join(OPTIONS)}",
     ),
     repeatable(
         "--run-option K=V",
@@ -162,10 +163,10 @@ def hosts_add(arguments: argparse.Namespace) -> int:
         arguments.ssh,
         arguments.container,
         arguments.label or "",
-        _pairs("--engine", arguments.engines),
-        _pairs("--env", arguments.envs),
+        _parse_pairs("--engine", arguments.engines),
+        _parse_pairs("--env", arguments.envs),
         arguments.run_as,
-        _pairs("--run-option", arguments.run_options),
+        _parse_pairs("--run-option", arguments.run_options),
         tuple(arguments.models),
         arguments.sudo,
     )
@@ -183,7 +184,7 @@ def _mask_entry(entry: HostEntry) -> dict[str, Any]:
     return asdict(entry) | {"env": mask_env(entry.env)}
 
 
-def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
+def _parse_pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
     values: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -204,7 +205,7 @@ def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str]:
 )
 async def hosts_check(arguments: argparse.Namespace) -> int:
     """Check the hosts. Return 0 if all can be used, otherwise 1."""
-    from workbench.session.hosts.check import check_all, names_to_check, summary
+    from workbench.session.hosts.check import check_all, checks_summary, names_to_check
     from workbench.session.hosts.names import SIMULATED
     from workbench.session.session import Session
     from workbench.store.hosts_file import HostsStore
@@ -229,7 +230,7 @@ async def hosts_check(arguments: argparse.Namespace) -> int:
     else:
         for check in checks:
             _say_check(check)
-        say(summary(checks))
+        say(checks_summary(checks))
     return 0 if all(check.ok for check in checks) else 1
 
 

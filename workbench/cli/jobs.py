@@ -1,4 +1,4 @@
-"""The command `jobs`, which lists the user's jobs of Slurm or PBS on a host."""
+"""The command `jobs`, which lists the user's jobs of a scheduler on a host."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import asdict
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, note, say
 from workbench.cli.registry import command
+from workbench.model.job import ANY_SCHEDULER
 
 
-def _time_left(seconds: int) -> str:
+def _time_left_text(seconds: int) -> str:
     if seconds >= 3600:
         return f"{seconds // 3600} h {seconds % 3600 // 60} min"
     return f"{seconds // 60} min {seconds % 60} s"
@@ -18,22 +19,22 @@ def _time_left(seconds: int) -> str:
 
 @command(
     "jobs",
-    "list your jobs of Slurm or PBS on the host, also those that Workbench did not submit",
+    f"list your jobs of {ANY_SCHEDULER} on the host, also those that Workbench did not submit",
     examples=("workbench --host login jobs", "workbench --host login jobs --json"),
 )
 async def jobs(arguments: argparse.Namespace) -> int:
     from workbench.model.job import Job
-    from workbench.server.jobs import read
+    from workbench.server.jobs import read_jobs
 
     def line(job: Job) -> str:
         where = job.node or (f"({job.reason})" if job.reason else "")
-        left = f"{_time_left(job.left_s)} left" if job.left_s is not None else "no time limit"
+        left = f"{_time_left_text(job.left_s)} left" if job.left_s is not None else "no time limit"
         ours = f"run {job.run_id}" if job.run_id else f"not started by Workbench: {job.name}"
         what = f"{job.id:<10} {job.state:<10} {where:<16} {job.gpus or 'no GPUs':<8} {left:<14}"
         return f"{what} {job.queue or '':<10} {ours}"
 
     async with connected(arguments) as session:
-        found = await read(session.host, await session.servers.supervisor.runs())
+        found = await read_jobs(session.host, await session.servers.supervisor.runs())
     if arguments.json:
         return emit({"jobs": [asdict(job) for job in found]})
     if not found:

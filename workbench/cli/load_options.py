@@ -34,7 +34,7 @@ def load_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def quality_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return whether and with which texts an experiment compares the answers too, as fields of
-    ExperimentSpec."""
+    ExperimentSpec. Raises InputError for --texts together with --no-quality."""
     if arguments.texts and arguments.no_quality:
         raise InputError(
             "--texts names the texts of a comparison of answers, which --no-quality leaves out",

@@ -12,7 +12,7 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.questions import ask_login_secret, can_ask
 from workbench.cli.registry import command, option, repeatable
 from workbench.model.model_copy import size_text
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 _MODEL = option("model MODEL", "hub id, path, or the last part of the path of a model")
 _DIRECTORY = option(
@@ -36,7 +36,7 @@ _EVERY_S = 10.0  # between two lines about progress where stderr is not a termin
 async def models_list(arguments: argparse.Namespace) -> int:
     """Print the copies of models on the hosts. Return 1 if a host could not be read, otherwise 0."""
     async with connected(arguments) as session:
-        found = await session.models.copies(
+        found = await session.models.find_copies(
             arguments.model, session.models.hosts(everywhere=arguments.all_hosts)
         )
     document = {"hosts": [host.as_json() for host in found]}
@@ -151,11 +151,11 @@ class _Progress:
 
     def __call__(self, done: int, total: int, text: str) -> None:
         now = time.monotonic()
-        speed = self._speed.at(done)
+        speed = self._speed.speed_at(done)
         if self._silent or now - self._last_s < (0.2 if self._terminal else _EVERY_S):
             return
         self._last_s = now
-        line = clean(text)
+        line = clean_text(text)
         if total:
             left = f", {(total - done) / speed:.0f} s left" if speed > 0 and done < total else ""
             line = (

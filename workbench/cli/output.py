@@ -10,13 +10,13 @@ from typing import Any
 
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding
-from workbench.model.untrusted_numbers import finite
-from workbench.model.untrusted_text import clean, escaped
+from workbench.model.untrusted_numbers import replace_non_finite
+from workbench.model.untrusted_text import clean_text, escape_control_characters
 
 
 def say(text: str = "") -> None:
     """Print text on stdout, without control characters."""
-    print(clean(text, len(text), lines=True))
+    print(clean_text(text, len(text), lines=True))
 
 
 def say_lines(lines: Iterable[str]) -> None:
@@ -26,7 +26,7 @@ def say_lines(lines: Iterable[str]) -> None:
 
 def note(text: str) -> None:
     """Print a message on stderr."""
-    sys.stderr.write(clean(text, lines=True) + "\n")
+    sys.stderr.write(clean_text(text, lines=True) + "\n")
 
 
 def emit(document: Any) -> int:
@@ -72,13 +72,13 @@ def print_error(error: WorkbenchError, as_json: bool = False) -> None:
         if finding.text == error.message:
             continue  # it is said above, with its next step
         fix = f" ({finding.fix})" if finding.fix else ""
-        sys.stderr.write(f"  {clean(f'{finding.level}: {finding.text}{fix}')}\n")
+        sys.stderr.write(f"  {clean_text(f'{finding.level}: {finding.text}{fix}')}\n")
 
 
 def finding_line(finding: Finding) -> str:
     """Return a finding as one line: "level: place: text — fix  [--set name=value]"."""
-    place = f"{finding.place}: " if finding.place else ""
-    changes = " ".join(change.text for change in finding.changes)
+    place = f"{finding.file_and_line}: " if finding.file_and_line else ""
+    changes = " ".join(change.option_text for change in finding.changes)
     return (f"{finding.level}: {place}{finding_text(finding)}") + (
         f"  [{changes}]" if changes else ""
     )
@@ -92,8 +92,10 @@ def finding_text(finding: Finding) -> str:
 def json_text(document: Any, indent: int | None = None) -> str:
     """Return `document` as JSON. Escape characters that control a terminal or that stdout cannot
     encode as \\u."""
-    document = finite(document)
-    text = escaped(json.dumps(document, ensure_ascii=False, indent=indent, default=str))
+    document = replace_non_finite(document)
+    text = escape_control_characters(
+        json.dumps(document, ensure_ascii=False, indent=indent, default=str)
+    )
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:

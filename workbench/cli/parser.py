@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from workbench.cli.registry import FILES, GROUPS, CommandEntry, commands_of
+from workbench.cli.registry import FIRST_WORDS, GROUPS, CommandEntry, commands_of
 
 USAGE = """workbench [--host NAME | --cluster NAME | --simulate PROFILE] [--container KIND:NAME] [--json] COMMAND …
        workbench [HOST]             open the screen (HOST: of hosts.toml or your ssh config; default: this machine)
@@ -25,7 +25,7 @@ exit codes:
   1    failure
   2    bad usage or input
   3    the benchmark finished, but its result is not valid
-  130  interrupted"""
+  130  interrupted; 128 plus its number after any other signal"""
 
 _SCREEN_OPTIONS = ("--mouse", "--interval")
 _HOST_OPTIONS = (
@@ -47,7 +47,21 @@ _Subparsers: TypeAlias = "argparse._SubParsersAction[Any]"
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises InputError where argparse would exit."""
+    """An argument parser that raises InputError where argparse would exit, and where an option that
+    takes one value is given again with another, of which argparse would take the last."""
+
+    def __init__(self, **keywords: Any) -> None:
+        super().__init__(**keywords)
+        self.given: dict[str, Any] = {}  # values of the options on the command line, by dest
+        self.register("action", None, _StoreOnce)
+        self.register("action", "store", _StoreOnce)
+        self.register("action", "switch", _SwitchOnce)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        self.given = {}
+        return super().parse_known_args(args, namespace)
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Return the values of a command-line argument. Raises InputError for `--option=--`, whose
@@ -62,20 +76,35 @@ class Parser(argparse.ArgumentParser):
 
 class _StoreOnce(argparse.Action):
     """An argparse action that stores a value. It raises InputError if the option is given again
-    with a different value.
-    """
+    with a different value."""
 
     def __call__(
-        self, parser: object, namespace: argparse.Namespace, value: Any, option: str | None = None
+        self, parser: Any, namespace: argparse.Namespace, value: Any, option: str | None = None
     ) -> None:
-        if getattr(namespace, self.dest, None) not in (None, value):
-            raise _input_error(
-                f"{option} is given twice, with different values", f"give {option} once"
-            )
+        if option is not None:
+            _note_given(parser, self, value)
         setattr(namespace, self.dest, value)
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
+class _SwitchOnce(argparse.BooleanOptionalAction):
+    """An argparse action for an option with a --no- form. It raises InputError if both forms are
+    given."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        super().__call__(parser, namespace, values, option)
+        _note_given(parser, self, getattr(namespace, self.dest))
+
+
+def _note_given(parser: Parser, action: argparse.Action, value: Any) -> None:
+    earlier = parser.given.setdefault(action.dest, value)
+    if earlier is not value and earlier != value:  # NaN is not equal to itself
+        names = "/".join(action.option_strings)
+        raise _input_error(f"{names} is given twice, with different values", f"give {names} once")
+
+
+def parse_command_line(argv: Sequence[str]) -> argparse.Namespace:
     """Return the namespace of a command line. Its `command` has the words of the command, its
     `handler` the function that runs it.
 
@@ -90,17 +119,25 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if rest[0] == "help":
         rest = [*rest[1:], "--help"]
     rest, after_dashes = _split_own_command(rest)
-    if not rest[0].startswith("-") and rest[0] not in FILES:
+    if not rest[0].startswith("-") and rest[0] not in FIRST_WORDS:
         return _parse_screen_on_host(rest[0], rest[1:], leading)
-    parser = tree([rest[0]] if rest[0] in FILES else FILES)
+    parser = argparse_tree([rest[0]] if rest[0] in FIRST_WORDS else FIRST_WORDS)
     words = _join_words(rest, parser)
     command_words = 2 if words[0] in GROUPS else 1
-    arguments = parser.parse_args([*words[:command_words], *leading, *words[command_words:]])
+    arguments, unknown = parser.parse_known_args(
+        [*words[:command_words], *leading, *words[command_words:]]
+    )
+    if unknown:
+        raise _input_error(
+            f"unrecognized arguments: {' '.join(unknown)}", f"workbench {arguments.command} --help"
+        )
     arguments.own_words = after_dashes
     return arguments
 
 
-def tree(words: Iterable[str] = FILES, stubs: Iterable[str] = ()) -> argparse.ArgumentParser:
+def argparse_tree(
+    words: Iterable[str] = FIRST_WORDS, stubs: Iterable[str] = ()
+) -> argparse.ArgumentParser:
     """Return the argparse tree of the commands whose first word is in `words`. Commands in `stubs`
     are added without their arguments.
     """
@@ -159,7 +196,7 @@ def _add_global_options(parser: argparse.ArgumentParser, default: Any) -> None:
     """Add the options that every command accepts, both before and after the name of the command."""
     options = parser.add_argument_group("options of every command")
     for name, metavar, text in _HOST_OPTIONS:
-        options.add_argument(name, metavar=metavar, default=default, action=_StoreOnce, help=text)
+        options.add_argument(name, metavar=metavar, default=default, help=text)
     text = "print one JSON document on stdout, and messages on stderr"
     options.add_argument("--json", action="store_true", default=default or False, help=text)
 
@@ -204,14 +241,14 @@ def _parse_screen_on_host(host: str, options: list[str], leading: list[str]) -> 
 
     from workbench.session.hosts import names as host_names
 
-    if options and options[0] in FILES and host_names.is_known(host):
+    if options and options[0] in FIRST_WORDS and host_names.is_known(host):
         raise _input_error(
             f"{host!r} is a host and not a command",
             f"`workbench --host {host} {' '.join(options)}` runs the command on this host",
         )
     if (options and not options[0].startswith("-")) or not host_names.is_known(host):
         near = difflib.get_close_matches(
-            host, [*FILES, "help", *host_names.known_names()], n=1, cutoff=0.75
+            host, [*FIRST_WORDS, "help", *host_names.known_names()], n=1, cutoff=0.75
         )
         hint = f" Did you mean `workbench {near[0]}`?" if near else ""
         raise _input_error(

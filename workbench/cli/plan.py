@@ -8,6 +8,7 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from workbench.cli.host_words import name_host_in_fixes
 from workbench.cli.open_session import connected, gpus_read
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.registry import command
@@ -43,7 +44,9 @@ async def plan(arguments: argparse.Namespace) -> int:
         if session.plans.preset_gpu_settings():
             await session.plans.check_gpu_settings(session.gpu.alterations)
         view = session.plans.view()
-        view = replace(view, findings=(*view.findings, *await session.servers.host_findings()))
+        about_host = await session.servers.host_findings()
+        findings = name_host_in_fixes((*view.findings, *about_host), arguments)
+        view = replace(view, findings=findings)
         nodes = [
             (node, mask_command(found)) for node, found in session.plans.editor.node_commands()
         ]
@@ -75,7 +78,7 @@ async def plan(arguments: argparse.Namespace) -> int:
         )
     else:
         for node, found in nodes:
-            say(f"# {node.name} ({node.title})")
+            say(f"# {node.name} ({node.node_title})")
             for name, why in node.origins.items():
                 say(f"# {name}: {why}")
             say(found.shell())
@@ -99,14 +102,14 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
             session.core.update(telemetry=await reading)
         except HostError as error:
             note(f"cannot read the GPUs: {error.message}")
-    session.plans.take(planned, arguments.preset)
+    session.plans.edit_plan(planned, arguments.preset)
     if getattr(arguments, "trust", False):
         session.plans.trust()
     await session.plans.look_for_engine()
     before = session.plans.editor.plan
     # not of clusters
     run_as, run_options = getattr(arguments, "run_as", None), getattr(arguments, "run_options", ())
-    session.plans.editor.assign(
+    session.plans.editor.apply_assignments(
         arguments.sets, arguments.unsets, arguments.envs, run_as, run_options
     )
     if getattr(arguments, "trust", False):
@@ -120,7 +123,7 @@ async def load_plan(session: Session, arguments: argparse.Namespace) -> LaunchPl
         await session.plans.look_for_engine()
     await session.plans.look_for_model(session.plans.editor)
     session.plans.show()
-    return session.plans.editor.effective
+    return session.plans.editor.effective_plan
 
 
 def _plan_of(session: Session, arguments: argparse.Namespace) -> LaunchPlan:

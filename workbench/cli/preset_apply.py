@@ -16,6 +16,7 @@ from workbench.cli.questions import ask_sudo_password, confirm
 from workbench.cli.registry import command, option
 from workbench.cli.servers import status_json
 from workbench.cli.shared_options import CHANGES, DRY_RUN, PRESET, RUN_AS, TRUST, YES
+from workbench.cli.stop_signals import cancelled_by_signals
 
 if TYPE_CHECKING:
     from workbench.session.plans.preset_apply import AppliedPreset, PresetPart, WholePreset
@@ -62,32 +63,39 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             say_lines([*_planned_lines(whole), *affected_lines(affected)])
         if arguments.dry_run:
-            return _print(arguments, session, _document(whole.preset_id, whole.parts, dry_run=True))
+            return _print_outcome(
+                arguments, session, _apply_document(whole.preset_id, whole.parts, dry_run=True)
+            )
         await warn_if_measured(session)
         on = ", ".join(filter(None, (session.host.name, affected_text(affected, commands))))
         problem = "nobody can be asked to confirm the changes"
         next_step = "add --yes to confirm, or --dry-run to see the changes"
         await confirm(arguments, f"Apply this on {on}?", problem=problem, next_step=next_step)
-        password = await ask_sudo_password(session, arguments) if whole.no_right else None
-        applied = await preset.apply(
-            whole, password=password, timeout_s=arguments.timeout, on_step=_say_step(arguments)
-        )
+        password = await ask_sudo_password(session, arguments) if whole.missing_right else None
+        async with cancelled_by_signals():
+            applied = await preset.apply(
+                whole, password=password, timeout_s=arguments.timeout, on_step=_say_step(arguments)
+            )
         if not arguments.json:
             say_lines(_applied_lines(applied))
-        return _print(arguments, session, _applied_document(applied))
+        return _print_outcome(arguments, session, _applied_document(applied))
 
 
 def _say_step(arguments: argparse.Namespace) -> Callable[[str], None]:
     return (lambda text: None) if arguments.json else note
 
 
-def _print(arguments: argparse.Namespace, session: Session, document: dict[str, Any]) -> int:
+def _print_outcome(
+    arguments: argparse.Namespace, session: Session, document: dict[str, Any]
+) -> int:
     if arguments.json:
         emit({**document, "host": session.host.name, "simulated": session.state.simulated})
     return 0 if document["ok"] or document["dry_run"] else 1
 
 
-def _document(preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool) -> dict[str, Any]:
+def _apply_document(
+    preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool
+) -> dict[str, Any]:
     return {
         "preset": preset_id,
         "parts": [asdict(part) for part in parts],
@@ -100,7 +108,7 @@ def _document(preset_id: str, parts: Sequence[PresetPart], *, dry_run: bool) -> 
 def _applied_document(applied: AppliedPreset) -> dict[str, Any]:
     report = applied.settings
     return {
-        **_document(applied.preset_id, applied.parts, dry_run=False),
+        **_apply_document(applied.preset_id, applied.parts, dry_run=False),
         "run_id": applied.run_id,
         "server": status_json(applied.status),
         "rolled_back": len(report.rolled_back) if report else 0,
@@ -136,4 +144,4 @@ def _applied_lines(applied: AppliedPreset) -> Iterator[str]:
         )
         return
     yield f"{applied.run_id} READY at {applied.status.url}"
-    yield LASTING
+    yield LASTING if applied.settings else "`workbench stop` ends the server"

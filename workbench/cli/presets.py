@@ -142,7 +142,7 @@ def presets_path(arguments: argparse.Namespace) -> int:
 async def flags(arguments: argparse.Namespace) -> int:
     from workbench import engines
 
-    engine = engines.get(arguments.engine)
+    engine = engines.get_engine(arguments.engine)
     if arguments.executable and not arguments.probe:
         raise InputError(
             "--executable has an effect only together with --probe", next_step="add --probe"
@@ -161,9 +161,9 @@ async def flags(arguments: argparse.Namespace) -> int:
     else:
         catalog, source = engine.catalog(arguments.engine_version), "from the shipped list"
     shown = (
-        engines.search(catalog, arguments.search)
+        engines.search_flags(catalog, arguments.search)
         if arguments.search
-        else sorted(catalog.flags.values(), key=engines.place_of)
+        else sorted(catalog.flags.values(), key=engines.sort_key_of_flag)
     )
     if arguments.json:
         about = {"engine": engine.name, "version": catalog.version, "asked": catalog.asked}

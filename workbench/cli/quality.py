@@ -18,7 +18,7 @@ from workbench.cli.shared_options import IF_MEASURED, TRUST, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
 from workbench.model.quality import KL_MARGIN, LN_PPL_MARGIN, NOT_MEASURED
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
@@ -80,21 +80,23 @@ _MOST_EVAL_MINUTES = 10_080  # a week
 )
 async def quality(arguments: argparse.Namespace) -> int:
     from workbench.session.quality.comparison import plan_lines
-    from workbench.session.quality.sides import of_result, with_servers
+    from workbench.session.quality.sides import arm_of_result, sides_to_measure
 
-    options = _options(arguments)
-    arms = _arms(arguments)
+    options = _quality_options(arguments)
+    arms = _arms_to_compare(arguments)
     async with connected(arguments) as session:
         await session.servers.supervisor.runs()
         await session.gpu.alterations.read()
         variables: Mapping[str, str] = variables_of(arguments)
         if len(arms) == 1:
-            found = session.quality.lineage.of(await of_result(session, arms[0]), variables)
+            found = session.quality.lineage.changed_from(
+                await arm_of_result(session, arms[0]), variables
+            )
             a, b, variables = found.a, found.b, found.variables
             note(f"A is {found.words}")
         else:
             a, b = arms
-        a, b = await with_servers(session, a, b)
+        a, b = await sides_to_measure(session, a, b)
         comparisons = session.quality
         a, b, bases = await comparisons.targets.look_up(a, b, variables)
         if arguments.trust:
@@ -106,12 +108,12 @@ async def quality(arguments: argparse.Namespace) -> int:
         await _confirm_start(session, (a, b), arguments)
         async with cancelled_by_signals():
             result = await comparisons.compare(a, b, bases, options, note)
-    code = emit_or_say(arguments.json, asdict(result), _lines(result))
+    code = emit_or_say(arguments.json, asdict(result), _quality_lines(result))
     unmeasured = result.verdict == NOT_MEASURED or (options.own is not None and result.own is None)
     return code or (_UNMEASURED if unmeasured else 0)
 
 
-def _options(arguments: argparse.Namespace) -> QualityOptions:
+def _quality_options(arguments: argparse.Namespace) -> QualityOptions:
     from workbench.quality import texts
     from workbench.quality.verdict import Margins
     from workbench.session.quality.measuring import QualityOptions
@@ -128,7 +130,9 @@ def _options(arguments: argparse.Namespace) -> QualityOptions:
                 next_step="give nats per token, such as --kl-margin 0.001",
             )
     return QualityOptions(
-        texts=texts.read(arguments.texts) if arguments.texts else texts.shipped(),
+        texts=texts.read_own_texts(arguments.texts)
+        if arguments.texts
+        else texts.shipped_text_set(),
         concurrency=arguments.concurrency,
         restart=not arguments.no_restart,
         anyway=arguments.if_measured == "beside",
@@ -160,31 +164,31 @@ def _own_command(arguments: argparse.Namespace) -> OwnCommand | None:
             next_step="give the minutes that your command may take, such as --eval-minutes 240",
         )
 
-    argv = _words(arguments.eval, "--eval")
+    argv = _side_words(arguments.eval, "--eval")
     if not argv:
         raise InputError("--eval is empty", next_step="give a command, such as --eval 'lm-eval …'")
     if shutil.which(argv[0]) is None:  # A would be measured for minutes before it is started
         raise InputError(
-            f"--eval: {clean(argv[0])} is no program that this machine can run",
+            f"--eval: {clean_text(argv[0])} is no program that this machine can run",
             next_step="name a program that is installed on this machine",
         )
     return OwnCommand(argv, arguments.eval_score, MINUTES if minutes is None else minutes)
 
 
-def _arms(arguments: argparse.Namespace) -> Sequence[Arm]:
+def _arms_to_compare(arguments: argparse.Namespace) -> Sequence[Arm]:
     """Return A and B as the user named them, or B alone. B without a target has that of A, with its
     flags."""
     from workbench.model.experiment import Arm, ArmTarget
 
     if arguments.b is None:
-        alone = _words(arguments.a, "B")
+        alone = _side_words(arguments.a, "B")
         if not alone or _is_flag(alone[0]):
             raise InputError(
                 "B does not begin with a preset, a run or a result",
                 next_step="for example `workbench quality vllm-any kv-cache-dtype=fp8`",
             )
         return [Arm(sets=alone[1:], target=ArmTarget(alone[0]))]
-    of_a, of_b = _words(arguments.a, "A"), _words(arguments.b, "B")
+    of_a, of_b = _side_words(arguments.a, "A"), _side_words(arguments.b, "B")
     if not of_a or _is_flag(of_a[0]):
         raise InputError(
             "A does not begin with a preset, a run, a result or a URL",
@@ -198,7 +202,7 @@ def _arms(arguments: argparse.Namespace) -> Sequence[Arm]:
     return [a, Arm(sets=of_b[1:], target=ArmTarget(of_b[0]))]
 
 
-def _words(text: str, side: str) -> tuple[str, ...]:
+def _side_words(text: str, side: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
@@ -226,7 +230,7 @@ async def _confirm_start(
     await confirm(arguments, question, problem=problem, next_step="add --yes to confirm")
 
 
-def _lines(result: QualityResult) -> Iterator[str]:
+def _quality_lines(result: QualityResult) -> Iterator[str]:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.quality_blocks import quality_blocks
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, WorkbenchError
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 if TYPE_CHECKING:
     from workbench.hosts.login_question import LoginQuestion
@@ -46,9 +46,9 @@ async def confirm(
 async def require_yes(question: str) -> None:
     """Ask a question on the terminal. Raises Declined if the answer is not yes."""
     sys.stdout.flush()  # the text that the question is about comes first
-    sys.stderr.write(clean(f"{question} [y/N] ", lines=True))
+    sys.stderr.write(clean_text(f"{question} [y/N] ", lines=True))
     sys.stderr.flush()
-    answer = await _in_thread(sys.stdin.readline)
+    answer = await _run_in_thread(sys.stdin.readline)
     if answer.strip().lower() not in ("y", "yes"):
         raise Declined
 
@@ -60,7 +60,7 @@ async def ask_login_secret(question: LoginQuestion) -> str | None:
     from shutil import get_terminal_size
 
     try:
-        return await _in_thread(getpass, question.text(get_terminal_size().columns))
+        return await _run_in_thread(getpass, question.text(get_terminal_size().columns))
     except EOFError:
         return None
 
@@ -75,10 +75,10 @@ async def ask_sudo_password(session: Session, arguments: argparse.Namespace) -> 
         f"[sudo] password for {session.state.host.user} on {session.host.name} (sent to "
         "sudo only): "
     )
-    return await _in_thread(getpass, prompt) or None
+    return await _run_in_thread(getpass, prompt) or None
 
 
-async def _in_thread(read: Callable[..., str], *arguments: str) -> str:
+async def _run_in_thread(read: Callable[..., str], *arguments: str) -> str:
     import asyncio  # takes 20 ms to load, and most commands that use this module ask nothing
 
     return await asyncio.to_thread(read, *arguments)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.cli.open_session import connected, gpus_read, local_session
 from workbench.cli.output import emit, finding_line, note, say
 from workbench.cli.questions import confirm
-from workbench.cli.registry import command, one_of, option
+from workbench.cli.registry import command, exactly_one_of, option
 from workbench.cli.shared_options import CHANGES, YES
 from workbench.model.errors import InputError, PresetError, WorkbenchError
 from workbench.recipes.registry import EXPORT_FORMS
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         "recipe, compose file, preset or script of another tool; - reads standard input",
         nargs="?",
     ),
-    one_of(
+    exactly_one_of(
         option("--command LINE", "a command line that starts a server", dest="line"),
         option("--pid PID", "a server that runs on the host", int),
     ),
@@ -64,12 +64,12 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
             imported = await session.presets.recipes.read_process(arguments.pid, arguments.name)
     else:
         session = local_session()
-        read = _reader(session, arguments)
+        read = _recipe_reader(session, arguments)
         imported = read(None)
         if imported.depends_on_gpus:
-            imported = read(await _gpus(arguments))
+            imported = read(await _gpus_of_host(arguments))
     if not arguments.json:
-        _show(imported)
+        _show_import(imported)
     path = None
     if imported.preset is not None and (arguments.yes or not arguments.json):
         await _confirm_save(arguments, imported.preset_id)
@@ -77,24 +77,24 @@ async def import_recipe(arguments: argparse.Namespace) -> int:
         if arguments.line is not None:
             _trust_program(session, imported.preset_id)
     if arguments.json:
-        emit(_json(imported, path))
+        emit(_import_json(imported, path))
     elif path:
         say(f"saved: {path}\n`workbench plan {imported.preset_id}` shows its command")
     return 0 if imported.preset is not None else 2
 
 
-def _reader(
+def _recipe_reader(
     session: Session, arguments: argparse.Namespace
 ) -> Callable[[Sequence[GpuInfo] | None], Imported]:
     """Return a function that reads the recipe for a host with the given GPUs."""
     recipes, name, entry = session.presets.recipes, arguments.name, arguments.entry
     if arguments.line is None and arguments.file != "-":
         return partial(recipes.read_file, Path(arguments.file), name, entry)
-    text = arguments.line if arguments.line is not None else _standard_input()
+    text = arguments.line if arguments.line is not None else _read_standard_input()
     return partial(recipes.read_text, text, "", name, entry)
 
 
-async def _gpus(arguments: argparse.Namespace) -> Sequence[GpuInfo] | None:
+async def _gpus_of_host(arguments: argparse.Namespace) -> Sequence[GpuInfo] | None:
     """Return the GPUs of the host, None if they cannot be read. A recipe can be imported on a
     machine without GPUs."""
     try:
@@ -116,7 +116,7 @@ def _trust_program(session: Session, preset_id: str) -> None:
         trust(part.digest for part in parts if part.name == "executable")
 
 
-def _standard_input() -> str:
+def _read_standard_input() -> str:
     import sys
 
     return sys.stdin.read(1 << 20)
@@ -128,7 +128,7 @@ async def _confirm_save(arguments: argparse.Namespace, preset_id: str) -> None:
     await confirm(arguments, question, problem=problem, next_step="add --yes to save the preset")
 
 
-def _show(imported: Imported) -> None:
+def _show_import(imported: Imported) -> None:
     from workbench.store.preset_text import preset_sections
 
     if imported.preset is not None:
@@ -145,7 +145,7 @@ def _show(imported: Imported) -> None:
         note("the preset cannot be saved; correct the errors in the recipe")
 
 
-def _json(imported: Imported, path: str | None) -> dict[str, Any]:
+def _import_json(imported: Imported, path: str | None) -> dict[str, Any]:
     return {
         "form": imported.form,
         "id": imported.preset_id,
@@ -179,11 +179,13 @@ def _json(imported: Imported, path: str | None) -> dict[str, Any]:
 async def export_launch(arguments: argparse.Namespace) -> int:
     """Print a launch in the form of another tool, or write it to a file. The text contains the
     names of secrets, never their values."""
-    from workbench.session.plans.recipes import export
+    from workbench.session.plans.recipes import export_plan
 
     plan, title, gpus = await _plan_of(arguments)
     name = plan.preset_id or arguments.base
-    exported = export(plan, arguments.form, name=name, title=title, gpus=gpus, node=arguments.node)
+    exported = export_plan(
+        plan, arguments.form, name=name, title=title, gpus=gpus, node=arguments.node
+    )
     if arguments.output:
         _write_new(Path(arguments.output), exported.text)
     if arguments.json:
@@ -237,8 +239,8 @@ async def _plan_of(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int 
     if arguments.executable is not None:
         plan = with_executable(plan, arguments.executable)
     editor = PlanEditor(plan, title)
-    editor.assign(arguments.sets, arguments.unsets, arguments.envs)
-    return editor.effective, title, gpus
+    editor.apply_assignments(arguments.sets, arguments.unsets, arguments.envs)
+    return editor.effective_plan, title, gpus
 
 
 async def _plan_on_cluster(arguments: argparse.Namespace) -> tuple[LaunchPlan, str, int | None]:
@@ -252,11 +254,11 @@ async def _plan_on_cluster(arguments: argparse.Namespace) -> tuple[LaunchPlan, s
         plan = session.presets.plan_of(arguments.base, variables_of(arguments))
         if arguments.executable is not None:
             plan = with_executable(plan, arguments.executable)
-        session.plans.take(plan, preset.title)
+        session.plans.edit_plan(plan, preset.title)
         await session.plans.look_for_engine()
         editor = session.plans.editor
-        editor.assign(arguments.sets, arguments.unsets, arguments.envs)
-        return editor.effective, preset.title, preset.hardware.count
+        editor.apply_assignments(arguments.sets, arguments.unsets, arguments.envs)
+        return editor.effective_plan, preset.title, preset.hardware.count
 
 
 def _write_new(path: Path, text: str) -> None:

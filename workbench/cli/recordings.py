@@ -10,7 +10,7 @@ from pathlib import Path
 
 from workbench.cli.open_session import connected, session_of
 from workbench.cli.output import emit_or_say, note
-from workbench.cli.registry import command, one_of, option
+from workbench.cli.registry import command, exactly_one_of, option
 from workbench.cli.shared_options import seconds_between
 
 _MOST_S = 86_400
@@ -20,7 +20,7 @@ _FIRST_S = 20.0  # for the first reading
 _seconds = seconds_between(1, _MOST_S)
 
 
-def _speed(text: str) -> float:
+def _parse_speed(text: str) -> float:
     try:
         speed = float(text)
     except ValueError:
@@ -34,7 +34,7 @@ def _speed(text: str) -> float:
     "record",
     "record the GPUs, the engine and the events of a host to a file, for `workbench replay`",
     option("file", "new file for the recording", metavar="FILE"),
-    one_of(
+    exactly_one_of(
         option(
             "--seconds N", "end after this time; without it, Ctrl-C ends the recording", _seconds
         ),
@@ -50,12 +50,14 @@ def _speed(text: str) -> float:
     ),
 )
 async def record(arguments: argparse.Namespace) -> int:
-    from workbench.session.history.recorder import Recorder, export
+    from workbench.session.history.recorder import Recorder, export_history
 
     path = Path(arguments.file)
     if arguments.last is not None:
-        cells = await asyncio.to_thread(export, session_of(arguments).host, path, arguments.last)
-        return _written(arguments, path, cells)
+        cells = await asyncio.to_thread(
+            export_history, session_of(arguments).host, path, arguments.last
+        )
+        return _write_recording(arguments, path, cells)
     async with connected(arguments) as session:
         recorder = Recorder(session, path)
         await session.open()
@@ -70,10 +72,10 @@ async def record(arguments: argparse.Namespace) -> int:
                 raise
         finally:
             recorder.close()
-    return _written(arguments, path, recorder.seconds)
+    return _write_recording(arguments, path, recorder.seconds)
 
 
-def _written(arguments: argparse.Namespace, path: Path, cells: int) -> int:
+def _write_recording(arguments: argparse.Namespace, path: Path, cells: int) -> int:
     document = {"written": str(path), "lines": cells}
     return emit_or_say(
         arguments.json,
@@ -86,11 +88,11 @@ def _written(arguments: argparse.Namespace, path: Path, cells: int) -> int:
     "replay",
     "show a recording on the screen; nothing can be run or changed",
     option("file", "a recording, also the timeline of a stored result", metavar="FILE"),
-    option("--speed X", "times as fast, from 0.25 to 64 (1)", _speed, default=1.0),
+    option("--speed X", "times as fast, from 0.25 to 64 (1)", _parse_speed, default=1.0),
     examples=("workbench replay slow.jsonl", "workbench replay slow.jsonl --speed 8"),
 )
 def replay(arguments: argparse.Namespace) -> int:
     from workbench import tui
     from workbench.session.replay import Replay
 
-    return tui.run(Replay(Path(arguments.file), arguments.speed))
+    return tui.run_screen(Replay(Path(arguments.file), arguments.speed))

@@ -1,8 +1,8 @@
 """The registry of commands. A command file declares each command with `@command` above its handler.
 
-A command file is imported only when one of its commands is run, explained or completed (`FILES`).
-Command files import large modules inside their handlers, so that `workbench --help`, which imports
-all command files, is quick.
+A command file is imported only when one of its commands is run, explained or completed
+(`FIRST_WORDS`). Command files import large modules inside their handlers, so that
+`workbench --help`, which imports all command files, is quick.
 """
 
 from __future__ import annotations
@@ -12,52 +12,61 @@ import importlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-# First word of a command: the files under workbench/cli that declare the commands beginning with
-# it.
-FILES: dict[str, tuple[str, ...]] = {
-    "demo": ("screen",),
-    "fleet": ("fleet",),
-    "record": ("recordings",),
-    "replay": ("recordings",),
-    "presets": ("presets", "preset_apply"),
-    "flags": ("presets",),
-    "explain": ("explain",),
-    "import": ("recipes",),
-    "export": ("recipes",),
-    "plan": ("plan",),
-    "fit": ("fit",),
-    "start": ("servers",),
-    "servers": ("servers",),
-    "logs": ("servers",),
-    "explain-log": ("explain_log",),
-    "inforce": ("inforce",),
-    "stop": ("servers",),
-    "adopt": ("servers",),
-    "restart": ("servers",),
-    "probe": ("servers",),
-    "jobs": ("jobs",),
-    "endpoint": ("endpoint",),
-    "runs": ("runs",),
-    "cluster": ("cluster", "cluster_check"),
-    "bench": ("bench",),
-    "compare": ("compare",),
-    "quality": ("quality",),
-    "results": ("results",),
-    "advise": ("advise",),
-    "experiment": ("experiments",),
-    "sweep": ("sweeps",),
-    "capacity": ("capacity",),
-    "tune": ("tune",),
-    "watch": ("watch",),
-    "bisect": ("bisect",),
-    "trace": ("trace_capture",),
-    "gpu": ("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep"),
-    "doctor": ("doctor",),
-    "hosts": ("hosts",),
-    "models": ("models",),
-    "config": ("about",),
-    "version": ("about",),
-    "completion": ("completion",),
+
+class FirstWord(NamedTuple):
+    """What the commands with the same first word have in common: the files under workbench/cli that
+    declare them, and whether they run on the host of the command line. They do not if they use no
+    host, or name their hosts themselves."""
+
+    files: tuple[str, ...]
+    on_host: bool = True
+
+
+# first word of a command -> what its commands have in common
+FIRST_WORDS: dict[str, FirstWord] = {
+    "demo": FirstWord(("screen",), on_host=False),
+    "fleet": FirstWord(("fleet",), on_host=False),
+    "record": FirstWord(("recordings",)),
+    "replay": FirstWord(("recordings",), on_host=False),
+    "presets": FirstWord(("presets", "preset_apply")),
+    "flags": FirstWord(("presets",), on_host=False),
+    "explain": FirstWord(("explain",), on_host=False),
+    "import": FirstWord(("recipes",)),
+    "export": FirstWord(("recipes",)),
+    "plan": FirstWord(("plan",)),
+    "fit": FirstWord(("fit",)),
+    "start": FirstWord(("servers",)),
+    "servers": FirstWord(("servers",)),
+    "logs": FirstWord(("servers",)),
+    "explain-log": FirstWord(("explain_log",), on_host=False),
+    "inforce": FirstWord(("inforce",)),
+    "stop": FirstWord(("servers",)),
+    "adopt": FirstWord(("servers",)),
+    "restart": FirstWord(("servers",)),
+    "probe": FirstWord(("servers",)),
+    "jobs": FirstWord(("jobs",)),
+    "endpoint": FirstWord(("endpoint",)),
+    "runs": FirstWord(("runs",)),
+    "cluster": FirstWord(("cluster", "cluster_check"), on_host=False),
+    "bench": FirstWord(("bench",)),
+    "compare": FirstWord(("compare",), on_host=False),
+    "quality": FirstWord(("quality",)),
+    "results": FirstWord(("results",), on_host=False),
+    "advise": FirstWord(("advise",)),
+    "experiment": FirstWord(("experiments",)),
+    "sweep": FirstWord(("sweeps",)),
+    "capacity": FirstWord(("capacity",)),
+    "tune": FirstWord(("tune",)),
+    "watch": FirstWord(("watch",)),
+    "bisect": FirstWord(("bisect",)),
+    "trace": FirstWord(("trace_capture",)),
+    "gpu": FirstWord(("gpu_status", "gpu_settings", "gpu_verify", "gpu_sweep")),
+    "doctor": FirstWord(("doctor",)),
+    "hosts": FirstWord(("hosts",), on_host=False),
+    "models": FirstWord(("models",)),
+    "config": FirstWord(("about",), on_host=False),
+    "version": FirstWord(("about",), on_host=False),
+    "completion": FirstWord(("completion",), on_host=False),
 }
 
 # Words that are not commands themselves but groups of commands.
@@ -120,7 +129,7 @@ def repeatable(spec: str, help: str, **keywords: Any) -> Option:
 def switch(spec: str, help: str) -> Option:
     """Return an option that also has a --no- form. Its value is True or False, or None if neither
     form is given."""
-    return option(spec, help, action=argparse.BooleanOptionalAction)
+    return option(spec, help, action="switch")  # of parser.Parser
 
 
 class OneOf(NamedTuple):
@@ -150,7 +159,7 @@ class CommandEntry(NamedTuple):
 _COMMANDS: dict[str, CommandEntry] = {}
 
 
-def one_of(*options: Option, required: bool = False) -> OneOf:
+def exactly_one_of(*options: Option, required: bool = False) -> OneOf:
     return OneOf(options, required)
 
 
@@ -175,6 +184,6 @@ def command(
 def commands_of(word: str) -> list[CommandEntry]:
     """Return the commands whose first word is `word`, in the order of their file. The file is
     imported if necessary."""
-    for file in FILES[word]:
+    for file in FIRST_WORDS[word].files:
         importlib.import_module(f"workbench.cli.{file}")
     return [found for name, found in _COMMANDS.items() if name.split()[0] == word]

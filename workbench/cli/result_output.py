@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 def result_json(result: BenchResult) -> dict[str, Any]:
     """Return a result as a JSON object. It has the metrics of the summary at the top level, then
-    `spec` and `conditions`. Secrets are masked.
+    `spec` and `conditions`. The environment is masked here; the other secrets of `spec` and
+    `conditions` are masked when a result is stored.
     """
     from workbench.model.json_records import to_json
     from workbench.model.secrets import mask_env
@@ -39,11 +40,11 @@ def result_lines(result: BenchResult) -> Iterator[str]:
     """Yield the lines that `bench` prints for a result: load, throughput, latencies, limits, text
     and notes. Their blocks are those of the reports, which have all other metrics too.
     """
-    from workbench.engines.result_limits import judgements
+    from workbench.engines.result_limits import limit_comparisons
     from workbench.report.blocks import SIMULATED, Facts
     from workbench.report.formats.terminal import block_lines
     from workbench.report.result_blocks import (
-        alerts,
+        alert_boxes,
         key_metrics,
         latency_blocks,
         slo_blocks,
@@ -52,8 +53,10 @@ def result_lines(result: BenchResult) -> Iterator[str]:
 
     summary = result.summary
     yield _load_line(result)
-    warnings = [block for block in alerts(result) if block is not SIMULATED]
-    yield from block_lines([*warnings, key_metrics(summary), Facts(tuple(judgements(result)))])
+    warnings = [block for block in alert_boxes(result) if block is not SIMULATED]
+    yield from block_lines(
+        [*warnings, key_metrics(summary), Facts(tuple(limit_comparisons(result)))]
+    )
     if not result.spec.command:
         yield from block_lines(latency_blocks(summary))
     yield from block_lines([*slo_blocks(summary), *text_blocks(summary)])
@@ -70,6 +73,8 @@ def result_lines(result: BenchResult) -> Iterator[str]:
 
 
 def _load_line(result: BenchResult) -> str:
+    from workbench.model.load_spec import option_texts
+
     summary, spec = result.summary, result.spec
     simulated = "  SIMULATED" if result.conditions.simulated else ""
     tunnel = _CLIENTS.get(result.conditions.client, "")
@@ -80,8 +85,7 @@ def _load_line(result: BenchResult) -> str:
     load = f"{spec.rate:g} requests/s" if spec.rate else f"concurrency {spec.concurrency}"
     if spec.trace_name:
         load = spec.trace_text
-    if spec.think_time:
-        load += f", think time {spec.think_time} s"
+    load = ", ".join([load, *option_texts(spec)])
     done = f"{summary.requests_ok} ok{failed}"
     return f"#{result.id}  {spec.profile}: {load}{tunnel}: {done}{simulated}"
 

@@ -18,7 +18,13 @@ from workbench.cli.registry import command, option, repeatable
 from workbench.cli.result_output import result_json
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, StoreError, WorkbenchError
-from workbench.report.registry import OUTPUT_FORMATS, format_of_file, imported_tools, output_format
+from workbench.report.registry import (
+    EXPORT_FORMATS,
+    OUTPUT_FORMATS,
+    format_of_file,
+    imported_tools,
+    output_format,
+)
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 _ID = option("id", "id of a result; `workbench results list` lists them", int)
 _MOST_IN_GROUP = 1000
 _NEWEST = 50
+_MODEL_CHARS = 48  # of a model's name in a list
 _MOST_DIFFERENCES = 20
 _FILTERS = (
     option("--tag TAG", "show only results with this tag"),
@@ -85,7 +92,7 @@ def _print_list(arguments: argparse.Namespace, words: str | None) -> int:
     limit = None if arguments.all else arguments.limit or _NEWEST
     asked = None if limit is None else limit + 1  # one more, to know whether there are older ones
     db = results_db()
-    known = _comparisons(db)
+    known = _quality_comparisons(db)
     pages = db.pages(asked, words, tag=arguments.tag, before=arguments.before)
     shown = _Shown(pages, limit)
     if arguments.json:
@@ -134,10 +141,10 @@ class _Shown:
                 yield results
 
 
-def _comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
+def _quality_comparisons(db: ResultsDb) -> tuple[QualityResult, ...]:
     from workbench.store.quality_db import QualityDb
 
-    return QualityDb(db.path).newest()
+    return QualityDb(db.path).newest_comparisons()
 
 
 def _listed_json(result: BenchResult, known: Sequence[QualityResult]) -> dict[str, Any]:
@@ -162,7 +169,7 @@ def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = (
         speed = result.summary.request_s if embeds else row.output_tok_s
         rate = f"{speed:,.1f}" if speed is not None else "n/a"
         words = [
-            _load(result, row.concurrency),
+            _load_text(result, row.concurrency),
             f"{rate} {'requests/s' if embeds else 'tok/s'}",
             row.label,
             "REJECTED" if row.refused else "",
@@ -171,8 +178,13 @@ def row_lines(results: Sequence[BenchResult], known: Sequence[QualityResult] = (
             *(f"+{tag}" for tag in row.tags),
             row.note,
         ]
-        start = f"#{row.id:<5} {row.engine or '-':<9} {row.model}"
+        start = f"#{row.id:<5} {row.engine or '-':<9} {_end_of(row.model)}"
         yield "  ".join([start, *(" ".join(word.split()) for word in words if word)])
+
+
+def _end_of(model: str) -> str:
+    """Return a model's name. Of a long one, which is mostly a path, only its end."""
+    return model if len(model) <= _MODEL_CHARS else f"…{model[1 - _MODEL_CHARS :]}"
 
 
 def _answers_mark(result: BenchResult, known: Sequence[QualityResult]) -> str:
@@ -185,7 +197,7 @@ def _answers_mark(result: BenchResult, known: Sequence[QualityResult]) -> str:
     return f"answers: {newest.verdict}" if newest is not None else ""
 
 
-def _load(result: BenchResult, concurrency: int) -> str:
+def _load_text(result: BenchResult, concurrency: int) -> str:
     """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency, "trace". The
     text is "c=-" if the user's own command decides the load.
     """
@@ -209,8 +221,8 @@ def show_result(arguments: argparse.Namespace) -> int:
     from workbench.engines.answer_settings import comparisons_of
 
     db = results_db()
-    result, timeline = db.get(arguments.id), _timeline_of(db, arguments.id)
-    known = _comparisons(db)
+    result, timeline = db.get(arguments.id), _timeline_path_of(db, arguments.id)
+    known = _quality_comparisons(db)
     if arguments.json:
         from workbench.report.formats.json_data import answers_json
 
@@ -229,12 +241,12 @@ def show_result(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _timeline_of(db: ResultsDb, result_id: int) -> str | None:
+def _timeline_path_of(db: ResultsDb, result_id: int) -> str | None:
     """Return the path of the recording with the readings from around a benchmark. None if there is
     none."""
-    from workbench.store.result_timelines import path_of
+    from workbench.store.result_timelines import timeline_path
 
-    path = path_of(db.path.parent, db.uid(result_id))
+    path = timeline_path(db.path.parent, db.uid(result_id))
     return str(path) if path.exists() else None
 
 
@@ -247,7 +259,7 @@ def _timeline_of(db: ResultsDb, result_id: int) -> str | None:
 )
 def note_result(arguments: argparse.Namespace) -> int:
     text, db = " ".join(arguments.text).strip(), results_db()
-    _store(lambda: db.note(arguments.id, text), ["results", "note", str(arguments.id), text])
+    _store_change(lambda: db.note(arguments.id, text), ["results", "note", str(arguments.id), text])
     return _print_annotations(arguments, db)
 
 
@@ -269,11 +281,11 @@ def tag_result(arguments: argparse.Namespace) -> int:
     db = results_db()
     if add or remove:
         words = ["results", "tag", str(arguments.id), *given]
-        _store(lambda: db.retag(arguments.id, add, remove), words)
+        _store_change(lambda: db.retag(arguments.id, add, remove), words)
     return _print_annotations(arguments, db)
 
 
-def _store(change: Callable[[], object], words: Iterable[str]) -> None:
+def _store_change(change: Callable[[], object], words: Iterable[str]) -> None:
     """Call `change`, which writes to the database. If it raises StoreError, the error message
     quotes the command line (`words`), so that the user can repeat it."""
     try:
@@ -294,15 +306,18 @@ def _print_annotations(arguments: argparse.Namespace, db: ResultsDb) -> int:
     "results export",
     "print one result in one of several formats",
     _ID,
-    option("--format", "format of the text (json)", choices=tuple(OUTPUT_FORMATS), default="json"),
-    examples=("workbench results export 42 --format csv",),
+    option("--format", "format of the text (json)", choices=tuple(EXPORT_FORMATS), default="json"),
+    examples=(
+        "workbench results export 42 --format csv",
+        "workbench results export 42 --format aiperf > profile_export_aiperf.json",
+    ),
 )
 def export_result(arguments: argparse.Namespace) -> int:
     from workbench.report.content import Report
 
     db, chosen = results_db(), output_format(arguments.format)
     samples = db.samples(arguments.id) if chosen.with_requests else ()
-    text = chosen.render(Report.of_result(db.get(arguments.id), samples, _comparisons(db)))
+    text = chosen.render(Report.of_result(db.get(arguments.id), samples, _quality_comparisons(db)))
     if arguments.json and arguments.format != "json":
         return emit({"id": arguments.id, "format": arguments.format, "text": text})
     say(text.rstrip("\n"))
@@ -346,7 +361,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
     groups = [ids_of(text) for text in arguments.ids]
     reports = session_of(arguments).reports
     if arguments.proof:
-        form = _form_of_proof(arguments, form)
+        form = _proof_format(arguments, form)
         text = await reports.proof(form, groups, experiment_id=arguments.experiment)
     else:
         text = await reports.text(
@@ -371,7 +386,7 @@ async def report_results(arguments: argparse.Namespace) -> int:
     return emit_or_say(arguments.json, {"format": form, "path": str(output)}, str(output))
 
 
-def _form_of_proof(arguments: argparse.Namespace, form: str) -> str:
+def _proof_format(arguments: argparse.Namespace, form: str) -> str:
     """Return the format of a proof: the one that was chosen, JSON if none was."""
     if arguments.sweep is not None:
         raise InputError(
@@ -398,7 +413,7 @@ def verify_proof(arguments: argparse.Namespace) -> int:
 
     from workbench.session.results import proofs
 
-    found = proofs.verify(Path(arguments.file).expanduser())
+    found = proofs.verify_proof(Path(arguments.file).expanduser())
     holds = not found.differences
     document = {"file": arguments.file, "holds": holds, **asdict(found)}
     emit_or_say(arguments.json, document, _verified_lines(found))

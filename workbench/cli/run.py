@@ -9,10 +9,10 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from workbench.cli.output import print_error
-from workbench.cli.parser import parse
+from workbench.cli.parser import parse_command_line
 from workbench.cli.streams import OutputLost, discard_the_rest
 from workbench.model.errors import InputError, WorkbenchError
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 if TYPE_CHECKING:
     from workbench.model.findings import Finding
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
 
 def _run_and_report(argv: list[str], as_json: bool) -> int:
     try:
-        return _run(argv)
+        return _run_command(argv)
     except SystemExit as end:  # argparse exits after --help
         return int(end.code or 0)
     except (BrokenPipeError, OutputLost):
@@ -58,12 +58,12 @@ def _run_and_report(argv: list[str], as_json: bool) -> int:
         return 1
 
 
-def _run(argv: list[str]) -> int:
+def _run_command(argv: list[str]) -> int:
     if "_ARGCOMPLETE" in os.environ:  # set by argcomplete's shell code when a user presses Tab
         from workbench.cli.completion import complete
 
         complete()
-    arguments = parse(argv)
+    arguments = parse_command_line(argv)
     if arguments.command not in ("screen", "demo", "completion"):
         _report_config_errors()
     if arguments.host and getattr(arguments, "target", None):
@@ -71,8 +71,14 @@ def _run(argv: list[str]) -> int:
             "the command line names two hosts",
             next_step="use either `workbench NAME` or `--host NAME`",
         )
-    outcome: Awaitable[int] | int = arguments.handler(arguments)
-    return outcome if isinstance(outcome, int) else _run_async(outcome)
+    try:
+        outcome: Awaitable[int] | int = arguments.handler(arguments)
+        return outcome if isinstance(outcome, int) else _run_async(outcome)
+    except WorkbenchError as error:
+        from workbench.cli.host_words import name_host_in_error
+
+        name_host_in_error(error, arguments)
+        raise
 
 
 def _report_config_errors() -> None:
@@ -91,7 +97,8 @@ def _report_config_errors() -> None:
         findings += HostsStore().findings
     for finding in findings:
         sys.stderr.write(
-            clean(f"workbench: {finding.level}: {finding.place}: {finding.text}") + "\n"
+            clean_text(f"workbench: {finding.level}: {finding.file_and_line}: {finding.text}")
+            + "\n"
         )
 
 

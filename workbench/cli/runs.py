@@ -23,7 +23,7 @@ _AGE_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 _SIZE_KIB = {"M": 1024.0, "G": 1024.0**2, "T": 1024.0**3}
 
 
-def _amount(units: dict[str, float], example: str) -> Any:
+def _amount_parser(units: dict[str, float], example: str) -> Any:
     """Return a parser of a number with a unit, such as "7d". `units` maps each unit to its factor;
     `example` is a valid text for the error message."""
 
@@ -45,13 +45,13 @@ def _amount(units: dict[str, float], example: str) -> Any:
     option(
         "--older-than AGE",
         "remove runs that ended longer ago, for example 12h, 30d or 8w",
-        _amount(_AGE_S, "30d"),
+        _amount_parser(_AGE_S, "30d"),
     ),
     option("--keep N", "keep the newest N ended runs and remove the others", int),
     option(
         "--size SIZE",
         "remove the oldest until the ended runs take at most SIZE",
-        _amount(_SIZE_KIB, "2G"),
+        _amount_parser(_SIZE_KIB, "2G"),
     ),
     YES,
     examples=(
@@ -80,32 +80,32 @@ async def prune(arguments: argparse.Namespace) -> int:
         await supervisor.runs()  # marks those that have ended
         root = await supervisor.runs_dir()
         every = await old_runs.ended_runs(session.host, root)
-        chosen = old_runs.chosen(every, **limits)
+        chosen = old_runs.runs_to_remove(every, **limits)
         removed: Sequence[str] = ()
         if chosen:
             where = f"of {count_of(len(every), 'ended run')} on {session.host.name} ({root})"
-            question = f"Remove {len(chosen)} {where}, {_size(chosen)}?"
+            question = f"Remove {len(chosen)} {where}, {_size_text(chosen)}?"
             problem = (
                 f"{count_of(len(chosen), 'run')} would be removed, and nobody can be asked "
                 "to confirm"
             )
             next_step = "add --yes to remove these runs"
             await confirm(arguments, question, problem=problem, next_step=next_step)
-            removed = await old_runs.remove(session.host, root, chosen)
-    return _print(arguments, every, [run for run in chosen if run.run_id in removed])
+            removed = await old_runs.remove_runs(session.host, root, chosen)
+    return _print_removed_runs(arguments, every, [run for run in chosen if run.run_id in removed])
 
 
-def _print(
+def _print_removed_runs(
     arguments: argparse.Namespace, every: Sequence[EndedRun], removed: Sequence[EndedRun]
 ) -> int:
-    unread = [run.run_id for run in every if run.kept]
+    unread = [run.run_id for run in every if run.must_be_kept]
     if arguments.json:
         document = {"removed": [run.run_id for run in removed], "kept": len(every) - len(removed)}
         return emit({**document, "unread_failures": unread})
     for run in removed:
         say(f"removed {run.run_id}")
     say(
-        f"{count_of(len(removed), 'run')} removed, {_size(removed)}; {len(every) - len(removed)} "
+        f"{count_of(len(removed), 'run')} removed, {_size_text(removed)}; {len(every) - len(removed)} "
         "kept"
     )
     if unread:
@@ -118,5 +118,5 @@ def _print(
     return 0
 
 
-def _size(runs: Sequence[EndedRun]) -> str:
+def _size_text(runs: Sequence[EndedRun]) -> str:
     return f"{sum(run.size_kib for run in runs) / 1024:,.1f} MiB"

@@ -31,7 +31,7 @@ def screen(arguments: argparse.Namespace) -> int:
     session = session_of(arguments)
     if arguments.interval is not None:
         session.telemetry.interval_s = arguments.interval
-    return tui.run(session, mouse=True if arguments.mouse else None)
+    return tui.run_screen(session, mouse=True if arguments.mouse else None)
 
 
 @command(

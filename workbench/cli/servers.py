@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from workbench.cli.host_words import name_host, name_host_in_fixes
 from workbench.cli.open_session import connected, name_unreached, warn_if_measured
 from workbench.cli.output import emit, emit_or_say, finding_line, finding_text, note, say
 from workbench.cli.plan import load_plan, variables_json
@@ -20,8 +21,8 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level, by_severity
 from workbench.model.server_run import ServerState, ServerStatus, launcher_text
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import clean_text
 
 COMMAND_CHARS = 300  # shown of the command line of somebody else's server
 
@@ -72,16 +73,19 @@ async def start_server(arguments: argparse.Namespace) -> int:
         planned = await load_plan(session, arguments)
         if planned.nodes and session.state.host.simulated and session.host.kind != "cluster":
             note(f"simulated: one process represents all {len(planned.nodes)} nodes")
-        for finding in by_severity(session.plans.editor.findings()):
+        about_plan = by_severity(session.plans.editor.findings())
+        for finding in name_host_in_fixes(about_plan, arguments):
             if finding.level is Level.WARN or finding.code.startswith(_SAID_AT_START):
                 note(finding_line(finding))
-        for finding in await session.servers.host_findings(packages=True):
+        about_host = await session.servers.host_findings()
+        for finding in name_host_in_fixes(about_host, arguments):
             if finding.code != "host.port":  # the start itself refuses a port in use
                 note(finding_line(finding))
         await warn_if_measured(session)
         run_id = await session.servers.start()
         status = session.servers.supervisor.status(run_id)
-        for finding in status.findings:  # what a launcher says about the start
+        # what a launcher says about the start
+        for finding in name_host_in_fixes(status.findings, arguments):
             note(finding_text(finding))
         if arguments.wait:
             note(f"{run_id}: waiting for READY")
@@ -100,20 +104,21 @@ def _start_exit_code(
     if status.state in (ServerState.FAILED, ServerState.CRASHED):
         note(f"{status.engine} {status.state}: {status.reason or 'see the log'}")
         causes = [f for f in status.findings if status.alive or f.level is Level.ERROR]
-        for finding in causes:
+        for finding in name_host_in_fixes(causes, arguments):
             note(f"  {finding_text(finding)}")
         if status.replaces is not None:
-            note(f"next: `workbench restart {status.replaces}` starts again what ran before")
+            again = f"`workbench restart {status.replaces}` starts again what ran before"
+            note(f"next: {name_host(again, arguments)}")
         return 1
-    if arguments.wait and status.state.ended:
+    if arguments.wait and status.state.has_ended:
         note(f"{status.engine} was stopped before it was READY: {status.reason or 'see the log'}")
         return 1
     if arguments.wait and not arguments.json:
         from workbench.server.start_times import ready_text
 
         took = ready_text(status, every)
-        note(f"{status.word}{took} at {status.url}")
-        for finding in status.findings:
+        note(f"{status.state_word}{took} at {status.url}")
+        for finding in name_host_in_fixes(status.findings, arguments):
             if finding.code.startswith("text."):
                 note(f"  {finding_text(finding)}")
     return UNTRUSTED if status.text_problem else 0
@@ -133,18 +138,24 @@ async def servers(arguments: argparse.Namespace) -> int:
         supervisor = session.servers.supervisor
         await supervisor.runs(_ALL if arguments.all else NEWEST_RUNS)
         statuses, older = await supervisor.check_now(), len(supervisor.older)
-        others = await session.servers.others()
-        live = await _live(session, statuses) if arguments.json else {}
+        others, unseen = await _external_servers(session)
+        live = await _live_metrics_by_run(session, statuses) if arguments.json else {}
     if arguments.json:
-        found = [{**asdict(other), "url": other.url} for other in others]
+        if unseen is not None:
+            note(unseen)
+        found = None
+        if others is not None:
+            found = [{**asdict(other), "url": other.url} for other in others]
         listed = [{**status_json(s), "live": live.get(s.run_id)} for s in statuses]
         return emit({"servers": listed, "older_runs": older, "not_started_by_workbench": found})
     if not statuses and not others:
         note("no runs on the nodes that answer" if partly else "no runs on this host")
     for status in statuses:
         _say_run(status)
-    for other in others:
-        _say_other(other)
+    for other in others or ():
+        _say_external_server(other)
+    if unseen is not None:
+        note(unseen)
     if older:
         runs = count_of(older, "older run has", "older runs have")
         note(
@@ -154,7 +165,21 @@ async def servers(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _live(session: Session, statuses: Sequence[ServerStatus]) -> dict[str, dict[str, Any]]:
+async def _external_servers(session: Session) -> tuple[Sequence[FoundServer] | None, str | None]:
+    """Return the servers that Workbench did not start. Without python3 on the host, return None and
+    the reason: Workbench's own runs are listed all the same."""
+    from workbench.hosts.base import CommandNotFound
+
+    try:
+        return await session.servers.others(), None
+    except CommandNotFound as error:
+        text = f"servers that Workbench did not start cannot be listed: {error.message}"
+        return None, f"{text} — install python3 on {session.core.host.name}"
+
+
+async def _live_metrics_by_run(
+    session: Session, statuses: Sequence[ServerStatus]
+) -> dict[str, dict[str, Any]]:
     """Return {run id: live metrics} for the servers that are READY. The metrics of a server are
     computed from two readings of its counters, one second apart. Its field "absent" has the reason
     for each missing metric."""
@@ -190,7 +215,7 @@ def _say_run(status: ServerStatus) -> None:
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
     say(
-        f"{status.run_id}  {status.word:<12} {status.engine:<9} {status.model}  {age}  "
+        f"{status.run_id}  {status.state_word:<12} {status.engine:<9} {status.model}  {age}  "
         f"{detail}{simulated}"
     )
     if runs_as := launcher_text(status, time.time()):
@@ -200,7 +225,7 @@ def _say_run(status: ServerStatus) -> None:
             say(f"  {finding_line(finding)}")
 
 
-def _say_other(other: FoundServer) -> None:
+def _say_external_server(other: FoundServer) -> None:
     names = other.models[:_MODELS_SHOWN]
     more = f" and {len(other.models) - len(names)} more" if len(other.models) > len(names) else ""
     models = ", ".join(names) + more or other.note
@@ -208,7 +233,7 @@ def _say_other(other: FoundServer) -> None:
         f"pid {other.pid}, not started by Workbench: {other.engine or 'a server'} {models}  "
         f"{other.url}"
     )
-    say(f"  {clean(other.command, COMMAND_CHARS)}\n  to benchmark it: {other.bench}")
+    say(f"  {clean_text(other.command, COMMAND_CHARS)}\n  to benchmark it: {other.bench}")
     if other.adopt:
         say(f"  unit {other.unit_text}; to let Workbench follow this server: {other.adopt}")
 
@@ -257,7 +282,9 @@ async def stop(arguments: argparse.Namespace) -> int:
         await warn_if_measured(session)
         await session.servers.stop(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
-        removed = await adoption.uninstall(session, status.run_id) if arguments.uninstall else ()
+        removed = (
+            await adoption.stop_and_uninstall(session, status.run_id) if arguments.uninstall else ()
+        )
     kept = f": {status.reason}" if status.others and status.reason else ""
     lines = [f"{status.run_id} {status.state}{kept}", *(f"removed {path}" for path in removed)]
     return emit_or_say(arguments.json, {**status_json(status), "removed": list(removed)}, lines)
@@ -286,7 +313,7 @@ async def adopt(arguments: argparse.Namespace) -> int:
     from workbench.session.servers import adoption
 
     async with connected(arguments) as session:
-        run_id = await adoption.follow(session, word, handle, arguments.run_options)
+        run_id = await adoption.adopt_server(session, word, handle, arguments.run_options)
         status = session.servers.supervisor.status(run_id)
         if arguments.wait:
             note(f"{run_id}: waiting for READY")
@@ -320,7 +347,7 @@ async def restart(arguments: argparse.Namespace) -> int:
             await _agree_to_restart(session, arguments, status, shown)
         run_id = status.run_id
         if in_place:
-            await adoption.restart(session, run_id)
+            await adoption.restart_in_place(session, run_id)
         else:
             run_id = await session.servers.start_again(run_id)
         status = session.servers.supervisor.status(run_id)
@@ -356,9 +383,9 @@ async def probe(arguments: argparse.Namespace) -> int:
         await warn_if_measured(session)
         text = await session.servers.probe(status.run_id)
         status = session.servers.supervisor.status(status.run_id)
-    document = {"run_id": status.run_id, "state": status.word, "text": asdict(text)}
+    document = {"run_id": status.run_id, "state": status.state_word, "text": asdict(text)}
     doubts = [f"  {doubt}" for doubt in (*text.notes, text.unjudged) if doubt]
-    lines = [f"{status.run_id} is {status.word}: {text.summary}", *doubts]
+    lines = [f"{status.run_id} is {status.state_word}: {text.summary}", *doubts]
     emit_or_say(arguments.json, document, lines)
     return UNTRUSTED if text.problem else 0
 
@@ -366,7 +393,7 @@ async def probe(arguments: argparse.Namespace) -> int:
 def status_json(status: ServerStatus) -> dict[str, Any]:
     return {
         **asdict(status),
-        "state": status.word,
+        "state": status.state_word,
         "findings": [f.as_json() for f in status.findings],
     }
 
@@ -378,7 +405,7 @@ async def find_run(session: Session, run: str) -> ServerStatus:
     supervisor = session.servers.supervisor
     known = [*(s.run_id for s in await supervisor.runs()), *supervisor.older]
     exact = [run] if run in known else []
-    if not exact and (pid := whole_number(run)) is not None:
+    if not exact and (pid := parse_whole_number(run)) is not None:
         await _reject_external(session, pid)
     if not exact:
         name_unreached(session)
@@ -422,5 +449,5 @@ async def ready_run(session: Session, run: str | None) -> str | None:
         note(f"{status.run_id}: waiting for READY")
     status = await session.servers.wait_ready(status.run_id)
     if status.text is not None and status.text_problem:
-        note(f"{status.run_id} is {status.word.upper()}: {status.text.summary}")
+        note(f"{status.run_id} is {status.state_word.upper()}: {status.text.summary}")
     return await session.servers.ready_run(status.run_id)

@@ -10,15 +10,33 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import WorkbenchError
+from workbench.model.interrupted import Interrupted
 
 if TYPE_CHECKING:
     from workbench.session.session import Session
 
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class EndedBySignal(WorkbenchError):
+    """Raised if a signal has ended the command. The exit code is 128 plus the number of the signal, as
+    in a shell. `left` says what the command has reverted and what it leaves, "" for nothing."""
+
+    def __init__(
+        self, number: signal.Signals, left: str = "", *, next_step: str | None = None
+    ) -> None:
+        ended = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+        super().__init__(": ".join(filter(None, (ended, left))), next_step=next_step)
+        self.exit_code = 128 + number
+
+
 @asynccontextmanager
-async def cancelled_by_signals() -> AsyncIterator[None]:
-    """While this context manager is open, cancel the command when SIGTERM or SIGHUP arrives. Before
-    the command ends, it reverts its settings, as after Ctrl-C."""
+async def cancelled_by_signals(left: str = "") -> AsyncIterator[list[signal.Signals]]:
+    """While this context manager is open, cancel the command when Ctrl-C, SIGTERM or SIGHUP arrives.
+    The command reverts its settings, and EndedBySignal is raised, which says what the command has
+    left: `left`, unless the work that was cancelled says so itself. Yield the list of the signals that
+    have arrived, for a command that handles its cancellation."""
     received: list[signal.Signals] = []
     cancel = _current_task().cancel
 
@@ -26,13 +44,14 @@ async def cancelled_by_signals() -> AsyncIterator[None]:
         received.append(number)
         cancel()
 
-    with _handled((signal.SIGTERM, signal.SIGHUP), stop):
+    with _handled(_STOPPING, stop):
         try:
-            yield
-        except asyncio.CancelledError:
-            if received:
-                raise WorkbenchError(f"ended by {received[0].name}") from None
-            raise
+            yield received
+        except asyncio.CancelledError as cut:
+            if not received:
+                raise
+            said = cut.left if isinstance(cut, Interrupted) else left
+            raise EndedBySignal(received[0], said) from None
 
 
 @asynccontextmanager
@@ -55,7 +74,7 @@ async def benchmark_stopped_by_signals(
         else:
             cancel()
 
-    with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop):
+    with _handled(_STOPPING, stop):
         try:
             yield
         except asyncio.CancelledError:
@@ -69,18 +88,13 @@ def counted_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
     """While this context manager is open, put Ctrl-C, SIGTERM and SIGHUP into the queue that it
     yields, instead of ending the command."""
     received: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    with _handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), received.put_nowait):
+    with _handled(_STOPPING, received.put_nowait):
         yield received
 
 
 def raise_for(received: list[signal.Signals]) -> None:
-    """End the command because of the first received signal: raise KeyboardInterrupt for SIGINT and
-    WorkbenchError for any other signal."""
-    if received[0] == signal.SIGINT:
-        raise KeyboardInterrupt
-    raise WorkbenchError(
-        f"ended by {received[0].name}", next_step="no result was stored; run the command again"
-    )
+    """End the command because of the first received signal. Raises EndedBySignal."""
+    raise EndedBySignal(received[0], next_step="no result was stored; run the command again")
 
 
 def _current_task() -> asyncio.Task[None]:

@@ -43,7 +43,7 @@ def prepare() -> None:
     Afterwards, a failing write to standard output raises OutputLost, or BrokenPipeError if the
     program that reads it has ended.
     """
-    codecs.register_error(_ERRORS, _replaced)
+    codecs.register_error(_ERRORS, _replace_lost_stream)
     for descriptor in (0, 1, 2):  # a file that is opened later must not become standard output
         try:
             os.fstat(descriptor)
@@ -61,7 +61,7 @@ def discard_the_rest() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _replace_lost_stream(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return "".join(_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
@@ -84,7 +84,7 @@ class _Stdout(io.TextIOWrapper):
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise _lost(error.strerror) from error
+            raise _output_lost_error(error.strerror) from error
 
     def flush(self) -> None:
         try:
@@ -92,7 +92,7 @@ class _Stdout(io.TextIOWrapper):
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise _lost(error.strerror) from error
+            raise _output_lost_error(error.strerror) from error
 
 
 class _Closed(io.StringIO):
@@ -111,13 +111,13 @@ class _Closed(io.StringIO):
     def flush(self) -> None:
         if self.written:
             self.written = False
-            raise _lost("it is closed")
+            raise _output_lost_error("it is closed")
 
     def fileno(self) -> int:
         return 1
 
 
-def _lost(reason: str | None) -> OutputLost:
+def _output_lost_error(reason: str | None) -> OutputLost:
     return OutputLost(
         f"cannot write to standard output: {reason}",
         next_step="the command may have finished its work, so check that before you repeat the "

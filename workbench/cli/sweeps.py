@@ -5,12 +5,14 @@ subcommands that resume, list and show sweeps.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from workbench.cli.experiment_text import UNKNOWN_DURATION, duration, report_progress
+from workbench.cli.experiment_text import UNKNOWN_DURATION, duration_text, report_progress
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected, use_host_of_record
 from workbench.cli.output import emit_or_say, note
@@ -29,6 +31,8 @@ from workbench.cli.shared_options import (
 )
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.model.errors import InputError
+from workbench.model.tune import TUNE
+from workbench.model.tune_standings import in_words
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
@@ -72,7 +76,7 @@ async def sweep_flags(arguments: argparse.Namespace) -> int:
     from workbench.session.series.flag_sweep_plan import combinations_of
 
     flags = _values_by_flag(arguments.swept)
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         await load_plan(session, arguments)
         await session.servers.adopt()
         # an invalid value is an error before the plan is printed
@@ -103,7 +107,7 @@ async def _confirm_stop(
     started (run id `own_run`) is stopped without a question.
     """
     server = session.state.server
-    if server is None or not server.state.alive or server.run_id == own_run:
+    if server is None or not server.state.is_alive or server.run_id == own_run:
         return
     run = f"run {server.run_id} ({server.model})"
     question = f"Stop {run} for the sweep, and start it again afterwards?"
@@ -136,7 +140,7 @@ def _plan_lines(
     if two_pairs_s is None:
         yield UNKNOWN_DURATION
     else:
-        yield f"takes about {duration((runs + pair_runs) * two_pairs_s / 4)}"
+        yield f"takes about {duration_text((runs + pair_runs) * two_pairs_s / 4)}"
     options = {"pairs": arguments.pairs, "bench": load_of(arguments), **quality_of(arguments)}
     if arguments.pairs:
         cost = session.experiments.quality_cost(Arm(), changed, **options)
@@ -173,17 +177,17 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
 )
 async def resume_sweep(arguments: argparse.Namespace) -> int:
     stored = stored_sweep(arguments, "sweep", "a sweep of flags or of the concurrency")
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         await session.servers.adopt()
-        if stored.kind == "flag":
-            await _confirm_stop(session, arguments, own_run=stored.server)
+        if stored.facts.starts_servers:
+            await _confirm_stop(session, arguments, own_run=stored.starting or stored.server)
         session.subscribe(report_points(arguments, stored))
         session.subscribe(report_progress())
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)
 
 
-def _store() -> SweepStore:
+def _sweep_store() -> SweepStore:
     from workbench.store import paths
     from workbench.store.sweeps import SweepStore
 
@@ -192,7 +196,7 @@ def _store() -> SweepStore:
 
 @command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
 def list_sweeps(arguments: argparse.Namespace) -> int:
-    sweeps = _store().list()
+    sweeps = _sweep_store().list()
     return emit_or_say(
         arguments.json, {"sweeps": [asdict(sweep) for sweep in sweeps]}, map(_list_line, sweeps)
     )
@@ -215,7 +219,7 @@ def _list_line(sweep: Sweep) -> str:
     examples=("workbench sweep show 2",),
 )
 def show_sweep(arguments: argparse.Namespace) -> int:
-    print_sweep(_store().get(arguments.id), arguments.json)
+    print_sweep(_sweep_store().get(arguments.id), arguments.json)
     return 0
 
 
@@ -223,7 +227,7 @@ def stored_sweep(arguments: argparse.Namespace, command: str, what: str) -> Swee
     """Return the stored sweep whose id the command line gives, and select the sweep's host unless
     the command line names a host. Raises InputError if it is not `what`, which the command
     `command` resumes."""
-    sweep = _store().get(arguments.id)
+    sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
         raise InputError(
             f"sweep {sweep.id} is not {what} but of the {sweep.name}",
@@ -251,9 +255,25 @@ def report_points(
             if point.state != "planned" and printed.get(point.label) != point.state:
                 printed[point.label] = point.state
                 left = f", about {sweep.left_s / 60:.1f} min left" if sweep.left_s else ""
-                note(f"{point.label}: {point.state}{f' ({point.error})' if point.error else left}")
+                name = in_words(point.label) if sweep.kind == TUNE else point.label
+                note(f"{name}: {point.state}{f' ({point.error})' if point.error else left}")
 
     return report
+
+
+@asynccontextmanager
+async def tell_how_to_resume(session: Session) -> AsyncIterator[None]:
+    """While this context manager is open, say on stderr what a sweep has found and which command
+    resumes it, if a signal ends the command."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        sweep = session.state.sweep
+        if sweep is not None and sweep.can_be_resumed:
+            done = f"{sweep.count_values_done} of {len(sweep.points)} {sweep.steps} are done"
+            note(f"sweep {sweep.id} ({sweep.name}) was stopped; so far: {sweep.knee_text or done}")
+            note(f"to resume it: {sweep.resume_command}")
+        raise
 
 
 def print_sweep(sweep: Sweep, as_json: bool) -> int:
@@ -273,5 +293,5 @@ def sweep_lines(sweep: Sweep) -> Iterator[str]:
     simulated = "  SIMULATED" if sweep.simulated else ""
     yield f"sweep {sweep.id}: {sweep.name}{host}  {sweep.state}{simulated}"
     yield from block_lines(sweep_blocks(sweep, ()))
-    if sweep.resumable and sweep.state != "done":
+    if sweep.can_be_resumed and sweep.state != "done":
         yield f"to resume it: {sweep.resume_command}"

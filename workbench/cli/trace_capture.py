@@ -27,7 +27,7 @@ _PROGRESS_S = 10.0
 _MOST_S = 30 * 86_400
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     number = int(text) if text.isdecimal() else -1
     if not 0 <= number <= 65_535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port from 0 to 65535")
@@ -40,7 +40,10 @@ def _port(text: str) -> int:
     option("run RUN", "id of a run (default: the newest READY run of the host)", nargs="?"),
     option("--url URL", "base URL of a server that Workbench did not start"),
     option(
-        "--port N", "port on 127.0.0.1 to send the traffic to (0: any free one)", _port, default=0
+        "--port N",
+        "port on 127.0.0.1 to send the traffic to (0: any free one)",
+        _parse_port,
+        default=0,
     ),
     option(
         "--seconds N",
@@ -56,7 +59,7 @@ def _port(text: str) -> int:
 )
 async def capture(arguments: argparse.Namespace) -> int:
     from workbench.bench.traffic_capture import TrafficCapture
-    from workbench.session.bench.capture import reached
+    from workbench.session.bench.capture import reach_server
 
     check_one_target(arguments)
     path = arguments.output or Path(time.strftime("captured-%Y%m%d-%H%M%S.jsonl"))
@@ -65,7 +68,7 @@ async def capture(arguments: argparse.Namespace) -> int:
         if arguments.url is None:
             run_id = await session.servers.ready_run(run_id)
         simulated = session.host.simulated is not None and arguments.url is None
-        async with reached(session, run_id, arguments.url) as server:
+        async with reach_server(session, run_id, arguments.url) as server:
             capturing = TrafficCapture(path)
             try:
                 await capturing.start(server, arguments.port)
@@ -74,42 +77,46 @@ async def capture(arguments: argparse.Namespace) -> int:
                 raise
             whose = arguments.url or f"run {run_id}"
             note(f"{capturing.url} passes on to {whose}; send your requests there")
-            await _until_ended(capturing, arguments)
+            await _wait_until_capture_ends(capturing, arguments)
             totals = await capturing.end()
-    return _report(arguments, path, run_id, {**totals, **_missed(capturing)}, simulated=simulated)
+    return _report_capture(
+        arguments, path, run_id, {**totals, **_not_captured_counts(capturing)}, simulated=simulated
+    )
 
 
-async def _until_ended(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
+async def _wait_until_capture_ends(
+    capturing: TrafficCapture, arguments: argparse.Namespace
+) -> None:
     """Wait for the end of the capture: for its time, for a signal, or for the end of the writer. Then
     wait for the requests in flight, until the next signal."""
     seconds = arguments.seconds
     with counted_signals() as signals:
         if seconds is None:
             note("Ctrl-C ends the capture")
-        telling = asyncio.create_task(_tell(capturing, arguments))
+        telling = asyncio.create_task(_print_progress(capturing, arguments))
         try:
-            await _first_of(seconds, signals.get(), capturing.ended.wait())
+            await _wait_for_first_of(seconds, signals.get(), capturing.ended.wait())
         finally:
             telling.cancel()
-        if capturing.in_flight and not capturing.ended.is_set():
-            waiting = count_of(capturing.in_flight, "request is", "requests are")
+        if capturing.requests_in_flight and not capturing.ended.is_set():
+            waiting = count_of(capturing.requests_in_flight, "request is", "requests are")
             note(f"{waiting} in flight; Ctrl-C again cuts them")
-        await _first_of(None, capturing.drain(), signals.get(), capturing.ended.wait())
+        await _wait_for_first_of(None, capturing.drain(), signals.get(), capturing.ended.wait())
 
 
-async def _tell(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
+async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
     """Say how much was captured whenever that has changed."""
     told = 0
     while not arguments.json:
         await asyncio.sleep(_PROGRESS_S)
-        requests = capturing.told.get("requests", 0)
+        totals = await capturing.read_totals()
+        requests = totals.get("requests", 0)
         if requests != told:
             told = requests
-            tokens = capturing.told["prompt_tokens"]
-            note(f"{count_of(requests, 'request')}, {tokens:,} prompt tokens")
+            note(f"{count_of(requests, 'request')}, {totals['prompt_tokens']:,} prompt tokens")
 
 
-async def _first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
+async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
     """Return when one of `waits` has ended, or after the time. The others are cancelled."""
     from workbench.hosts.task_cancellation import end_all
 
@@ -120,11 +127,11 @@ async def _first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
         await end_all(tasks)
 
 
-def _missed(capturing: TrafficCapture) -> dict[str, Any]:
-    return {"lost": capturing.lost, "passed": capturing.passed}
+def _not_captured_counts(capturing: TrafficCapture) -> dict[str, Any]:
+    return {"lost": capturing.lost, "passed": capturing.counts_of_passed}
 
 
-def _report(
+def _report_capture(
     arguments: argparse.Namespace,
     path: Path,
     run_id: str | None,
@@ -134,17 +141,22 @@ def _report(
 ) -> int:
     if not totals.get("requests"):
         path.unlink(missing_ok=True)
-        left = "".join(f"; {line}" for line in _left_lines(totals))
+        left = "".join(f"; {line}" for line in _not_written_lines(totals))
         raise BenchError(
             f"nothing was captured{left}",
             next_step="send requests for chat or completions to the port while the capture runs",
         )
     document = {"written": str(path), "run": run_id, "simulated": simulated, **totals}
-    lines = [*_lines(path, totals, simulated=simulated), *_next_lines(arguments, run_id, path)]
+    lines = [
+        *_capture_lines(path, totals, simulated=simulated),
+        *_next_command_lines(arguments, run_id, path),
+    ]
     return emit_or_say(arguments.json, document, lines)
 
 
-def _next_lines(arguments: argparse.Namespace, run_id: str | None, path: Path) -> Iterator[str]:
+def _next_command_lines(
+    arguments: argparse.Namespace, run_id: str | None, path: Path
+) -> Iterator[str]:
     """Yield the commands that replay the file."""
     words = ["workbench"]
     for name in ("host", "cluster", "container", "simulate"):
@@ -158,7 +170,7 @@ def _next_lines(arguments: argparse.Namespace, run_id: str | None, path: Path) -
         yield f"      `{compared} --b FLAG=VALUE` compares a change on it"
 
 
-def _lines(path: Path, totals: dict[str, Any], *, simulated: bool) -> Iterator[str]:
+def _capture_lines(path: Path, totals: dict[str, Any], *, simulated: bool) -> Iterator[str]:
     seconds = totals["seconds"]
     took = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.1f} minutes"
     mark = "  SIMULATED" if simulated else ""
@@ -181,17 +193,20 @@ def _lines(path: Path, totals: dict[str, Any], *, simulated: bool) -> Iterator[s
         )
     if totals["cut"]:
         yield f"  {count_of(totals['cut'], 'answer')} cut by the client or the server"
-    yield from (f"  {line}" for line in _left_lines(totals))
+    yield from (f"  {line}" for line in _not_written_lines(totals))
     yield "  the file contains no text and no hash of a text"
 
 
-def _left_lines(totals: dict[str, Any]) -> Iterator[str]:
+def _not_written_lines(totals: dict[str, Any]) -> Iterator[str]:
     """Yield what went through the port and is not in the file."""
     left = [f"{number:,} {why}" for why, number in sorted(totals.get("left_out", {}).items())]
     if left:
         yield f"left out: {', '.join(left)}"
     if totals["lost"]:
         yield f"not read, because too much came at once: {count_of(totals['lost'], 'request')}"
+    refused = totals["passed"].get("refused", 0)
+    if refused:
+        yield f"the server did not accept {count_of(refused, 'connection')}: check that it runs"
     unread = totals["passed"].get("unread", 0)
     if unread:
         yield f"passed on unread: {count_of(unread, 'connection')} (no HTTP/1.1, or too large)"

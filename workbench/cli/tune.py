@@ -27,9 +27,10 @@ from workbench.cli.shared_options import (
     YES,
 )
 from workbench.cli.stop_signals import cancelled_by_signals
-from workbench.cli.sweeps import SWEEP_ID, report_points, stored_sweep
+from workbench.cli.sweeps import SWEEP_ID, report_points, stored_sweep, tell_how_to_resume
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
+from workbench.model.tune_standings import in_words
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -49,10 +50,14 @@ _STARTS = 30
     *CHANGES,
     *RUN_AS,
     TRUST,
-    option("--goal GOAL", "what to improve: tok_s, tok_j or ttft (tok_s)", default="tok_s"),
+    option(
+        "--goal GOAL",
+        "what to improve: tok_s, tok_j, ttft, goodput or users (tok_s)",
+        default="tok_s",
+    ),
     option(
         "--subject-to LIMITS",
-        "limits that every configuration must keep: 'ttft@p95<=500, power<=400, temp<=83, kld<=0.001'",
+        "limits that every configuration must keep: 'ttft<=500@p95, power<=400, temp<=83, kld<=0.001'",
         default="",
         dest="limits",
     ),
@@ -69,7 +74,7 @@ _STARTS = 30
     "       workbench tune resume|show ID",
     examples=(
         "workbench tune vllm-any --concurrency 16 --hours 2 --starts 30",
-        "workbench tune vllm-any --goal tok_j --subject-to 'ttft@p95<=500, power<=400' --plan",
+        "workbench tune vllm-any --goal tok_j --subject-to 'ttft<=500@p95, power<=400' --plan",
     ),
 )
 async def tune(arguments: argparse.Namespace) -> int:
@@ -79,7 +84,7 @@ async def tune(arguments: argparse.Namespace) -> int:
             next_step="give more than 0 hours, or leave the limit out",
         )
     minutes = None if arguments.hours is None else 60 * arguments.hours
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         await load_plan(session, arguments)
         await session.servers.adopt()
         planned = await session.sweeps.plan_tune(
@@ -111,7 +116,7 @@ async def _confirm(
     """Ask before the tune starts servers. `own_run` is a server that the tune itself has started."""
     server = session.state.server
     stops = ""
-    if server is not None and server.state.alive and server.run_id != own_run:
+    if server is not None and server.state.is_alive and server.run_id != own_run:
         stops = f", stops run {server.run_id} ({server.model}), and starts it again afterwards"
     what = f"starts and stops servers on {session.host.name}{stops}"
     await confirm(
@@ -156,9 +161,9 @@ def _plan_json(session: Session, planned: PlannedSweep, cost: TuneCost) -> dict[
 )
 async def resume_tune(arguments: argparse.Namespace) -> int:
     stored = stored_sweep(arguments, TUNE, "a tune")
-    async with connected(arguments) as session, cancelled_by_signals():
+    async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         await session.servers.adopt()
-        await _confirm(session, arguments, own_run=stored.server)
+        await _confirm(session, arguments, own_run=stored.starting or stored.server)
         session.subscribe(report_points(arguments, stored))
         session.subscribe(report_decisions(arguments, stored))
         session.subscribe(report_progress())
@@ -191,12 +196,12 @@ def _tune_lines(sweep: Sweep) -> Iterator[str]:
     simulated = "  SIMULATED" if sweep.simulated else ""
     title = sweep.name.removeprefix("tune of ")
     yield f"tune {sweep.id}: {title} on {sweep.host}  {sweep.state}{simulated}"
-    yield from block_lines(sweep_blocks(sweep, (), _final_of(sweep)))
-    if sweep.resumable and sweep.state != "done":
+    yield from block_lines(sweep_blocks(sweep, (), _final_experiment_of(sweep)))
+    if sweep.can_be_resumed and sweep.state != "done":
         yield f"to resume it: {sweep.resume_command}"
 
 
-def _final_of(sweep: Sweep) -> Experiment | None:
+def _final_experiment_of(sweep: Sweep) -> Experiment | None:
     """Return the experiment of the final; None before it, or if it was deleted."""
     from workbench.store import paths
     from workbench.store.experiments import ExperimentsDb
@@ -222,6 +227,6 @@ def report_decisions(
         for text in sweep.notes:
             if text not in printed:
                 printed.add(text)
-                note(text)
+                note(in_words(text))
 
     return report

@@ -46,7 +46,7 @@ _JUNIT = option("--junit FILE", "also write the night as JUnit XML, in place of 
 _MARKDOWN = option("--markdown FILE", "also write the night as Markdown, in place of an older file")
 
 
-def _store() -> WatchStore:
+def _watch_store() -> WatchStore:
     from workbench.store import paths
     from workbench.store.watches import WatchStore
 
@@ -79,7 +79,7 @@ def add_watch(arguments: argparse.Namespace) -> int:
     watch = Watch(
         preset=arguments.preset,
         candidate=checked_candidate(arguments.candidate),
-        nightly=_time(arguments.nightly),
+        nightly=_parse_time_of_day(arguments.nightly),
         host=arguments.host,
         simulate=arguments.simulate,
         variables=tuple(arguments.variables),
@@ -88,18 +88,17 @@ def add_watch(arguments: argparse.Namespace) -> int:
         quality=not arguments.no_quality,
     )
     _check_preset(arguments, watch)
-    _store().add(watch)
-    line = f"{watch.name} is watched; `workbench watch run` judges it now, `watch install` nightly"
+    _watch_store().add(watch)
+    line = f"{watch.watch_name} is watched; `workbench watch run` judges it now, `watch install` nightly"
     return emit_or_say(arguments.json, asdict(watch), line)
 
 
 def checked_words(arguments: argparse.Namespace) -> None:
     """Raise InputError for a variable or a flag that cannot be stored with a watch or a bisection."""
+    from workbench.cli.plan import variables_of
     from workbench.model.secrets import is_secret_name
 
-    for word in arguments.variables:
-        if "=" not in word[1:]:
-            raise InputError(f"--var {word!r} is not of the form name=value")
+    variables_of(arguments)
     for word in (*arguments.variables, *arguments.sets):
         if is_secret_name(word.partition("=")[0]):
             raise InputError(
@@ -109,15 +108,16 @@ def checked_words(arguments: argparse.Namespace) -> None:
 
 
 def _check_preset(arguments: argparse.Namespace, watch: Watch) -> None:
-    """Raise InputError if the preset does not exist or cannot start the candidate."""
+    """Trust the image of the candidate, which the user has named. Raises InputError if the preset does
+    not exist or cannot start the candidate."""
     from workbench.cli.open_session import session_of
-    from workbench.session.series.night_watch import arms_of
+    from workbench.session.series.night_watch import arms_of, pinned_plan, trust_image
 
-    variables = dict(word.split("=", 1) for word in watch.variables)
-    arms_of(session_of(arguments).presets.plan_of(watch.preset, variables), watch)
+    plan = pinned_plan(session_of(arguments), watch.preset, watch.variables)
+    trust_image(arms_of(plan, watch)[2]["B"])
 
 
-def _time(text: str) -> str:
+def _parse_time_of_day(text: str) -> str:
     if not _TIME.fullmatch(text):
         raise InputError(f"{text!r} is no time of the day", next_step="give --nightly HH:MM")
     return text
@@ -125,14 +125,14 @@ def _time(text: str) -> str:
 
 @command("watch list", "list the watches", examples=("workbench watch list",))
 def list_watches(arguments: argparse.Namespace) -> int:
-    found = _store().watches()
+    found = _watch_store().watches()
     if not found and not arguments.json:
         note("nothing is watched; `workbench watch add` begins")
-    lines = (f"{one.nightly}  {_place(one)}  {one.name}" for one in found)
+    lines = (f"{one.nightly}  {_place_text(one)}  {one.watch_name}" for one in found)
     return emit_or_say(arguments.json, {"watches": [asdict(one) for one in found]}, lines)
 
 
-def _place(watch: Watch) -> str:
+def _place_text(watch: Watch) -> str:
     return f"sim:{watch.simulate}  SIMULATED" if watch.simulate else watch.host or "local"
 
 
@@ -144,8 +144,8 @@ def _place(watch: Watch) -> str:
     examples=("workbench watch remove vllm-any",),
 )
 def remove_watch(arguments: argparse.Namespace) -> int:
-    gone = _store().remove(arguments.preset, arguments.candidate)
-    lines = (f"{one.name} is no longer watched" for one in gone)
+    gone = _watch_store().remove(arguments.preset, arguments.candidate)
+    lines = (f"{one.watch_name} is no longer watched" for one in gone)
     return emit_or_say(arguments.json, {"removed": [asdict(one) for one in gone]}, lines)
 
 
@@ -164,9 +164,9 @@ def remove_watch(arguments: argparse.Namespace) -> int:
 async def run_watches(arguments: argparse.Namespace) -> int:
     from workbench.session.series.night_watch import NightRun
 
-    store = _store()
+    store = _watch_store()
     with store.running():
-        night, watches = _night(store, arguments)
+        night, watches = _night_to_carry_on(store, arguments)
         await confirm(
             arguments,
             f"The night starts and stops servers for {', '.join(watches)}. Continue?",
@@ -188,9 +188,9 @@ async def run_watches(arguments: argparse.Namespace) -> int:
 
         async with cancelled_by_signals():
             night = await NightRun(night, store, opened, note).carry_out()
-    _write(night, store, arguments)
+    _save_night(night, store, arguments)
     _print_night(night, store, arguments.json)
-    if night.alarms:
+    if night.entries_with_alarm:
         return ALARM_CODE
     return 1 if any(entry.state == "failed" for entry in night.entries) else 0
 
@@ -211,13 +211,13 @@ def report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
     return report
 
 
-def _night(store: WatchStore, arguments: argparse.Namespace) -> tuple[Night, list[str]]:
+def _night_to_carry_on(store: WatchStore, arguments: argparse.Namespace) -> tuple[Night, list[str]]:
     """Return the night to go on with, or a new one with the id 0, and the names of its watches."""
     from workbench.model.watch import Night, NightEntry
     from workbench.store.watches import unfinished
 
     if arguments.at is not None:
-        _time(arguments.at)
+        _parse_time_of_day(arguments.at)
     chosen = [
         one
         for one in store.watches()
@@ -231,19 +231,21 @@ def _night(store: WatchStore, arguments: argparse.Namespace) -> tuple[Night, lis
     begun = None if arguments.again else unfinished(store.nights(), _SAME_NIGHT_S)
     if begun is not None and [entry.watch for entry in begun.entries] == chosen:
         note(f"night {begun.id} was not finished, and goes on; --again begins a new one")
-        return begun, [one.name for one in chosen]
+        return begun, [one.watch_name for one in chosen]
     entries = tuple(NightEntry(one) for one in chosen)
-    return Night(id=0, unix_s=0.0, entries=entries), [one.name for one in chosen]
+    return Night(id=0, unix_s=0.0, entries=entries), [one.watch_name for one in chosen]
 
 
-def _write(night: Night, store: WatchStore, arguments: argparse.Namespace) -> None:
+def _save_night(night: Night, store: WatchStore, arguments: argparse.Namespace) -> None:
     from workbench.report.formats.markdown import document_text
-    from workbench.report.watch_night import junit, night_document
+    from workbench.report.watch_night import night_document, night_junit_xml
 
     if arguments.junit:
-        _write_file(arguments.junit, junit(night))
+        _write_file(arguments.junit, night_junit_xml(night))
     if arguments.markdown:
-        _write_file(arguments.markdown, document_text(night_document(night, _before(night, store))))
+        _write_file(
+            arguments.markdown, document_text(night_document(night, _nights_before(night, store)))
+        )
 
 
 def _write_file(name: str, text: str) -> None:
@@ -257,7 +259,7 @@ def _write_file(name: str, text: str) -> None:
         ) from None
 
 
-def _before(night: Night, store: WatchStore) -> list[Night]:
+def _nights_before(night: Night, store: WatchStore) -> list[Night]:
     return [one for one in store.nights() if one.id < night.id]
 
 
@@ -265,7 +267,7 @@ def _print_night(night: Night, store: WatchStore, as_json: bool) -> None:
     from workbench.report.formats.terminal import block_lines
     from workbench.report.watch_night import night_blocks, note_lines
 
-    blocks = [*night_blocks(night, _before(night, store)), note_lines(night)]
+    blocks = [*night_blocks(night, _nights_before(night, store)), note_lines(night)]
     emit_or_say(as_json, asdict(night), block_lines(blocks))
 
 
@@ -278,7 +280,7 @@ def _print_night(night: Night, store: WatchStore, as_json: bool) -> None:
     examples=("workbench watch show", "workbench watch show 12 --markdown night.md"),
 )
 def show_night(arguments: argparse.Namespace) -> int:
-    store = _store()
+    store = _watch_store()
     if arguments.night is not None:
         night = store.night(arguments.night)
     else:
@@ -286,7 +288,7 @@ def show_night(arguments: argparse.Namespace) -> int:
         if not nights:
             raise InputError("no night yet", next_step="`workbench watch run` makes one")
         night = nights[0]
-    _write(night, store, arguments)
+    _save_night(night, store, arguments)
     _print_night(night, store, arguments.json)
     return 0
 
@@ -299,11 +301,11 @@ def show_night(arguments: argparse.Namespace) -> int:
     examples=("workbench watch install",),
 )
 async def install_watches(arguments: argparse.Namespace) -> int:
-    times = sorted({one.nightly for one in _store().watches()})
+    times = sorted({one.nightly for one in _watch_store().watches()})
     if not times:
         raise InputError("nothing is watched", next_step="add a watch first: workbench watch add")
-    directory = _units_dir(arguments.system)
-    units = {name: text for at in times for name, text in _units(at).items()}
+    directory = _systemd_units_dir(arguments.system)
+    units = {name: text for at in times for name, text in _systemd_units(at).items()}
     for name, text in units.items():
         note(f"{directory / name}:\n{text}")
     timers = [name for name in units if name.endswith(".timer")]
@@ -325,14 +327,14 @@ async def install_watches(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise WorkbenchError(f"{directory} cannot be written: {error.strerror}") from None
     for argv in commands:
-        _systemctl(argv)
+        _run_systemctl(argv)
     lines = [f"wrote {directory / name}" for name in units]
     lines += [f"{name} is enabled" for name in timers]
     document = {"directory": str(directory), "units": list(units), "enabled": timers}
     return emit_or_say(arguments.json, document, lines)
 
 
-def _units_dir(system: bool) -> Path:
+def _systemd_units_dir(system: bool) -> Path:
     if system:
         return Path("/etc/systemd/system")
     base = os.environ.get("XDG_CONFIG_HOME", "")
@@ -340,18 +342,18 @@ def _units_dir(system: bool) -> Path:
     return root / "systemd" / "user"
 
 
-def _units(at: str) -> dict[str, str]:
+def _systemd_units(at: str) -> dict[str, str]:
     """Return the service and the timer of the watches of one time, by file name."""
-    from workbench.model.systemd_text import escaped, literal, quoted
+    from workbench.model.systemd_text import double_dollars, escape_for_quotes, quote_argument
 
     name = f"workbench-watch-{at.replace(':', '')}"
     words = [sys.executable, "-m", "workbench", "watch", "run", "--at", at, "--yes"]
     kept = [name for name in _UNIT_VARIABLES if name in os.environ]
-    variables = "".join(f'Environment="{n}={escaped(os.environ[n])}"\n' for n in kept)
+    variables = "".join(f'Environment="{n}={escape_for_quotes(os.environ[n])}"\n' for n in kept)
     service = (
         f"[Unit]\nDescription=Workbench: the watches of {at}\n\n[Service]\nType=oneshot\n"
         f"{variables}SuccessExitStatus={ALARM_CODE}\n"
-        f"ExecStart={' '.join(quoted(literal(word)) for word in words)}\n"
+        f"ExecStart={' '.join(quote_argument(double_dollars(word)) for word in words)}\n"
     )
     timer = (
         f"[Unit]\nDescription=Workbench: the watches of {at}, each night\n\n[Timer]\n"
@@ -360,7 +362,7 @@ def _units(at: str) -> dict[str, str]:
     return {f"{name}.service": service, f"{name}.timer": timer}
 
 
-def _systemctl(argv: list[str]) -> None:
+def _run_systemctl(argv: list[str]) -> None:
     try:
         ran = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
         said = ran.stderr.strip() if ran.returncode else ""

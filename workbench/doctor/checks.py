@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from workbench.doctor import gpu_checks, host_checks, stack_checks
+from workbench.doctor import cap_checks, gpu_checks, host_checks, stack_checks
 from workbench.doctor.examination import Examination
 from workbench.model.findings import Finding, Level
 
 CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
     *gpu_checks.CHECKS,
+    *cap_checks.CHECKS,
     *stack_checks.CHECKS,
     *host_checks.CHECKS,
 )
@@ -18,11 +19,11 @@ CHECKS: tuple[Callable[[Examination], Iterator[Finding]], ...] = (
 
 # of these, a start depends on the errors
 _OF_A_START = (
-    gpu_checks.driver_version,
-    stack_checks.cpu_build,
-    stack_checks.driver,
-    stack_checks.cuda,
-    stack_checks.packages,
+    gpu_checks.check_driver_version,
+    stack_checks.check_cpu_build,
+    stack_checks.check_driver_cuda,
+    stack_checks.check_torch_cuda,
+    stack_checks.check_packages,
 )
 
 
@@ -32,6 +33,6 @@ def start_findings(seen: Examination) -> Sequence[Finding]:
     return [replace(one, level=Level.WARN) for one in found if one.level is Level.ERROR]
 
 
-def findings(seen: Examination) -> Sequence[Finding]:
+def all_findings(seen: Examination) -> Sequence[Finding]:
     """Return findings about the problems of an examined host."""
     return [finding for check in CHECKS for finding in check(seen)]

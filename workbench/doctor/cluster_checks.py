@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ipaddress import ip_address
 from itertools import combinations
 
-from workbench.doctor.cluster_facts import ClusterReport, NodeReport, unreached
-from workbench.doctor.table import limit
+from workbench.doctor.cluster_facts import ClusterReport, NodeReport, unreached_node_finding
+from workbench.doctor.table import limit_with_source
 from workbench.engines.model_facts import is_path
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
@@ -26,11 +26,11 @@ NCCL_MEMLOCK = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubl
 GLOO = "https://docs.pytorch.org/docs/stable/distributed.html#common-environment-variables"
 
 
-def nodes(report: ClusterReport) -> Iterator[Finding]:
+def check_nodes(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes that cannot be reached or examined, and a cluster that has only one node."""
     for node in report.nodes:
         if node.problem is not None:
-            yield unreached(node)
+            yield unreached_node_finding(node)
         elif node.unlooked is not None:
             text = (
                 f"names, ports, processes and the clock of {node.name} are not known: "
@@ -47,7 +47,7 @@ def nodes(report: ClusterReport) -> Iterator[Finding]:
         )
 
 
-def addresses(report: ClusterReport) -> Iterator[Finding]:
+def check_addresses(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes whose address is unknown, does not belong to the node, or is also the address of
     another node. A loopback address is accepted: the nodes are then on one machine."""
     for node in report.reached:
@@ -58,7 +58,7 @@ def addresses(report: ClusterReport) -> Iterator[Finding]:
                 f"{place.problem or 'no network of all nodes was found'}"
             )
             yield Finding(Level.ERROR, "cluster.address-unknown", text, fix=fix)
-        elif _loopback(place.address):
+        elif _is_loopback(place.address):
             continue  # nodes on one machine
         elif node.network.interfaces and node.network.with_address(place.address) is None:
             own = (
@@ -71,13 +71,13 @@ def addresses(report: ClusterReport) -> Iterator[Finding]:
             )
     for a, b in combinations(report.reached, 2):
         address = a.place.address
-        if address is not None and address == b.place.address and not _loopback(address):
+        if address is not None and address == b.place.address and not _is_loopback(address):
             text = f"{a.name} and {b.name} have the same address {a.place.address}"
             fix = "give each node its own address in hosts.toml"
             yield Finding(Level.ERROR, "cluster.address-twice", text, fix=fix)
 
 
-def names(report: ClusterReport) -> Iterator[Finding]:
+def check_host_names(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes on which their own host name resolves to a loopback address, and nodes on which
     the name of another node resolves to an address that the other node does not have."""
     by_name = {node.name: node for node in report.reached}
@@ -85,7 +85,7 @@ def names(report: ClusterReport) -> Iterator[Finding]:
         known: Mapping[str, Sequence[str]] = node.look.get("names", {})
         hostname = node.look.get("hostname", "")
         own = known.get(hostname, ())
-        if own and all(_loopback(address) for address in own):
+        if own and all(_is_loopback(address) for address in own):
             text = (
                 f"on {node.name} its own name {hostname} is {own[0]}: gloo and Ray may bind "
                 "to loopback"
@@ -117,7 +117,7 @@ def names(report: ClusterReport) -> Iterator[Finding]:
                 )
 
 
-def connections(report: ClusterReport) -> Iterator[Finding]:
+def check_connections(report: ClusterReport) -> Iterator[Finding]:
     """Report each node address to which another node cannot connect."""
     for made in report.connections:
         if made.problem is not None:
@@ -131,10 +131,10 @@ def connections(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "cluster.connection", text, fix=fix)
 
 
-def interfaces(report: ClusterReport) -> Iterator[Finding]:
+def check_interfaces(report: ClusterReport) -> Iterator[Finding]:
     """Report network interfaces that are missing, down or slow, and speeds or MTUs that differ
     between the nodes."""
-    slow_gbit, source = limit("cluster_interface_gbit_s")
+    slow_gbit, source = limit_with_source("cluster_interface_gbit_s")
     found = []
     for node in report.reached:
         name = node.place.interface
@@ -169,12 +169,10 @@ def interfaces(report: ClusterReport) -> Iterator[Finding]:
         read = {node.name: getattr(one, what) for node, one in found}
         values = {name: value for name, value in read.items() if value is not None}
         if len(set(values.values())) > 1:
-            text = f"the interfaces of the nodes have different {title}: {_each(values, unit)}"
-            fix = (
-                "use equal ports"
-                if what == "speed_mbit_s"
-                else f"set one MTU: sudo ip link set IFACE mtu {max(values.values())}"
-            )
+            text = f"the interfaces of the nodes have different {title}: {_value_on_each_node(values, unit)}"
+            fix = "use equal ports"
+            if what != "speed_mbit_s":
+                fix = f"set one MTU: sudo ip link set IFACE mtu {max(values.values())}"
             yield Finding(
                 Level.WARN,
                 f"cluster.interface-{'speed' if what == 'speed_mbit_s' else what}",
@@ -183,10 +181,10 @@ def interfaces(report: ClusterReport) -> Iterator[Finding]:
             )
 
 
-def rdma(report: ClusterReport) -> Iterator[Finding]:
+def check_rdma(report: ClusterReport) -> Iterator[Finding]:
     """Report RDMA devices that are missing or not active, and a limit on locked memory that is too
     low for RDMA with NCCL."""
-    least_mib, _ = limit("rdma_memlock_mib")
+    least_mib, _ = limit_with_source("rdma_memlock_mib")
     with_rdma = [node for node in report.reached if node.place.rdma]
     for node in with_rdma:
         devices = {device.name: device for device in node.network.rdma}
@@ -228,7 +226,7 @@ def rdma(report: ClusterReport) -> Iterator[Finding]:
         )
 
 
-def versions(report: ClusterReport) -> Iterator[Finding]:
+def check_versions(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes without the plan's engine, and engines, packages, drivers and GPUs that differ
     between nodes."""
     by_engine: dict[str, dict[str, str]] = {}
@@ -238,7 +236,7 @@ def versions(report: ClusterReport) -> Iterator[Finding]:
                 by_engine.setdefault(installed.engine, {})[node.name] = installed.version
     for engine, found in by_engine.items():
         if report.engine in (None, engine):
-            yield from _unequal(
+            yield from _report_unequal_values(
                 found, engine, Level.ERROR, f"install the same version of {engine} on every node"
             )
     if report.engine is not None:
@@ -250,15 +248,17 @@ def versions(report: ClusterReport) -> Iterator[Finding]:
                     f"engines.{report.engine} into hosts.toml"
                 )
                 yield Finding(Level.ERROR, "cluster.engine-missing", text, fix=fix)
-    yield from _packages(report)
+    yield from _check_packages(report)
     drivers = {
         n.name: n.seen.driver.driver_version for n in report.reached if n.seen.driver.driver_version
     }
-    yield from _unequal(
+    yield from _report_unequal_values(
         drivers, "driver", Level.WARN, "install the same NVIDIA driver on every node"
     )
-    gpus = {n.name: _gpus(n) for n in report.reached if n.seen.gpus}
-    yield from _unequal(gpus, "GPUs", Level.WARN, "expect the speed of the slowest GPU")
+    gpus = {n.name: _gpus_text(n) for n in report.reached if n.seen.gpus}
+    yield from _report_unequal_values(
+        gpus, "GPUs", Level.WARN, "expect the speed of the slowest GPU"
+    )
 
 
 def _has_engine(node: NodeReport, engine: str) -> bool:
@@ -269,7 +269,7 @@ def _has_engine(node: NodeReport, engine: str) -> bool:
     )
 
 
-def _packages(report: ClusterReport) -> Iterator[Finding]:
+def _check_packages(report: ClusterReport) -> Iterator[Finding]:
     found: dict[tuple[str, str], dict[str, str]] = {}
     for node in report.reached:
         for stack in node.seen.packages:
@@ -283,10 +283,14 @@ def _packages(report: ClusterReport) -> Iterator[Finding]:
     for (engine, package), each in sorted(found.items()):
         title = _TITLES.get(package, package)
         fix = f"install {engine} from the same lock file on every node"
-        yield from _unequal(each, f"{title} of {engine}", _PACKAGES.get(package, Level.ERROR), fix)
+        yield from _report_unequal_values(
+            each, f"{title} of {engine}", _PACKAGES.get(package, Level.ERROR), fix
+        )
 
 
-def _unequal(found: Mapping[str, str], what: str, level: Level, fix: str) -> Iterator[Finding]:
+def _report_unequal_values(
+    found: Mapping[str, str], what: str, level: Level, fix: str
+) -> Iterator[Finding]:
     if len(set(found.values())) > 1:
         code = f"cluster.unequal-{what.split()[0].lower()}"
         yield Finding(
@@ -296,11 +300,11 @@ def _unequal(found: Mapping[str, str], what: str, level: Level, fix: str) -> Ite
             if what != "GPUs"
             else "the nodes have different GPUs",
             fix=fix,
-            evidence=_each(found),
+            evidence=_value_on_each_node(found),
         )
 
 
-def model(report: ClusterReport) -> Iterator[Finding]:
+def check_model_files(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes without the plan's model files, and model files that differ between nodes. A
     model of a hub is downloaded at the start, so its absence is a warning."""
     missing = Level.ERROR if is_path(report.model or "") else Level.WARN
@@ -327,10 +331,12 @@ def model(report: ClusterReport) -> Iterator[Finding]:
             f"`workbench models check {report.model} {on}` names the files; copy the right "
             "ones to the other nodes"
         )
-        yield Finding(Level.ERROR, "cluster.model-differs", text, fix=fix, evidence=_each(bases))
+        yield Finding(
+            Level.ERROR, "cluster.model-differs", text, fix=fix, evidence=_value_on_each_node(bases)
+        )
 
 
-def ports(report: ClusterReport) -> Iterator[Finding]:
+def check_ports(report: ClusterReport) -> Iterator[Finding]:
     for node in report.reached:
         if taken := node.look.get("taken"):
             text = (
@@ -344,10 +350,10 @@ def ports(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "cluster.port-taken", text, fix=fix)
 
 
-def clocks(report: ClusterReport) -> Iterator[Finding]:
+def check_clocks(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes whose clocks differ by more than the limit in table.json plus the error of the
     measurement."""
-    most_s, source = limit("cluster_clock_s")
+    most_s, source = limit_with_source("cluster_clock_s")
     known = [(n, n.clock_ahead_s) for n in report.reached if n.clock_ahead_s is not None]
     for (a, at), (b, bt) in combinations(known, 2):
         apart_s = abs(at - bt)
@@ -360,11 +366,11 @@ def clocks(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.WARN, "cluster.clocks", text, fix=fix, source=source)
 
 
-def memory(report: ClusterReport) -> Iterator[Finding]:
+def check_free_memory(report: ClusterReport) -> Iterator[Finding]:
     """Report nodes with less free memory than the plan needs. On a node whose GPU shares the host's
     memory, a reserve must stay free besides, and swap is reported too."""
     for node in report.reached:
-        free = _free(node)
+        free = _free_memory_bytes(node)
         if free is None:
             continue
         reserve = report.reserve_bytes if node.unified else 0
@@ -403,10 +409,10 @@ def memory(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.HINT, "cluster.swap", text, fix=fix)
 
 
-def leftovers(report: ClusterReport) -> Iterator[Finding]:
+def check_leftovers(report: ClusterReport) -> Iterator[Finding]:
     """Report engine and Ray processes that run on a node, and shared memory segments that no
     process uses. Earlier servers may have left them there."""
-    least_mib, _ = limit("cluster_segments_mib")
+    least_mib, _ = limit_with_source("cluster_segments_mib")
     for node in report.reached:
         for key, whose, fix in (
             ("engines", "an engine", "workbench stop, if it is a run of Workbench; else kill PID"),
@@ -439,33 +445,33 @@ def leftovers(report: ClusterReport) -> Iterator[Finding]:
             yield Finding(Level.WARN, "cluster.left-memory", text, fix=fix)
 
 
-def _free(node: NodeReport) -> int | None:
+def _free_memory_bytes(node: NodeReport) -> int | None:
     """Return the free memory of a node in bytes: on unified memory the host's available memory,
     otherwise the free memory of the GPU that has the least. None if unknown."""
     if node.unified:
         return node.available_bytes
     each = [
         gpu.memory_total_bytes - sample.memory_used_bytes
-        for gpu, sample in node.seen.pairs
+        for gpu, sample in node.seen.gpus_with_readings
         if gpu.memory_total_bytes is not None and sample.memory_used_bytes is not None
     ]
     return min(each, default=None)
 
 
-def _gpus(node: NodeReport) -> str:
+def _gpus_text(node: NodeReport) -> str:
     return (
         f"{len(node.seen.gpus)} x "
         f"{' and '.join(dict.fromkeys(gpu.name or '?' for gpu in node.seen.gpus))}"
     )
 
 
-def _each(values: Mapping[str, object], unit: str = "") -> str:
+def _value_on_each_node(values: Mapping[str, object], unit: str = "") -> str:
     return ", ".join(
         f"{name} {value}{f' {unit}' if unit else ''}" for name, value in values.items()
     )
 
 
-def _loopback(address: str) -> bool:
+def _is_loopback(address: str) -> bool:
     try:
         return ip_address(address.partition("%")[0]).is_loopback
     except ValueError:
@@ -473,11 +479,25 @@ def _loopback(address: str) -> bool:
 
 
 CHECKS: tuple[Callable[[ClusterReport], Iterable[Finding]], ...] = (
-    *(nodes, addresses, names, connections, interfaces, rdma),
-    *(versions, model, ports, clocks, memory, leftovers),
+    *(
+        check_nodes,
+        check_addresses,
+        check_host_names,
+        check_connections,
+        check_interfaces,
+        check_rdma,
+    ),
+    *(
+        check_versions,
+        check_model_files,
+        check_ports,
+        check_clocks,
+        check_free_memory,
+        check_leftovers,
+    ),
 )
 
 
-def findings(report: ClusterReport) -> list[Finding]:
+def cluster_findings(report: ClusterReport) -> list[Finding]:
     """Return findings about the problems of a cluster, from all checks."""
     return [finding for check in CHECKS for finding in check(report)]

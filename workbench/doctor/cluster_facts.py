@@ -19,7 +19,7 @@ from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.node_network import NodeNetwork, NodePlace
-from workbench.model.untrusted_numbers import of_field
+from workbench.model.untrusted_numbers import number_for_field
 from workbench.model.untrusted_text import clean_json
 
 if TYPE_CHECKING:
@@ -96,14 +96,14 @@ class ClusterReport:
 
 
 class NodeProgram:
-    """The program cluster_node.py, running on a node. `ask` sends a question and returns the
+    """The program cluster_node.py, running on a node. `ask_node` sends a question and returns the
     answer. It raises HostError if the answer reports an error or does not come in time."""
 
     def __init__(self, host: Host, stream: Stream) -> None:
         self._host, self._stream = host, stream
         self._lines = stream.lines()
 
-    async def ask(self, what: str, **fields: Any) -> dict[str, Any]:
+    async def ask_node(self, what: str, **fields: Any) -> dict[str, Any]:
         await self._stream.write(json.dumps({"ask": what, **fields}).encode() + b"\n")
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -123,31 +123,33 @@ class NodeProgram:
         said = (await self._stream.stderr_tail()).splitlines()[-1:] or ["it ended"]
         raise HostError(said[0], host=self._host.name)
 
-    async def clock(self) -> tuple[float, float]:
+    async def measure_clock_offset(self) -> tuple[float, float]:
         """Return (the node's clock minus this machine's clock, error of this difference), both in
         seconds. Of several answers, the fastest is used, because its error is the smallest."""
         found = []
         for _ in range(CLOCK_ASKS):
             began_s, began_unix_s = time.monotonic(), time.time()
-            theirs = self._number("unix_s", await self.ask("clock"))
+            theirs = self._number_from_answer("unix_s", await self.ask_node("clock"))
             half_s = (time.monotonic() - began_s) / 2
             found.append((half_s, theirs - (began_unix_s + half_s)))
         error_s, ahead_s = min(found)
         return ahead_s, error_s
 
-    def _number(self, field: str, answer: Mapping[str, Any]) -> float:
-        number = of_field(field, answer.get(field))
+    def _number_from_answer(self, field: str, answer: Mapping[str, Any]) -> float:
+        number = number_for_field(field, answer.get(field))
         if number is None:
             raise HostError(f"the program's {field} is no number", host=self._host.name)
         return number
 
-    async def listen(self, address: str) -> int:
+    async def listen_on_node(self, address: str) -> int:
         """Let the node listen at `address`, and return the port."""
-        return int(self._number("port", await self.ask("listen", address=address)))
+        return int(self._number_from_answer("port", await self.ask_node("listen", address=address)))
 
-    async def connect(self, address: str, port: int) -> float:
+    async def connect_from_node(self, address: str, port: int) -> float:
         """Let the node connect to a port, and return the duration in milliseconds."""
-        return self._number("ms", await self.ask("connect", address=address, port=port))
+        return self._number_from_answer(
+            "ms", await self.ask_node("connect", address=address, port=port)
+        )
 
     async def close(self) -> None:
         await self._stream.close()
@@ -167,21 +169,21 @@ class NodeToCheck:
     model: Callable[[], Awaitable[ModelBytes]] | None = None
 
 
-async def gather(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[Connection]]:
+async def gather_reports(nodes: Sequence[NodeToCheck]) -> tuple[list[NodeReport], list[Connection]]:
     """Return (a report for each node, the attempts of each node to connect to each other node). The
     report of a node that cannot be reached has only a `problem`."""
     names = [node.place.host for node in nodes]
-    programs = dict(zip(names, await asyncio.gather(*map(_start, nodes)), strict=True))
+    programs = dict(zip(names, await asyncio.gather(*map(_start_program, nodes)), strict=True))
     try:
         reports = await asyncio.gather(
-            *(_report(node, programs[node.place.host], nodes) for node in nodes)
+            *(_report_on_node(node, programs[node.place.host], nodes) for node in nodes)
         )
-        return list(reports), await _connect(nodes, programs)
+        return list(reports), await _connect_all_pairs(nodes, programs)
     finally:
         await asyncio.gather(*(p.close() for p in programs.values() if isinstance(p, NodeProgram)))
 
 
-async def _start(node: NodeToCheck) -> NodeProgram | str:
+async def _start_program(node: NodeToCheck) -> NodeProgram | str:
     """Start the program cluster_node.py on a node and return it. If it cannot be started, return
     the reason."""
     try:
@@ -192,7 +194,7 @@ async def _start(node: NodeToCheck) -> NodeProgram | str:
         return error.message
 
 
-async def _report(
+async def _report_on_node(
     node: NodeToCheck, program: NodeProgram | str, nodes: Sequence[NodeToCheck]
 ) -> NodeReport:
     parts = TimedParts()
@@ -201,7 +203,7 @@ async def _report(
         await node.host.connect()
         report["seen"], report["model"] = await asyncio.gather(
             examine(node.host, node.executables, parts),
-            _nothing() if node.model is None else node.model(),
+            _return_nothing() if node.model is None else node.model(),
         )
     except WorkbenchError as error:
         return NodeReport(node.place, node.network, problem=error.message)
@@ -212,10 +214,10 @@ async def _report(
     try:
         others = [other.place.host.rpartition("@")[2] for other in nodes if other is not node]
         engines = registry.leftover_pattern()
-        report["look"] = await program.ask(
+        report["look"] = await program.ask_node(
             "look", names=others, ports=list(node.ports), engines=engines
         )
-        report["clock_ahead_s"], report["clock_error_s"] = await program.clock()
+        report["clock_ahead_s"], report["clock_error_s"] = await program.measure_clock_offset()
     except (HostError, ValueError, KeyError, TypeError) as error:
         report["unlooked"] = (
             error.message if isinstance(error, HostError) else (f"an invalid answer: {error}")
@@ -223,11 +225,11 @@ async def _report(
     return NodeReport(node.place, node.network, **report, parts=tuple(parts.problems))
 
 
-async def _nothing() -> None:
+async def _return_nothing() -> None:
     return None
 
 
-async def _connect(
+async def _connect_all_pairs(
     nodes: Sequence[NodeToCheck], programs: Mapping[str, NodeProgram | str]
 ) -> list[Connection]:
     """Let each node listen at its address, and let each other node connect to that address. Return
@@ -238,7 +240,7 @@ async def _connect(
         if isinstance(program, str) or node.place.address is None:
             return None
         try:
-            return await program.listen(node.place.address)
+            return await program.listen_on_node(node.place.address)
         except HostError as error:
             return error.message
 
@@ -250,22 +252,29 @@ async def _connect(
             continue
         made = Connection(source.place.host, target.place.host, address)
         if isinstance(door, str):
-            found.append(_failed(made, f"{target.place.host} cannot listen there: {door}"))
+            found.append(
+                _failed_connection(made, f"{target.place.host} cannot listen there: {door}")
+            )
             continue
         try:
             found.append(
-                Connection(made.source, made.target, address, await program.connect(address, door))
+                Connection(
+                    made.source,
+                    made.target,
+                    address,
+                    await program.connect_from_node(address, door),
+                )
             )
         except HostError as error:
-            found.append(_failed(made, error.message))
+            found.append(_failed_connection(made, error.message))
     return found
 
 
-def _failed(made: Connection, problem: str) -> Connection:
+def _failed_connection(made: Connection, problem: str) -> Connection:
     return Connection(made.source, made.target, made.address, problem=problem)
 
 
-def unreached(node: NodeReport) -> Finding:
+def unreached_node_finding(node: NodeReport) -> Finding:
     """Return the finding for a node that cannot be reached."""
     text = f"{node.name} cannot be reached: {node.problem}"
     return Finding(Level.ERROR, "cluster.unreached", text, fix=f"workbench hosts check {node.name}")

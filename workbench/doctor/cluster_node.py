@@ -2,7 +2,7 @@
 from stdin, one JSON object per line, and writes one JSON object per line as the answer. It exits at
 the end of stdin. Questions and answers are:
 
-{"ask": "look", "names": [...], "ports": [...], "engines": R}   what is on the node, see the function `look`
+{"ask": "look", "names": [...], "ports": [...], "engines": R}   what is on the node, see the function `examine_node`
 {"ask": "clock"}                                     {"unix_s"}, the time of the node's clock
 {"ask": "listen", "address": A}                      {"port"}, on which the node then accepts connections
 {"ask": "connect", "address": A, "port": P}          {"ms"}, the time of one TCP connection
@@ -74,25 +74,25 @@ def connect(address: str, port: int) -> dict[str, Any]:
     return {"ms": round(1000 * (time.monotonic() - began), 3)}
 
 
-def look(names: list[str], ports: list[int], engines: str) -> dict[str, Any]:
+def examine_node(names: list[str], ports: list[int], engines: str) -> dict[str, Any]:
     """Return, as a dict, what is on this node: the addresses to which `names` and its own host name
     resolve, which of the `ports` are in use, the memory, the processes of engines and of Ray, and
     the unused shared memory segments. The regular expression `engines` matches the command lines of
     engines."""
-    processes = _processes(re.compile(engines))
+    processes = _engine_processes(re.compile(engines))
     return {
         "hostname": socket.gethostname(),
-        "names": {name: _addresses(name) for name in [*names, socket.gethostname()]},
-        "taken": [port for port in ports if _taken(port)],
-        "memory": _memory(),
-        "memlock_bytes": _limit(resource.RLIMIT_MEMLOCK),
+        "names": {name: _resolve_addresses(name) for name in [*names, socket.gethostname()]},
+        "taken": [port for port in ports if _port_is_taken(port)],
+        "memory": _memory_sizes(),
+        "memlock_bytes": _resource_limit(resource.RLIMIT_MEMLOCK),
         "engines": [p for p in processes if p["kind"] == "engine"][:MOST],
         "ray": [p for p in processes if p["kind"] == "ray"][:MOST],
-        "segments": [] if os.environ.get("WORKBENCH_SIM_STATE") else _segments(),
+        "segments": [] if os.environ.get("WORKBENCH_SIM_STATE") else _unmapped_segments(),
     }
 
 
-def _addresses(name: str) -> list[str]:
+def _resolve_addresses(name: str) -> list[str]:
     try:
         return sorted(
             {str(found[4][0]) for found in socket.getaddrinfo(name, None, proto=socket.IPPROTO_TCP)}
@@ -101,22 +101,22 @@ def _addresses(name: str) -> list[str]:
         return []
 
 
-def _taken(port: int) -> bool:
+def _port_is_taken(port: int) -> bool:
     """Return whether a program of this node listens on the port, on any address."""
     wanted = ":%04X" % port
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in (_text(table) or "").splitlines()[1:]:
+        for line in (_read_text(table) or "").splitlines()[1:]:
             words = line.split()
             if len(words) > 3 and words[1].endswith(wanted) and words[3] == "0A":
                 return True
     return False
 
 
-def _memory() -> dict[str, int]:
+def _memory_sizes() -> dict[str, int]:
     """Return MemTotal, MemAvailable, SwapTotal and SwapFree from /proc/meminfo, in bytes. Missing
     ones are left out."""
     values = {}
-    for line in (_text("/proc/meminfo") or "").splitlines():
+    for line in (_read_text("/proc/meminfo") or "").splitlines():
         words = line.split()
         if (
             words
@@ -127,32 +127,32 @@ def _memory() -> dict[str, int]:
     return values
 
 
-def _limit(kind: int) -> int | None:
+def _resource_limit(kind: int) -> int | None:
     soft = resource.getrlimit(kind)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
+def _engine_processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
     """Return the processes of engines and of Ray as dicts: pid, kind ("engine" or "ray"), name,
     uid, age_s, and run, which says whether Workbench started the process. Command lines are left
     out, because they may contain secrets."""
     found = []
-    up = float((_text("/proc/uptime") or "0").split()[0])
+    up = float((_read_text("/proc/uptime") or "0").split()[0])
     tick = os.sysconf("SC_CLK_TCK")
     simulated = os.environ.get("WORKBENCH_SIM_STATE")
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        command = (_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
+        command = (_read_text("/proc/%s/cmdline" % pid) or "").replace("\0", " ").strip()
         kind = "engine" if engines.search(command) else None
         if RAY.search(command):
             kind = "ray"
-        stat = (_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
+        stat = (_read_text("/proc/%s/stat" % pid) or "").rpartition(") ")[2].split()
         if kind is None or int(pid) == os.getpid() or len(stat) < 20 or stat[0] in "ZX":
             continue
         try:
             uid = os.stat("/proc/%s" % pid).st_uid
         except OSError:  # it has ended meanwhile
             continue
-        environ = _text("/proc/%s/environ" % pid) or ""
+        environ = _read_text("/proc/%s/environ" % pid) or ""
         if simulated and "\0WORKBENCH_SIM_STATE=%s\0" % simulated not in "\0%s\0" % environ:
             continue  # of the machine below
         run = re.search(r"(?:^|\0)WORKBENCH_RUN=(\w+)", environ)
@@ -161,7 +161,7 @@ def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
             {
                 "pid": int(pid),
                 "kind": kind,
-                "name": (_text("/proc/%s/comm" % pid) or "").strip()
+                "name": (_read_text("/proc/%s/comm" % pid) or "").strip()
                 or (match.group() if match else "?"),
                 "uid": uid,
                 "age_s": round(up - int(stat[19]) / tick),
@@ -171,7 +171,7 @@ def _processes(engines: re.Pattern[str]) -> list[dict[str, Any]]:
     return found
 
 
-def _segments() -> list[dict[str, Any]]:
+def _unmapped_segments() -> list[dict[str, Any]]:
     """Return the shared memory segments of engines that no process has mapped, as {"name": file
     name, "bytes": size}."""
     try:
@@ -179,7 +179,8 @@ def _segments() -> list[dict[str, Any]]:
     except OSError:
         return []
     mapped = "".join(
-        _text("/proc/%s/maps" % pid) or "" for pid in filter(str.isdecimal, os.listdir("/proc"))
+        _read_text("/proc/%s/maps" % pid) or ""
+        for pid in filter(str.isdecimal, os.listdir("/proc"))
     )
     found = []
     for entry in entries:
@@ -193,7 +194,7 @@ def _segments() -> list[dict[str, Any]]:
     return found
 
 
-def _text(path: str) -> str | None:
+def _read_text(path: str) -> str | None:
     try:
         with open(path, "rb") as file:
             return file.read().decode("utf-8", "replace")
@@ -202,7 +203,7 @@ def _text(path: str) -> str | None:
 
 
 ANSWERS: dict[str, Callable[..., dict[str, Any]]] = {
-    "look": look,
+    "look": examine_node,
     "clock": clock,
     "listen": listen,
     "connect": connect,

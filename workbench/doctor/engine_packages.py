@@ -12,7 +12,7 @@ from dataclasses import field
 from typing import Any
 
 from workbench.hosts.base import CommandTimeout, Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.hosts.swept_command import run_swept
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
@@ -80,7 +80,7 @@ class EnginePackages:
     problem: str | None = None
 
 
-async def ask(
+async def ask_engine_python(
     host: Host, engine: str, python: str, packages: Sequence[str], timeout_s: float
 ) -> EnginePackages:
     """Ask `python`, the Python program of an engine, for versions of packages, and return them: of
@@ -89,17 +89,17 @@ async def ask(
     words = [python, "-c", _PROGRAM, *packages, *TITLES]
     script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
     try:
-        done = await run_swept(host, sh(script, *words), timeout_s=timeout_s)
+        done = await run_swept(host, shell_argv(script, *words), timeout_s=timeout_s)
     except CommandTimeout:
         return EnginePackages(
             engine, python, problem=f"{python} did not answer within {timeout_s:g} s"
         )
     except HostError as error:
         return EnginePackages(engine, python, problem=f"{python} cannot be asked: {error.message}")
-    return parse(engine, python, done.out)
+    return parse_packages(engine, python, done.out)
 
 
-def parse(engine: str, python: str | None, answer: str) -> EnginePackages:
+def parse_packages(engine: str, python: str | None, answer: str) -> EnginePackages:
     """Return the packages in `answer`, the JSON that an engine's Python printed. If it is invalid,
     the result has a `problem`."""
     try:
@@ -108,30 +108,33 @@ def parse(engine: str, python: str | None, answer: str) -> EnginePackages:
         document = None
     if not isinstance(document, dict):
         return EnginePackages(engine, python, problem=f"{python} does not answer as a Python does")
-    versions, needs = _dict(document.get("packages")), _dict(document.get("needs"))
-    texts = {name: _text(value) for name, value in versions.items()}
+    versions, needs = (
+        _dict_or_empty(document.get("packages")),
+        _dict_or_empty(document.get("needs")),
+    )
+    texts = {name: _text_or_none(value) for name, value in versions.items()}
     return EnginePackages(
         engine,
         python,
-        _text(document.get("python")),
+        _text_or_none(document.get("python")),
         {name: text for name, text in texts.items() if text},
         {
-            name: {of: _list(pins) for of, pins in _dict(value).items()}
+            name: {of: _texts_in(pins) for of, pins in _dict_or_empty(value).items()}
             for name, value in needs.items()
         },
-        _text(document.get("cuda")),
+        _text_or_none(document.get("cuda")),
     )
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return value[:VERSION_CHARS] if isinstance(value, str) else None
 
 
-def _list(value: Any) -> tuple[str, ...]:
+def _texts_in(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
         return ()
-    return tuple(filter(None, map(_text, value)))
+    return tuple(filter(None, map(_text_or_none, value)))
 
 
-def _dict(value: Any) -> dict[str, Any]:
+def _dict_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

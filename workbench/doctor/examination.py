@@ -13,7 +13,7 @@ from workbench.doctor.engine_packages import EnginePackages
 from workbench.doctor.host_values import HostValues
 from workbench.engines import registry
 from workbench.hosts.base import Host, HostFacts, HostUnreachable
-from workbench.model.errors import WorkbenchError
+from workbench.model.errors import HostError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import DriverInfo, DriverStatus, GpuInfo, GpuSample, HostSample
 from workbench.model.lazy_dataclass import dataclass
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FACTS_S = 15.0
 VALUES_S = 5.0
-GPUS_S = 15.0
+READING_S = 12.0  # a driver that hangs is known by then
+GPUS_S = 18.0  # to end the telemetry agent too
 ENGINES_S = 15.0
 PACKAGES_S = 4.0
+NOTHING = "nothing"  # from which a driver was read that was not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Examination:
     facts: HostFacts
     values: HostValues = field(default_factory=HostValues)
     driver: DriverInfo = field(
-        default_factory=lambda: DriverInfo(DriverStatus.NO_LIBRARY, source="nothing")
+        default_factory=lambda: DriverInfo(DriverStatus.ERROR, source=NOTHING)
     )
     gpus: tuple[GpuInfo, ...] = ()
     samples: tuple[GpuSample, ...] = ()
@@ -47,13 +49,18 @@ class Examination:
     packages: tuple[EnginePackages, ...] = ()
 
     @property
-    def pairs(self) -> Iterable[tuple[GpuInfo, GpuSample]]:
+    def driver_read(self) -> bool:
+        """Whether the driver, or its absence, is known at all."""
+        return self.driver.source != NOTHING
+
+    @property
+    def gpus_with_readings(self) -> Iterable[tuple[GpuInfo, GpuSample]]:
         """The GPUs that have a reading, each with its reading."""
         samples = {sample.uuid: sample for sample in self.samples}
         return ((gpu, samples[gpu.uuid]) for gpu in self.gpus if gpu.uuid in samples)
 
     @property
-    def capabilities(self) -> tuple[str, ...]:
+    def compute_capabilities(self) -> tuple[str, ...]:
         """The compute capabilities of the GPUs, such as "12.0", without duplicates."""
         return tuple(
             dict.fromkeys(gpu.compute_capability for gpu in self.gpus if gpu.compute_capability)
@@ -97,21 +104,21 @@ async def examine(host: Host, executables: Mapping[str, str], parts: TimedParts)
     """Return what was read from `host`. `executables` has the program that the user has chosen for
     an engine, by engine name. Parts that fail become `parts.problems`. Raises HostUnreachable if
     there is no connection."""
-    engines = [registry.get(name) for name in registry.names()]
+    engines = [registry.get_engine(name) for name in registry.engine_names()]
     ports = [engine.default_port for engine in engines]
     facts, values, telemetry, found = await asyncio.gather(
         parts.read("the system", host.facts(), FACTS_S, HostFacts(host.name, host.kind)),
         parts.read(
             "limits, disk and processes",
-            host_values.read(host, ports, VALUES_S),
+            host_values.read_host_values(host, ports, VALUES_S),
             2 * VALUES_S,
             HostValues(),
         ),
-        parts.read("the GPUs", _telemetry(host), GPUS_S, None),
-        _engines(host, executables, parts),
+        parts.read("the GPUs", _read_telemetry(host), GPUS_S, None),
+        _find_installed_engines(host, executables, parts),
     )
     packages = await parts.read(
-        "the engines' packages", _packages(host, found, values), 2 * PACKAGES_S, ()
+        "the engines' packages", _ask_packages(host, found, values), 2 * PACKAGES_S, ()
     )
     seen = Examination(facts, values, engines=found, packages=packages)
     if telemetry is None:
@@ -136,42 +143,55 @@ async def examine_for_start(
         return seen
     parts, values = TimedParts(), HostValues()
     if host.simulated:
-        read = host_values.read(host, (), VALUES_S)
+        read = host_values.read_host_values(host, (), VALUES_S)
         values = await parts.read("the simulated packages", read, VALUES_S, values)
     packages = await parts.read(
-        "the engine's packages", _packages(host, [engine], values), PACKAGES_S, ()
+        "the engine's packages", _ask_packages(host, [engine], values), PACKAGES_S, ()
     )
     return replace(seen, packages=tuple(one for one in packages if one.engine == engine.engine))
 
 
-async def _telemetry(host: Host) -> Telemetry:
+async def _read_telemetry(host: Host) -> Telemetry:
     from workbench.gpu.telemetry.source_of_host import read_once
 
-    return await read_once(host)
+    try:
+        return await read_once(host, READING_S)
+    except HostUnreachable:
+        raise
+    except HostError as error:
+        step = "`nvidia-smi` on this host shows whether the driver answers"
+        raise HostError(error.message, host=error.host, next_step=step) from None
 
 
-async def _engines(
+async def _find_installed_engines(
     host: Host, executables: Mapping[str, str], parts: TimedParts
 ) -> tuple[InstalledEngine, ...]:
-    from workbench.server.engine_probe import InstalledEngine, probe
+    from workbench.server.engine_probe import InstalledEngine, probe_engine
 
     async def one(name: str) -> InstalledEngine:
-        engine, chosen = registry.get(name), (executables[name],) if name in executables else ()
+        engine, chosen = (
+            registry.get_engine(name),
+            (executables[name],) if name in executables else (),
+        )
         unread = InstalledEngine(name, None, problem="it could not be read")
-        return await parts.read(engine.title, probe(host, engine, chosen), ENGINES_S, unread)
+        return await parts.read(engine.title, probe_engine(host, engine, chosen), ENGINES_S, unread)
 
-    return tuple(await asyncio.gather(*map(one, registry.names())))
+    return tuple(await asyncio.gather(*map(one, registry.engine_names())))
 
 
-async def _packages(
+async def _ask_packages(
     host: Host, engines: Iterable[InstalledEngine], values: HostValues
 ) -> tuple[EnginePackages, ...]:
     if host.simulated:
         answers = (answer.partition(" ") for answer in values.stacks)
-        return tuple(engine_packages.parse(engine, None, answer) for engine, _, answer in answers)
+        return tuple(
+            engine_packages.parse_packages(engine, None, answer) for engine, _, answer in answers
+        )
     asked = [
-        engine_packages.ask(host, e.engine, e.python, registry.get(e.engine).packages, PACKAGES_S)
+        engine_packages.ask_engine_python(
+            host, e.engine, e.python, registry.get_engine(e.engine).packages, PACKAGES_S
+        )
         for e in engines
-        if e.path and e.python and registry.get(e.engine).packages
+        if e.path and e.python and registry.get_engine(e.engine).packages
     ]
     return tuple(await asyncio.gather(*asked))

@@ -6,19 +6,18 @@ from collections.abc import Iterator
 
 from workbench.doctor.engine_packages import TITLES, EnginePackages
 from workbench.doctor.examination import Examination
-from workbench.model.gpu import GpuInfo, GpuSample
+from workbench.model.counts import gpus_text
+from workbench.model.gpu import NEEDS_SECOND, GpuInfo, GpuSample, absent_texts
 from workbench.server.file_limit import UNLIMITED, limit_text
 
 
-def lines(seen: Examination) -> Iterator[tuple[str, str]]:
+def fact_lines(seen: Examination) -> Iterator[tuple[str, str]]:
     """Yield each property of the host as (label, text)."""
     facts, driver, values = seen.facts, seen.driver, seen.values
     yield "host", f"{facts.name} ({facts.kind}){'  SIMULATED' if facts.simulated else ''}"
-    memory = (
-        f"{facts.memory_total_bytes / 2**30:.0f} GiB"
-        if facts.memory_total_bytes
-        else "unknown memory"
-    )
+    memory = "unknown memory"
+    if facts.memory_total_bytes:
+        memory = f"{facts.memory_total_bytes / 2**30:.0f} GiB"
     yield (
         "system",
         f"{facts.os or 'unknown system'}, {facts.kernel or 'unknown kernel'}, "
@@ -41,27 +40,33 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
     )
     yield (
         "free",
-        f"memory {_size(values.memory_available_kib)}, /dev/shm "
-        f"{_size(values.shared_memory_free_kib)}, "
-        f"disk for models {_size(values.disk_free_kib)} ({values.hub or 'unknown'})",
+        f"memory {_size_text(values.memory_available_kib)}, /dev/shm "
+        f"{_size_text(values.shared_memory_free_kib)}, "
+        f"disk for models {_size_text(values.disk_free_kib)} ({values.hub or 'unknown'})",
     )
     yield (
         "limits",
-        f"open files {_limit(values.files_soft)} (at most {_limit(values.files_hard)}), "
-        f"locked memory {_size(values.memlock_kib)}",
+        f"open files {_limit_text(values.files_soft)} (at most {_limit_text(values.files_hard)}), "
+        f"locked memory {_size_text(values.memlock_kib)}",
     )
+    if seen.host_sample.rails_w:
+        rails = (f"{name} {watts:.1f} W" for name, watts in seen.host_sample.rails_w.items())
+        yield "rails", ", ".join(rails)
     yield "python3", f"{facts.python3 or 'not found'} {facts.python3_version or ''}"
     cuda = f", CUDA {driver.cuda_version}" if driver.cuda_version else ""
     module = ", open kernel modules" if values.open_module else ""
     yield (
         "driver",
-        (f"{driver.driver_version or driver.status}{cuda}{module} (read from {driver.source})"),
+        (f"{driver.driver_version or driver.status}{cuda}{module} (read from {driver.source})")
+        if seen.driver_read
+        else "not read",
     )
     home = f", CUDA_HOME {values.cuda_home}" if values.cuda_home else ""
     yield "toolkit", f"nvcc {values.nvcc_version or ''} {values.nvcc or 'not found'}{home}"
     samples = {sample.uuid: sample for sample in seen.samples}
     for number, gpu in enumerate(seen.gpus):
-        yield f"GPU{number}", _gpu(gpu, samples.get(gpu.uuid))
+        yield f"GPU{number}", _gpu_text(gpu, samples.get(gpu.uuid))
+    yield from _absent(seen)
     packages = {stack.engine: stack for stack in seen.packages}
     for engine in seen.engines:
         stack = packages.get(engine.engine)
@@ -73,10 +78,10 @@ def lines(seen: Examination) -> Iterator[tuple[str, str]]:
             )
             yield "engine", f"{engine.engine} {version} at {engine.path}"
         if stack is not None:
-            yield "", _stack(stack)
+            yield "", _software_stack_text(stack)
 
 
-def _gpu(gpu: GpuInfo, sample: GpuSample | None) -> str:
+def _gpu_text(gpu: GpuInfo, sample: GpuSample | None) -> str:
     parts = [gpu.name]
     if gpu.compute_capability:
         parts.append(f"compute capability {gpu.compute_capability}")
@@ -91,7 +96,19 @@ def _gpu(gpu: GpuInfo, sample: GpuSample | None) -> str:
     return ", ".join(parts)
 
 
-def _stack(stack: EnginePackages) -> str:
+def _absent(seen: Examination) -> Iterator[tuple[str, str]]:
+    """Yield what the driver does not report, once for GPUs that lack the same."""
+    alike: dict[str, list[int]] = {}
+    for gpu, sample in seen.gpus_with_readings:
+        absent = {**gpu.absent, **sample.absent}
+        lasting = {name: why for name, why in absent.items() if why != NEEDS_SECOND}
+        for reason, titles in absent_texts(lasting):
+            alike.setdefault(f"{titles} ({reason})", []).append(sample.index)
+    for text, indexes in alike.items():
+        yield "not read", f"{gpus_text(indexes)}: {text}"
+
+
+def _software_stack_text(stack: EnginePackages) -> str:
     if stack.problem:
         return f"packages unknown: {stack.problem}"
     built = {"none": " (without CUDA)", None: ""}.get(stack.cuda, f" (CUDA {stack.cuda})")
@@ -100,12 +117,11 @@ def _stack(stack: EnginePackages) -> str:
         for name, title in TITLES.items()
         if name in stack.versions
     ]
-    return ", ".join(
-        [*([f"Python {stack.python_version}"] if stack.python_version else []), *named]
-    )
+    python = [f"Python {stack.python_version}"] if stack.python_version else []
+    return ", ".join([*python, *named]) or "none of the packages that Workbench knows"
 
 
-def _size(kib: int | None) -> str:
+def _size_text(kib: int | None) -> str:
     if kib is None:
         return "unknown"
     if kib >= UNLIMITED:
@@ -115,5 +131,5 @@ def _size(kib: int | None) -> str:
     return f"{kib / 2**20:.1f} GiB" if kib >= 2**20 else f"{kib / 2**10:.0f} MiB"
 
 
-def _limit(number: int | None) -> str:
+def _limit_text(number: int | None) -> str:
     return "unknown" if number is None else limit_text(number)

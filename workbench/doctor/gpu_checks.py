@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from workbench.doctor.examination import Examination
 from workbench.doctor.host_checks import guest_of
-from workbench.doctor.table import architecture, data, limit
+from workbench.doctor.table import architecture_of, limit_with_source, table_data
 from workbench.engines import gpu_table
 from workbench.engines.catalog import version_key
 from workbench.model.findings import Finding, Level
@@ -17,19 +17,17 @@ _VGPU = {"vgpu": "vGPU", "host vgpu": "vGPU host", "host vsga": "vSGA host"}
 _BUSY_PSTATE = 2  # at P2 and below the GPU works, and its link runs at full speed
 
 
-def driver(seen: Examination) -> Iterator[Finding]:
+def check_driver(seen: Examination) -> Iterator[Finding]:
     """Report a driver that does not answer, and the kernel module nouveau, which prevents NVIDIA's
     driver from using the GPU."""
     found = seen.driver
-    if found.status is DriverStatus.OK:
+    if found.status is DriverStatus.OK or not seen.driver_read:
         return
     code = "driver." + found.status.replace(" ", "-")
     missing = found.status is DriverStatus.NO_LIBRARY
-    fix = (
-        "`workbench demo` needs no GPU"
-        if missing
-        else ("sudo dmesg | grep -i nvrm shows the driver's own messages")
-    )
+    fix = "sudo dmesg | grep -i nvrm shows the driver's own messages"
+    if missing:
+        fix = "`workbench demo` needs no GPU"
     yield Finding(Level.WARN, code, found.message or str(found.status), fix=fix)
     if seen.values.nouveau:
         text = "the module nouveau is loaded: it keeps NVIDIA's driver from the GPU"
@@ -42,14 +40,14 @@ def driver(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def driver_version(seen: Examination) -> Iterator[Finding]:
+def check_driver_version(seen: Examination) -> Iterator[Finding]:
     """Report a driver that is too old for a GPU, and known problems of this driver version with a
     GPU."""
     have = seen.driver.driver_version
     if not have:
         return
-    for capability in seen.capabilities:
-        row = architecture(capability)
+    for capability in seen.compute_capabilities:
+        row = architecture_of(capability)
         if row and version_key(have) < version_key(row.driver):
             text = (
                 f"driver {have} is older than {row.name}, which needs branch {row.driver} or newer"
@@ -63,7 +61,7 @@ def driver_version(seen: Examination) -> Iterator[Finding]:
                 source=row.source,
                 evidence=f"driver {have}",
             )
-    for note in data()["driver_notes"]:
+    for note in table_data()["driver_notes"]:
         if version_key(have)[:1] == version_key(note["driver"]) and any(
             g.name in note["gpus"] for g in seen.gpus
         ):
@@ -77,9 +75,9 @@ def driver_version(seen: Examination) -> Iterator[Finding]:
             )
 
 
-def lost(seen: Examination) -> Iterator[Finding]:
-    for _, sample in seen.pairs:
-        if not sample.live:
+def check_lost_gpus(seen: Examination) -> Iterator[Finding]:
+    for _, sample in seen.gpus_with_readings:
+        if not sample.has_readings:
             text = (
                 f"GPU {sample.index} cannot be read ({sample.state}): "
                 f"{sample.message or 'no reason given'}"
@@ -91,7 +89,7 @@ def lost(seen: Examination) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "gpu.lost", text, fix=fix, evidence=str(sample.state))
 
 
-def virtualization(seen: Examination) -> Iterator[Finding]:
+def check_virtualization(seen: Examination) -> Iterator[Finding]:
     """Report that the host is a virtual machine or a container that uses GPUs of another machine,
     and which settings can only be changed on that machine."""
     guest, modes = guest_of(seen), {gpu.virtualization for gpu in seen.gpus} - {None, "none"}
@@ -153,7 +151,7 @@ def virtualization(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def mig(seen: Examination) -> Iterator[Finding]:
+def check_mig(seen: Examination) -> Iterator[Finding]:
     """Report a GPU that is divided with MIG: how, and how a server gets an instance."""
     for gpu in seen.gpus:
         if not gpu.mig:
@@ -166,8 +164,8 @@ def mig(seen: Examination) -> Iterator[Finding]:
         yield Finding(Level.INFO, "gpu.mig", text, fix=fix, evidence=evidence)
 
 
-def persistence(seen: Examination) -> Iterator[Finding]:
-    off = [str(s.index) for _, s in seen.pairs if s.persistence is False]
+def check_persistence(seen: Examination) -> Iterator[Finding]:
+    off = [str(s.index) for _, s in seen.gpus_with_readings if s.persistence is False]
     if off:
         text = (
             f"persistence mode is off on GPU {', '.join(off)}: once no process uses it, its "
@@ -179,12 +177,12 @@ def persistence(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def link(seen: Examination) -> Iterator[Finding]:
+def check_pcie_link(seen: Examination) -> Iterator[Finding]:
     """Report a PCIe link with fewer lanes or a lower generation than the card or the slot supports.
     The present generation is checked only while the GPU works, because an idle GPU lowers it."""
-    table = data()["links"]
-    for gpu, now in seen.pairs:
-        kind = gpu_table.find(gpu.name)
+    table = table_data()["links"]
+    for gpu, now in seen.gpus_with_readings:
+        kind = gpu_table.find_gpu_type(gpu.name)
         generation, width = table["rows"].get(kind.id if kind else "", (None, None))
         best_width = width or gpu.pcie_width_max
         if gpu.unified_memory or best_width is None:
@@ -240,20 +238,20 @@ def link(seen: Examination) -> Iterator[Finding]:
             yield Finding(Level.WARN, "gpu.link-speed", text, fix=fix, evidence=evidence)
 
 
-def held_memory(seen: Examination) -> Iterator[Finding]:
+def check_held_memory(seen: Examination) -> Iterator[Finding]:
     """Report processes that use much memory of a GPU and were not started by Workbench."""
-    least, source = limit("held_memory_bytes")
+    least, source = limit_with_source("held_memory_bytes")
     own = seen.values.own
     if own is None:
         return
     workers = {worker.pid for worker in seen.values.workers}
-    for _, sample in seen.pairs:
+    for _, sample in seen.gpus_with_readings:
         for process in sample.processes or ():
             held = process.memory_bytes or 0
             if held < least or process.pid in own or process.pid in workers:
                 continue
             text = (
-                f"{_named(process)} uses {held / 2**30:.1f} GiB of GPU {sample.index}, and "
+                f"{_process_text(process)} uses {held / 2**30:.1f} GiB of GPU {sample.index}, and "
                 "Workbench did not start it"
             )
             fix = (
@@ -265,10 +263,19 @@ def held_memory(seen: Examination) -> Iterator[Finding]:
             )
 
 
-def _named(process: GpuProcess) -> str:
+def _process_text(process: GpuProcess) -> str:
     known = process.name or process.place
     name = process.title if known else "not visible here: in another container, or of another user"
     return f"process {process.pid} ({name})"
 
 
-CHECKS = (driver, driver_version, lost, virtualization, mig, persistence, link, held_memory)
+CHECKS = (
+    check_driver,
+    check_driver_version,
+    check_lost_gpus,
+    check_virtualization,
+    check_mig,
+    check_persistence,
+    check_pcie_link,
+    check_held_memory,
+)

@@ -3,7 +3,8 @@ Python runs it, with the engine's own torch and NCCL.
 
 Each case runs in a child, because a broken path between two GPUs makes a copy hang in the driver.
 The children are forked after torch was imported and before it has touched a GPU. A child that does
-not end in time is killed.
+not end in time is killed. The end of stdin ends the program with all its children: whoever started it
+is gone.
 
 argv[1]: {"case_s": limit of one case, "total_s": no case begins later, "words": size of a copy in words of
 4 bytes, "backend": "nccl", or "gloo" for a collective on the CPU alone}
@@ -29,6 +30,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 from functools import partial
 
@@ -52,12 +54,20 @@ def main() -> None:
     orders = json.loads(sys.argv[1])
     out = os.dup(1)
     os.dup2(2, 1)  # NCCL writes its messages to stdout
+    threading.Thread(target=end_with_stdin, daemon=True).start()  # torch is imported for long
     try:
         import torch
     except Exception as error:
         say(out, {"error": "torch cannot be imported: %s" % last_line(error)})
         return
     Trial(torch, orders, out).run()
+
+
+def end_with_stdin() -> None:
+    """Wait for the end of stdin, then end this process. The kernel kills its children with it."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
 
 
 def say(out: int, document: dict[str, Any]) -> None:
@@ -264,8 +274,9 @@ def wrong_bytes(torch: Any, found: Any, wanted: Any) -> dict[str, Any]:
 def all_reduce(
     torch: Any, backend: str, rank: int, ranks: int, port: int, p2p: bool
 ) -> dict[str, Any]:
-    """Add 1 MiB of all ranks up, and compare the bytes of the sum. Return {"wrong_bytes",
-    "first_wrong", "mean_us": time of one operation}."""
+    """All-reduce 1 MiB per rank, count the bytes that differ from the expected sum, and time it.
+    Without `p2p`, NCCL's P2P is off. Return {"wrong_bytes", "first_wrong", "mean_us": time of one
+    operation}."""
     from datetime import timedelta
 
     import torch.distributed as dist

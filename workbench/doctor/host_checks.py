@@ -6,7 +6,7 @@ import json
 from collections.abc import Container, Iterator
 
 from workbench.doctor.examination import Examination
-from workbench.doctor.table import limit
+from workbench.doctor.table import limit_with_source
 from workbench.engines import registry
 from workbench.model.findings import Finding, Level
 
@@ -26,7 +26,7 @@ def guest_of(seen: Examination) -> str | None:
     return None if kind in (None, "none") else _GUESTS.get(kind, kind)
 
 
-def python(seen: Examination) -> Iterator[Finding]:
+def check_python(seen: Examination) -> Iterator[Finding]:
     facts = seen.facts
     if facts.hostname is None:  # the host did not answer
         return
@@ -43,7 +43,7 @@ def python(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def shell_programs(seen: Examination) -> Iterator[Finding]:
+def check_shell_programs(seen: Examination) -> Iterator[Finding]:
     """Report standard programs that Workbench uses and that are missing, for example in a minimal
     container image."""
     missing = str(seen.facts.extra.get("missing_programs", "")).split()
@@ -67,7 +67,7 @@ def shell_programs(seen: Examination) -> Iterator[Finding]:
     yield Finding(level, "host.programs", text, fix=fix, evidence=f"missing {' '.join(missing)}")
 
 
-def main_process(seen: Examination) -> Iterator[Finding]:
+def check_main_process(seen: Examination) -> Iterator[Finding]:
     """Report the main process of a container if all servers in the container end with it."""
     init = seen.facts.extra.get("init")
     if (
@@ -83,7 +83,7 @@ def main_process(seen: Examination) -> Iterator[Finding]:
         yield Finding(Level.INFO, "host.main-process", text, fix=fix, evidence=f"process 1: {init}")
 
 
-def engines(seen: Examination) -> Iterator[Finding]:
+def check_engines(seen: Examination) -> Iterator[Finding]:
     if seen.engines and not any(e.path for e in seen.engines):
         text = f"no engine was found on PATH ({', '.join(e.engine for e in seen.engines)})"
         yield Finding(
@@ -105,7 +105,7 @@ def engines(seen: Examination) -> Iterator[Finding]:
             yield Finding(Level.HINT, "engine.elsewhere", text, fix=fix)
 
 
-def governor(seen: Examination) -> Iterator[Finding]:
+def check_governor(seen: Examination) -> Iterator[Finding]:
     name = seen.host_sample.cpu_governor
     if name and name != "performance":
         text = (
@@ -118,8 +118,8 @@ def governor(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def idle_states(seen: Examination) -> Iterator[Finding]:
-    most_us, source = limit("idle_latency_us")
+def check_idle_states(seen: Examination) -> Iterator[Finding]:
+    most_us, source = limit_with_source("idle_latency_us")
     deep = [s for s in seen.values.idle_states if s.enabled and s.latency_us > most_us]
     if deep and guest_of(seen) is None:
         named = ", ".join(f"{s.name} ({s.latency_us} µs)" for s in deep)
@@ -131,7 +131,7 @@ def idle_states(seen: Examination) -> Iterator[Finding]:
 
 
 def open_files(seen: Examination) -> Iterator[Finding]:
-    wanted, source = limit("open_files")
+    wanted, source = limit_with_source("open_files")
     hard = seen.values.files_hard
     if hard is not None and hard < wanted:
         text = f"a process may open at most {hard} files; a server with many connections needs more"
@@ -148,8 +148,8 @@ def open_files(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def locked_memory(seen: Examination) -> Iterator[Finding]:
-    wanted, source = limit("locked_memory_kib")
+def check_locked_memory(seen: Examination) -> Iterator[Finding]:
+    wanted, source = limit_with_source("locked_memory_kib")
     have = seen.values.memlock_kib
     if seen.values.infiniband and have is not None and have < wanted:
         text = (
@@ -167,8 +167,8 @@ def locked_memory(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def memory(seen: Examination) -> Iterator[Finding]:
-    share, source = limit("free_memory_share")
+def check_memory(seen: Examination) -> Iterator[Finding]:
+    share, source = limit_with_source("free_memory_share")
     free, total = seen.values.memory_available_kib, seen.facts.memory_total_bytes
     if free is not None and total and free * 1024 < share * total:
         text = f"only {free / 2**20:.1f} of {total / 2**30:.0f} GiB of memory are free"
@@ -183,8 +183,8 @@ def memory(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def shared_memory(seen: Examination) -> Iterator[Finding]:
-    wanted, source = limit("shared_memory_kib")
+def check_shared_memory(seen: Examination) -> Iterator[Finding]:
+    wanted, source = limit_with_source("shared_memory_kib")
     free, size = seen.values.shared_memory_free_kib, seen.values.shared_memory_kib
     if free is None or free >= wanted:
         return
@@ -194,11 +194,9 @@ def shared_memory(seen: Examination) -> Iterator[Finding]:
     )
     fix = "remove files that ended servers left there (ls -l /dev/shm)"
     if size is not None and size < wanted:
-        fix = (
-            "start the container with --ipc=host or --shm-size 16g"
-            if seen.facts.container
-            else "mount /dev/shm with a larger size"
-        )
+        fix = "mount /dev/shm with a larger size"
+        if seen.facts.container:
+            fix = "start the container with --ipc=host or --shm-size 16g"
     yield Finding(
         Level.WARN,
         "host.shared-memory",
@@ -209,8 +207,8 @@ def shared_memory(seen: Examination) -> Iterator[Finding]:
     )
 
 
-def disk(seen: Examination) -> Iterator[Finding]:
-    wanted, source = limit("free_disk_kib")
+def check_disk(seen: Examination) -> Iterator[Finding]:
+    wanted, source = limit_with_source("free_disk_kib")
     free = seen.values.disk_free_kib
     if free is not None and free < wanted:
         text = f"{free / 2**20:.1f} GiB are left on the disk for models ({seen.values.hub})"
@@ -223,24 +221,24 @@ def disk(seen: Examination) -> Iterator[Finding]:
         )
 
 
-def ports(seen: Examination) -> Iterator[Finding]:
-    for engine in map(registry.get, registry.names()):
+def check_ports(seen: Examination) -> Iterator[Finding]:
+    for engine in map(registry.get_engine, registry.engine_names()):
         port = engine.default_port
         if port in (taken := seen.values.ports or {}):
             pid = taken[port]
             by = f"process {pid}" if pid else "a process of another user"
             text = f"port {port}, the default of {engine.title}, is in use by {by}"
-            fix = f"workbench servers shows servers; or start with --set port={_free(port, taken)}"
+            fix = f"workbench servers shows servers; or start with --set port={_first_free_port(port, taken)}"
             yield Finding(
                 Level.HINT, "host.port", text, fix=fix, evidence=f"{by} listens on port {port}"
             )
 
 
-def _free(port: int, taken: Container[int]) -> int:
+def _first_free_port(port: int, taken: Container[int]) -> int:
     return next(p for p in range(port + 1, port + 1000) if p not in taken)
 
 
-def orphans(seen: Examination) -> Iterator[Finding]:
+def check_orphans(seen: Examination) -> Iterator[Finding]:
     for worker in seen.values.workers:
         if (worker.parent == 1 or worker.parent_name in _REAPERS) and worker.pid not in (
             seen.values.own or ()
@@ -254,7 +252,7 @@ def orphans(seen: Examination) -> Iterator[Finding]:
             yield Finding(Level.WARN, "process.orphan", text, fix=fix, evidence=evidence)
 
 
-def environment_file(seen: Examination) -> Iterator[Finding]:
+def check_environment_file(seen: Examination) -> Iterator[Finding]:
     names = seen.values.environment_file
     if names:
         text = (
@@ -276,18 +274,18 @@ def environment_file(seen: Examination) -> Iterator[Finding]:
 
 
 CHECKS = (
-    python,
-    shell_programs,
-    main_process,
-    engines,
+    check_python,
+    check_shell_programs,
+    check_main_process,
+    check_engines,
     open_files,
-    locked_memory,
-    memory,
-    shared_memory,
-    disk,
-    orphans,
-    environment_file,
-    governor,
-    idle_states,
-    ports,
+    check_locked_memory,
+    check_memory,
+    check_shared_memory,
+    check_disk,
+    check_orphans,
+    check_environment_file,
+    check_governor,
+    check_idle_states,
+    check_ports,
 )

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from workbench.engines import registry
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import KERNEL_LOG_FUNCTION, key_value_pairs, shell_argv
 from workbench.hosts.swept_command import run_swept
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import hexadecimal
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import parse_hexadecimal
 from workbench.server.file_limit import UNLIMITED
 
 OUTPUT_MAX_BYTES = 65536
@@ -22,7 +21,9 @@ OUTPUT_MAX_BYTES = 65536
 # belongs to the machine below it is then not read. `timeout` guards what may hang: a file system
 # over the network, and a program. It sends KILL: a program may ignore TERM, and `timeout` leaves
 # the group that Workbench ends.
-_SCRIPT = r"""
+_SCRIPT = (
+    KERNEL_LOG_FUNCTION
+    + r"""
 say() { [ -n "$2" ] && printf '%s=%s\n' "$1" "$2"; }
 limit=$(command -v timeout) && limit="$limit -s KILL 1"
 look() {
@@ -70,6 +71,7 @@ machine() {
     grep -q '^nouveau ' /proc/modules 2>/dev/null && say nouveau yes
     grep -qi 'open kernel module' /proc/driver/nvidia/version 2>/dev/null && say open_module yes
     [ -n "$(ls /dev/infiniband 2>/dev/null)" ] && say infiniband yes
+    kernel_log | grep -a 'NVRM: Xid' | tail -n 50 | cut -c 1-300 | sed 's/^/xid=/'
     for file in $(grep -alE "$workers" /proc/[0-9]*/cmdline 2>/dev/null | head -n 64); do
         dir=${file%/cmdline}
         parent=$(sed -n 's/^PPid:[[:space:]]*//p' "$dir/status" 2>/dev/null)
@@ -91,6 +93,7 @@ own() { grep -als 'WORKBENCH_RUN=' /proc/[0-9]*/environ | sed 's|^/proc/\([0-9]*
 } | head -c 65536
 exit 0
 """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,40 +141,39 @@ class HostValues:
     infiniband: bool = False
     ports: Mapping[int, int | None] | None = None  # taken port -> process, None: of another user
     workers: tuple[Worker, ...] = ()
+    xids: tuple[str, ...] = ()  # lines of the kernel's log since its start
     own: frozenset[int] | None = None  # processes of Workbench's runs
     stacks: tuple[str, ...] = ()  # a simulated host's answers of `engine_packages`: "ENGINE JSON"
 
 
-async def read(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues:
+async def read_host_values(host: Host, ports: Iterable[int], timeout_s: float) -> HostValues:
     """Return the values of `host`. For each of the numbers `ports`, the process that listens on
     that port is looked up. Raises HostError if the host does not answer within `timeout_s` seconds.
     """
     words = (registry.worker_pattern(), *(f"{port:04X}" for port in ports))
-    done = await run_swept(host, sh(_SCRIPT, *words), timeout_s=timeout_s)
-    return parse(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
+    done = await run_swept(host, shell_argv(_SCRIPT, *words), timeout_s=timeout_s)
+    return parse_host_values(done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"))
 
 
-def parse(output: str) -> HostValues:
+def parse_host_values(output: str) -> HostValues:
     """Return the values in `output`, the text that the script printed. Lines that cannot be
     understood are skipped."""
     one: dict[str, str] = {}
     many: dict[str, list[str]] = {}
-    for line in output.split("\n"):
-        key, equals, value = clean(line, OUTPUT_MAX_BYTES).partition("=")
-        if equals:
-            one.setdefault(key, value.strip())
-            many.setdefault(key, []).append(value.strip())
-    shared, disk = _numbers(one.get("shared_memory")), _numbers(one.get("disk"))
+    for key, value in key_value_pairs(output, OUTPUT_MAX_BYTES):
+        one.setdefault(key, value.strip())
+        many.setdefault(key, []).append(value.strip())
+    shared, disk = _numbers_in(one.get("shared_memory")), _numbers_in(one.get("disk"))
     return HostValues(
-        files_soft=_limit(one.get("files_soft")),
-        files_hard=_limit(one.get("files_hard")),
-        memlock_kib=_limit(one.get("memlock_kib")),
-        memory_available_kib=_limit(one.get("memory_available_kib")),
+        files_soft=_parse_limit(one.get("files_soft")),
+        files_hard=_parse_limit(one.get("files_hard")),
+        memlock_kib=_parse_limit(one.get("memlock_kib")),
+        memory_available_kib=_parse_limit(one.get("memory_available_kib")),
         shared_memory_free_kib=shared[0] if shared else None,
         shared_memory_kib=shared[1] if len(shared) > 1 else None,
         disk_free_kib=disk[0] if disk else None,
         hub=one.get("hub"),
-        idle_states=tuple(filter(None, map(_idle, many.get("idle", [])))),
+        idle_states=tuple(filter(None, map(_parse_idle_state, many.get("idle", [])))),
         cuda_home=one.get("cuda_home"),
         cuda_home_missing="cuda_home_missing" in one,
         nvcc=one.get("nvcc"),
@@ -180,35 +182,36 @@ def parse(output: str) -> HostValues:
         nouveau="nouveau" in one,
         open_module="open_module" in one,
         infiniband="infiniband" in one,
-        ports=dict(filter(None, map(_port, many.get("port", [])))),
-        workers=tuple(filter(None, map(_worker, many.get("worker", [])))),
-        own=frozenset(pid for text in many.get("own", []) for pid in _numbers(text)),
+        ports=dict(filter(None, map(_parse_listening_port, many.get("port", [])))),
+        workers=tuple(filter(None, map(_parse_worker, many.get("worker", [])))),
+        xids=tuple(many.get("xid", [])),
+        own=frozenset(pid for text in many.get("own", []) for pid in _numbers_in(text)),
         stacks=tuple(many.get("stack", [])),
     )
 
 
-def _numbers(text: str | None) -> list[int]:
+def _numbers_in(text: str | None) -> list[int]:
     return [int(word) for word in (text or "").split() if word.isdecimal() and len(word) < 19]
 
 
-def _limit(text: str | None) -> int | None:
-    return UNLIMITED if text == "unlimited" else next(iter(_numbers(text)), None)
+def _parse_limit(text: str | None) -> int | None:
+    return UNLIMITED if text == "unlimited" else next(iter(_numbers_in(text)), None)
 
 
-def _idle(text: str) -> IdleState | None:
+def _parse_idle_state(text: str) -> IdleState | None:
     latency, _, rest = text.partition(" ")
     off, _, name = rest.partition(" ")
-    numbers = _numbers(latency)
+    numbers = _numbers_in(latency)
     return IdleState(name, numbers[0], off == "0") if numbers and name else None
 
 
-def _port(text: str) -> tuple[int, int | None] | None:
+def _parse_listening_port(text: str) -> tuple[int, int | None] | None:
     port, _, pid = text.partition(" ")
-    number = hexadecimal(port)
-    return None if number is None else (number, next(iter(_numbers(pid)), None))
+    number = parse_hexadecimal(port)
+    return None if number is None else (number, next(iter(_numbers_in(pid)), None))
 
 
-def _worker(text: str) -> Worker | None:
+def _parse_worker(text: str) -> Worker | None:
     words = text.split(None, 3)
-    ids = _numbers(" ".join(words[:2]))
+    ids = _numbers_in(" ".join(words[:2]))
     return Worker(ids[0], ids[1], words[2], words[3]) if len(words) == 4 and len(ids) == 2 else None

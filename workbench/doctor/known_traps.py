@@ -42,7 +42,7 @@ class KnownTrap:
             raise ValueError(f"trap {self.id} is not decided: it has neither seen_by nor why_not")
 
     @property
-    def decision(self) -> str:
+    def decision_text(self) -> str:
         """The codes of the findings about this trap, and what they cannot see, as text. If nothing
         sees it, the reason."""
         codes = ", ".join(dict.fromkeys(seen.partition(":")[2] for seen in self.seen_by))
@@ -71,7 +71,7 @@ def known_traps() -> tuple[KnownTrap, ...]:
     )
 
 
-def summary() -> str:
+def known_traps_summary() -> str:
     """Return how many traps something of Workbench sees, as one line of text."""
     traps = known_traps()
     seen = sum(bool(trap.seen_by) for trap in traps)

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from workbench.engines import gpu_table
 from workbench.gpu.remote_programs import TOPOLOGY
 from workbench.hosts.base import CommandTimeout, FileError, Host, HostUnreachable
-from workbench.hosts.shell_scripts import sh
-from workbench.hosts.swept_command import run_swept
+from workbench.hosts.shell_scripts import shell_argv
+from workbench.hosts.swept_command import run_on_leash
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import of_field
-from workbench.model.untrusted_records import record
+from workbench.model.pcie_link import link_mb_s
+from workbench.model.untrusted_numbers import number_for_field
+from workbench.model.untrusted_records import read_record
 from workbench.model.untrusted_text import clean_json
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ IMPORT_S = 60.0  # of torch, from a cold disk
 CASE_S = 20.0
 ALL_CASES_S = 240.0
 WORDS = 1 << 24  # 64 MiB a copy
-LANE_GB_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # PCIe, one direction
 NVLINK_GB_S = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}  # one link, one direction
 _STAND_IN = Path(__file__).parents[1] / "sim" / "stand_in"
 
@@ -68,11 +68,11 @@ class PathEnd:
     def link_gb_s(self) -> float | None:
         """The nominal bandwidth of its PCIe link in one direction, None if unknown. GPUs with unified
         memory report a link that is none."""
-        known = gpu_table.find(self.name)
+        known = gpu_table.find_gpu_type(self.name)
         if known is not None and known.unified_memory:
             return None
-        lane = LANE_GB_S.get(self.pcie_gen_max or 0)
-        return lane * self.pcie_width if lane and self.pcie_width else None
+        nominal = link_mb_s(self.pcie_gen_max, self.pcie_width)
+        return None if nominal is None else nominal / 1000
 
     @property
     def link_text(self) -> str:
@@ -81,7 +81,7 @@ class PathEnd:
         return f"PCIe {self.pcie_gen_max} x{self.pcie_width}"
 
     @property
-    def place(self) -> str:
+    def slot_and_address(self) -> str:
         """Where the card is: its slot and its address."""
         return f"slot {self.slot}, {self.bus_id}" if self.slot else self.bus_id
 
@@ -117,7 +117,7 @@ class Pair:
     skipped: str | None = None
 
     @property
-    def tried(self) -> bool:
+    def was_tried(self) -> bool:
         return bool(self.copies) or self.hang or self.error is not None
 
 
@@ -137,7 +137,7 @@ class Reduction:
     skipped: str | None = None
 
     @property
-    def right(self) -> bool:
+    def is_correct(self) -> bool:
         return self.wrong_bytes == 0
 
 
@@ -173,28 +173,30 @@ class GpuPaths:
         return None if None in rates else min(rate for rate in rates if rate is not None)
 
     @property
-    def tried(self) -> bool:
-        return any(pair.tried for pair in self.pairs)
+    def was_tried(self) -> bool:
+        return any(pair.was_tried for pair in self.pairs)
 
 
-async def look(host: Host) -> dict[str, Any]:
+async def read_topology(host: Host) -> dict[str, Any]:
     """Return what the host says of the paths between its GPUs, as the program gpu/topology.py
     prints it, or {"error": reason}. Raises HostUnreachable if there is no connection."""
     try:
         done = await TOPOLOGY.run(host, {}, timeout_s=LOOK_S)
     except HostUnreachable:
         raise
+    except CommandTimeout:
+        return {"error": f"it did not answer within {LOOK_S:.0f} s"}
     except HostError as error:
         return {"error": error.message}
-    return next(iter(_documents(done.out)), {"error": done.problem})
+    return next(iter(_parse_json_lines(done.out)), {"error": done.problem})
 
 
 async def try_copies(
     host: Host, engine: InstalledEngine, case_s: float = CASE_S
 ) -> Sequence[Mapping[str, Any]]:
     """Let the engine's own Python copy data between the GPUs, and return what the program
-    gpu_trial.py prints. Every process that it starts ends with it. Raises HostUnreachable if there
-    is no connection."""
+    gpu_trial.py prints. Every process that it starts ends with it, and it ends if this Workbench is
+    killed. Raises HostUnreachable if there is no connection."""
     program = Path(__file__).with_name("gpu_trial.py").read_text("utf-8")
     orders = {"case_s": case_s, "total_s": ALL_CASES_S, "words": WORDS, "backend": "nccl"}
     # both count the GPUs in the order of the driver
@@ -202,21 +204,22 @@ async def try_copies(
     python = engine.python or "python3"
     if host.simulated:
         python, variables["PYTHONPATH"] = "python3", str(_STAND_IN)
-    script = f'"$@" </dev/null 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
-    words = sh(script, python, "-c", program, json.dumps(orders))
+    script = f'"$@" 2>/dev/null | head -c {OUTPUT_MAX_BYTES}'
+    words = shell_argv(script, python, "-c", program, json.dumps(orders))
     limit_s = IMPORT_S + ALL_CASES_S + 3 * case_s
     try:
-        done = await run_swept(host, words, timeout_s=limit_s, env=variables)
+        out = await run_on_leash(host, words, timeout_s=limit_s, env=variables)
     except HostUnreachable:
         raise
     except CommandTimeout:
         return [{"error": f"{python} did not end within {limit_s:g} s, and was killed"}]
     except HostError as error:
         return [{"error": f"{python} cannot be run: {error.message}"}]
-    return _documents(done.out) or [{"error": f"{python} printed nothing: it is no Python"}]
+    said = "no line that Workbench understands" if out.strip() else "nothing: it is no Python"
+    return _parse_json_lines(out) or [{"error": f"{python} printed {said}"}]
 
 
-def _documents(text: str) -> list[dict[str, Any]]:
+def _parse_json_lines(text: str) -> list[dict[str, Any]]:
     """Return the JSON objects that a program printed, one a line. Other lines are skipped."""
     found = []
     for line in text.splitlines():
@@ -229,47 +232,51 @@ def _documents(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def parse(
+def parse_gpu_paths(
     seen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], engine: str | None
 ) -> GpuPaths:
     """Return the paths from what both programs printed. `tried` is empty if nothing was copied. An
     entry that cannot be understood is left out."""
-    gpus = _records(PathEnd, seen.get("gpus"), _path_end)
-    pairs = {(pair.a, pair.b): pair for pair in _records(Pair, seen.get("pairs"))}
+    gpus = _parse_records(PathEnd, seen.get("gpus"), _parse_path_end)
+    pairs = {(pair.a, pair.b): pair for pair in _parse_records(Pair, seen.get("pairs"))}
     words = seen.get("cmdline")
     paths = GpuPaths(
         gpus=tuple(gpus),
         pairs=tuple(pairs.values()),
-        driver=_text(seen.get("driver")),
-        cmdline=tuple(filter(None, map(_text, words))) if isinstance(words, list) else (),
-        problem=_text(seen.get("error")),
+        driver=_text_or_none(seen.get("driver")),
+        cmdline=tuple(filter(None, map(_text_or_none, words))) if isinstance(words, list) else (),
+        problem=_text_or_none(seen.get("error")),
         engine=engine,
     )
     if not tried:
         return paths
     first = tried[0]
-    at = _indices(first.get("devices"), paths.gpus)
+    at = _driver_indices(first.get("devices"), paths.gpus)
     for said in tried:
         if said.get("case") == "pair":
-            found = _tried_pair(said, at, first.get("peer"), pairs)
+            found = _pair_with_outcome(said, at, first.get("peer"), pairs)
             if found is not None:
                 pairs[found.a, found.b] = found
     reductions = [one for one in tried if one.get("case") == "all-reduce"]
-    untried = _text(first.get("error"))
+    cases = [one for one in tried if "case" in one]
+    errors = [_text_or_none(one.get("error")) for one in tried if "case" not in one]
+    untried = next(filter(None, errors), None)
+    if not cases and len(gpus) > 1:
+        untried = untried or "the program ended before its first case"
     if first.get("hang"):
         untried = f"torch did not find its GPUs within {CASE_S:g} s"
     return replace(
         paths,
         pairs=tuple(pairs.values()),
-        reductions=tuple(_records(Reduction, reductions)),
-        torch=_text(first.get("torch")),
-        cuda=_text(first.get("cuda")),
-        nccl=_text(first.get("nccl")),
+        reductions=tuple(_parse_records(Reduction, reductions)),
+        torch=_text_or_none(first.get("torch")),
+        cuda=_text_or_none(first.get("cuda")),
+        nccl=_text_or_none(first.get("nccl")),
         untried=untried,
     )
 
 
-def _tried_pair(
+def _pair_with_outcome(
     said: Mapping[str, Any],
     at: Mapping[int, int],
     peer: Any,
@@ -277,9 +284,9 @@ def _tried_pair(
 ) -> Pair | None:
     """Return a pair with the outcome of its copies. `at` has the driver's index of each of torch's
     devices. None if the outcome belongs to no pair."""
-    copies = _records(Copy, said.get("copies"))
+    copies = _parse_records(Copy, said.get("copies"))
     try:
-        trial = record(Pair, said)
+        trial = read_record(Pair, said)
         a, b = sorted((at[trial.a], at[trial.b]))
         moved = [replace(one, source=at[one.source], target=at[one.target]) for one in copies]
     except (ValueError, KeyError):
@@ -299,7 +306,7 @@ def _tried_pair(
     )
 
 
-def _indices(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
+def _driver_indices(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
     """Return the driver's index of each device of torch: by its UUID, else by its place."""
     by_uuid = {gpu.uuid.removeprefix("GPU-"): gpu.index for gpu in gpus if gpu.uuid}
     found = {}
@@ -310,33 +317,33 @@ def _indices(devices: Any, gpus: Sequence[PathEnd]) -> Mapping[int, int]:
     return found
 
 
-def _records(kind: type[Any], said: Any, read: Any = None) -> list[Any]:
+def _parse_records(kind: type[Any], said: Any, read: Any = None) -> list[Any]:
     found = []
     for one in said if isinstance(said, list) else ():
         try:
-            found.append(read(one) if read else record(kind, one))
+            found.append(read(one) if read else read_record(kind, one))
         except ValueError:
             continue
     return found
 
 
-def _path_end(said: Any) -> PathEnd:
-    end = record(PathEnd, said)
+def _parse_path_end(said: Any) -> PathEnd:
+    end = read_record(PathEnd, said)
     acs = said.get("acs")
-    busy = of_field("busy_count", said.get("busy"))
+    busy = number_for_field("busy_count", said.get("busy"))
     words = {
-        bridge: ", ".join(filter(None, map(_text, redirects)))
+        bridge: ", ".join(filter(None, map(_text_or_none, redirects)))
         for bridge, redirects in (acs.items() if isinstance(acs, dict) else ())
         if isinstance(redirects, list)
     }
     return replace(end, acs=words, busy_count=None if busy is None else int(busy))
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return value[:500] if isinstance(value, str) and value else None
 
 
-async def keep(
+async def keep_trial_outcome(
     host: Host, seen: Mapping[str, Any], tried: Sequence[Mapping[str, Any]], engine: str
 ) -> None:
     """Keep the outcome of a trial on the host. Raises HostError if it cannot be written."""
@@ -344,7 +351,7 @@ async def keep(
     await host.write_file(f"{await host.state_dir()}/{FILE}", json.dumps(document).encode())
 
 
-def still_true(paths: GpuPaths, driver: DriverInfo, gpus: Sequence[GpuInfo]) -> bool:
+def trial_still_applies(paths: GpuPaths, driver: DriverInfo, gpus: Sequence[GpuInfo]) -> bool:
     """Return whether a trial was made with this driver and these GPUs."""
     uuids = {gpu.uuid for gpu in gpus}
     return paths.driver == driver.driver_version and {end.uuid for end in paths.gpus} == uuids
@@ -356,8 +363,10 @@ async def last_trial(host: Host) -> GpuPaths | None:
     try:
         kept = await host.read_file(f"{await host.state_dir()}/{FILE}", limit=FILE_MAX_BYTES)
         document = clean_json(kept)
-        tested = of_field("tested_unix_s", document["tested_unix_s"])
-        paths = parse(document["seen"], list(document["tried"]), _text(document["engine"]))
+        tested = number_for_field("tested_unix_s", document["tested_unix_s"])
+        paths = parse_gpu_paths(
+            document["seen"], list(document["tried"]), _text_or_none(document["engine"])
+        )
     except FileError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):

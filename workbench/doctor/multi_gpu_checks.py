@@ -32,7 +32,7 @@ def is_slow(paths: GpuPaths, pair: Pair, copy: Copy) -> bool:
     return copy.gb_s < nominal * (STAGED_SHARE if pair.direct is False else DIRECT_SHARE)
 
 
-def untried(paths: GpuPaths) -> Iterator[Finding]:
+def check_untried_pairs(paths: GpuPaths) -> Iterator[Finding]:
     if paths.problem is not None:
         text = f"the driver does not say how the GPUs are connected: {paths.problem}"
         yield Finding(Level.ERROR, "paths.unread", text, fix="workbench doctor")
@@ -51,7 +51,7 @@ def untried(paths: GpuPaths) -> Iterator[Finding]:
         yield Finding(Level.WARN, "paths.skipped", text, fix=fix)
 
 
-def hangs(paths: GpuPaths) -> Iterator[Finding]:
+def check_hanging_copies(paths: GpuPaths) -> Iterator[Finding]:
     for pair in paths.pairs:
         if pair.hang:
             text = (
@@ -62,14 +62,14 @@ def hangs(paths: GpuPaths) -> Iterator[Finding]:
                 Level.ERROR,
                 "paths.hang",
                 text,
-                fix=_cause(paths, [pair]),
+                fix=_cause_of_broken_path(paths, [pair]),
                 source=HANGS,
-                evidence=_evidence(paths, pair),
+                evidence=_evidence_text(paths, pair),
                 changes=WITHOUT_P2P,
             )
 
 
-def wrong_bytes(paths: GpuPaths) -> Iterator[Finding]:
+def check_wrong_bytes(paths: GpuPaths) -> Iterator[Finding]:
     """Report copies that arrived changed. A server on such GPUs answers with garbage, such as
     "!!!!"."""
     for pair in paths.pairs:
@@ -80,7 +80,7 @@ def wrong_bytes(paths: GpuPaths) -> Iterator[Finding]:
                 f"{copy.wrong_bytes} bytes of a copy from GPU {copy.source} to GPU {copy.target} "
                 f"arrived wrong, the first at {copy.first_wrong}: answers become garbage"
             )
-            fix, changes = _cause(paths, [pair]), WITHOUT_P2P
+            fix, changes = _cause_of_broken_path(paths, [pair]), WITHOUT_P2P
             if copy.sender_wrong_bytes:
                 text = (
                     f"GPU {copy.source} gave back other bytes than it was sent: its memory or its "
@@ -94,12 +94,12 @@ def wrong_bytes(paths: GpuPaths) -> Iterator[Finding]:
                 text,
                 fix=fix,
                 source=WRONG,
-                evidence=_evidence(paths, pair),
+                evidence=_evidence_text(paths, pair),
                 changes=changes,
             )
 
 
-def slow(paths: GpuPaths) -> Iterator[Finding]:
+def check_slow_copies(paths: GpuPaths) -> Iterator[Finding]:
     for pair in paths.pairs:
         found = [copy for copy in pair.copies if is_slow(paths, pair, copy)]
         nominal = paths.nominal_gb_s(pair)
@@ -110,20 +110,20 @@ def slow(paths: GpuPaths) -> Iterator[Finding]:
         text = (
             f"from GPU {worst.source} to GPU {worst.target} {worst.gb_s:.1f} GB/s arrive, "
             f"nominal are {nominal:.1f}: the slower link is {end.link_text} (GPU {end.index}, "
-            f"{end.place})"
+            f"{end.slot_and_address})"
         )
         yield Finding(
             Level.WARN,
             "paths.slow",
             text,
             fix=f"check riser, seating and the slot's lanes and generation in the BIOS; "
-            f"{_cause(paths, [pair])}",
+            f"{_cause_of_broken_path(paths, [pair])}",
             source=NCCL_DOCS,
-            evidence=_evidence(paths, pair),
+            evidence=_evidence_text(paths, pair),
         )
 
 
-def errors(paths: GpuPaths) -> Iterator[Finding]:
+def check_copy_errors(paths: GpuPaths) -> Iterator[Finding]:
     for pair in paths.pairs:
         if pair.error is None:
             continue
@@ -132,10 +132,12 @@ def errors(paths: GpuPaths) -> Iterator[Finding]:
         fix = "sudo dmesg | grep -iE 'xid|nvrm' shows the driver's own messages"
         if busy and "memory" in pair.error.lower():
             fix = "stop the servers on these GPUs, and try again: a copy needs 0.6 GiB on each"
-        yield Finding(Level.ERROR, "paths.error", text, fix=fix, evidence=_evidence(paths, pair))
+        yield Finding(
+            Level.ERROR, "paths.error", text, fix=fix, evidence=_evidence_text(paths, pair)
+        )
 
 
-def unkillable(paths: GpuPaths) -> Iterator[Finding]:
+def check_unkillable_processes(paths: GpuPaths) -> Iterator[Finding]:
     tried = *(pair.unkillable for pair in paths.pairs), *(r.unkillable for r in paths.reductions)
     left = [pid for pid in tried if pid is not None]
     if left:
@@ -146,29 +148,29 @@ def unkillable(paths: GpuPaths) -> Iterator[Finding]:
         yield Finding(Level.ERROR, "paths.unkillable", text, fix=fix)
 
 
-def collective(paths: GpuPaths) -> Iterator[Finding]:
+def check_all_reduce(paths: GpuPaths) -> Iterator[Finding]:
     """Report an all-reduce of NCCL that hangs, fails or gives a wrong sum, and whether it works
     without peer-to-peer copies."""
     with_p2p = next((one for one in paths.reductions if one.p2p), None)
     without = next((one for one in paths.reductions if not one.p2p), None)
-    if with_p2p is None or with_p2p.right or with_p2p.skipped is not None:
+    if with_p2p is None or with_p2p.is_correct or with_p2p.skipped is not None:
         return
     said = f"an all-reduce of NCCL {paths.nccl or ''} over {with_p2p.ranks} GPUs".replace("  ", " ")
-    code, text = _outcome(paths, with_p2p, said)
+    code, text = _all_reduce_outcome(paths, with_p2p, said)
     changes = WITHOUT_P2P
-    if without is not None and without.right:
+    if without is not None and without.is_correct:
         text += "; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right"
-        fix = _cause(paths, paths.pairs)
+        fix = _cause_of_broken_path(paths, paths.pairs)
     elif without is not None and without.skipped is None:
         text += "; so it does without peer-to-peer copies"
         fix = "start with NCCL_DEBUG=INFO: its last lines name the transport that fails"
         changes = ()
     else:
-        fix = _cause(paths, paths.pairs)
+        fix = _cause_of_broken_path(paths, paths.pairs)
     yield Finding(Level.ERROR, code, text, fix=fix, source=NCCL_DOCS, changes=changes)
 
 
-def _outcome(paths: GpuPaths, one: Reduction, said: str) -> tuple[str, str]:
+def _all_reduce_outcome(paths: GpuPaths, one: Reduction, said: str) -> tuple[str, str]:
     if one.hang:
         return "paths.nccl-hang", f"{said} did not end within {paths.limit_s:g} s: it hangs"
     if one.error is not None:
@@ -176,7 +178,7 @@ def _outcome(paths: GpuPaths, one: Reduction, said: str) -> tuple[str, str]:
     return "paths.nccl-wrong", f"{said} gave {one.wrong_bytes or 0} wrong bytes"
 
 
-def off(paths: GpuPaths) -> Iterator[Finding]:
+def check_peer_access_off(paths: GpuPaths) -> Iterator[Finding]:
     """Report pairs for which the driver offers no peer-to-peer copies."""
     refused: dict[str, list[str]] = {}
     for pair in paths.pairs:
@@ -203,8 +205,8 @@ def off(paths: GpuPaths) -> Iterator[Finding]:
         )
 
 
-def iommu(paths: GpuPaths) -> Iterator[Finding]:
-    mapped = _remapped(paths)
+def check_iommu(paths: GpuPaths) -> Iterator[Finding]:
+    mapped = _gpus_behind_iommu(paths)
     direct = [pair for pair in paths.pairs if pair.direct or pair.read == "ok"]
     if not mapped or not direct:
         return
@@ -215,22 +217,22 @@ def iommu(paths: GpuPaths) -> Iterator[Finding]:
     )
     words = " ".join(paths.cmdline) or "no word about the IOMMU"
     evidence = f"iommu_group type {mapped[0].iommu}; kernel command line: {words}"
-    level = Level.WARN if _troubled(paths) else Level.HINT
+    level = Level.WARN if _has_broken_path(paths) else Level.HINT
     yield Finding(level, "paths.iommu", text, fix=_IOMMU, source=NCCL_DOCS, evidence=evidence)
 
 
-def acs(paths: GpuPaths) -> Iterator[Finding]:
-    found = _redirecting(paths)
+def check_acs(paths: GpuPaths) -> Iterator[Finding]:
+    found = _redirecting_bridges(paths)
     if not found:
         return
     bridge, words = found[0]
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
     text = f"ACS of the PCIe bridge {bridge}{more} sends copies between GPUs up to the root complex"
-    level = Level.WARN if _troubled(paths) else Level.HINT
+    level = Level.WARN if _has_broken_path(paths) else Level.HINT
     yield Finding(level, "paths.acs", text, fix=_ACS, source=NCCL_DOCS, evidence=words)
 
 
-def numa(paths: GpuPaths) -> Iterator[Finding]:
+def check_numa(paths: GpuPaths) -> Iterator[Finding]:
     across = [f"{pair.a}-{pair.b}" for pair in paths.pairs if pair.ancestor == "several NUMA nodes"]
     if across:
         text = f"GPUs {', '.join(across)} are on different NUMA nodes: their copies cross the CPUs"
@@ -251,27 +253,29 @@ _ACS = (
 )
 
 
-def _remapped(paths: GpuPaths) -> Sequence[PathEnd]:
+def _gpus_behind_iommu(paths: GpuPaths) -> Sequence[PathEnd]:
     return [gpu for gpu in paths.gpus if gpu.iommu and gpu.iommu.startswith("DMA")]
 
 
-def _redirecting(paths: GpuPaths) -> Sequence[tuple[str, str]]:
+def _redirecting_bridges(paths: GpuPaths) -> Sequence[tuple[str, str]]:
     return [(bridge, words) for gpu in paths.gpus for bridge, words in gpu.acs.items() if words]
 
 
-def _troubled(paths: GpuPaths) -> bool:
+def _has_broken_path(paths: GpuPaths) -> bool:
     pairs = any(
         pair.hang or any(copy.wrong_bytes or is_slow(paths, pair, copy) for copy in pair.copies)
         for pair in paths.pairs
     )
-    return pairs or any(one.p2p and not one.right and not one.skipped for one in paths.reductions)
+    return pairs or any(
+        one.p2p and not one.is_correct and not one.skipped for one in paths.reductions
+    )
 
 
-def _cause(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
+def _cause_of_broken_path(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
     """Return what to do about a broken path, from what the host says of its IOMMU and ACS."""
-    if _remapped(paths):
+    if _gpus_behind_iommu(paths):
         return _IOMMU
-    if _redirecting(paths):
+    if _redirecting_bridges(paths):
         return _ACS
     unread = any(not gpu.acs for gpu in paths.gpus)
     root = " (as root, this test also reads ACS)" if unread else ""
@@ -280,7 +284,7 @@ def _cause(paths: GpuPaths, pairs: Sequence[Pair]) -> str:
     return f"update BIOS and driver, check ACS and “Above 4G decoding” in the BIOS{root}"
 
 
-def _evidence(paths: GpuPaths, pair: Pair) -> str:
+def _evidence_text(paths: GpuPaths, pair: Pair) -> str:
     parts = (
         pair.ancestor,
         f"P2P {pair.read}" if pair.read else None,
@@ -291,20 +295,20 @@ def _evidence(paths: GpuPaths, pair: Pair) -> str:
 
 
 CHECKS: tuple[Callable[[GpuPaths], Iterator[Finding]], ...] = (
-    hangs,
-    wrong_bytes,
-    collective,
-    slow,
-    errors,
-    unkillable,
-    untried,
-    iommu,
-    acs,
-    off,
-    numa,
+    check_hanging_copies,
+    check_wrong_bytes,
+    check_all_reduce,
+    check_slow_copies,
+    check_copy_errors,
+    check_unkillable_processes,
+    check_untried_pairs,
+    check_iommu,
+    check_acs,
+    check_peer_access_off,
+    check_numa,
 )
 
 
-def findings(paths: GpuPaths) -> Sequence[Finding]:
+def gpu_path_findings(paths: GpuPaths) -> Sequence[Finding]:
     """Return findings about the paths between the GPUs of a host, the most severe first."""
     return by_severity(finding for check in CHECKS for finding in check(paths))

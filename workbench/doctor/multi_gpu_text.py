@@ -9,16 +9,16 @@ from workbench.doctor.multi_gpu import Copy, GpuPaths, Pair, PathEnd, Reduction
 from workbench.doctor.multi_gpu_checks import is_slow
 
 
-def matrix(paths: GpuPaths) -> Sequence[tuple[str, ...]]:
+def path_matrix(paths: GpuPaths) -> Sequence[tuple[str, ...]]:
     """Return the rows of the matrix, one for each GPU that sends: its name, then what arrived at
     each GPU, as GB/s or as what went wrong. Without a trial there are no rows."""
-    if not paths.tried:
+    if not paths.was_tried:
         return ()
     order = [gpu.index for gpu in paths.gpus]
-    return [(f"GPU {one}", *(_cell(paths, one, other) for other in order)) for one in order]
+    return [(f"GPU {one}", *(_matrix_cell(paths, one, other) for other in order)) for one in order]
 
 
-def _cell(paths: GpuPaths, one: int, other: int) -> str:
+def _matrix_cell(paths: GpuPaths, one: int, other: int) -> str:
     if one == other:
         return "·"
     wanted = {one, other}
@@ -30,31 +30,31 @@ def _cell(paths: GpuPaths, one: int, other: int) -> str:
     copy = next((copy for copy in pair.copies if copy.source == one), None)
     if copy is None:
         return "failed"
-    return _outcome(paths, pair, copy)
+    return _copy_outcome_text(paths, pair, copy)
 
 
-def _outcome(paths: GpuPaths, pair: Pair, copy: Copy) -> str:
+def _copy_outcome_text(paths: GpuPaths, pair: Pair, copy: Copy) -> str:
     rate = f"{copy.gb_s:.1f}" if copy.gb_s is not None else "?"
     if copy.wrong_bytes:
         return f"{rate} WRONG"
     return f"{rate} slow" if is_slow(paths, pair, copy) else rate
 
 
-def lines(paths: GpuPaths) -> Iterator[tuple[str, str]]:
+def trial_lines(paths: GpuPaths) -> Iterator[tuple[str, str]]:
     """Yield pairs (label, text) about the trial, each GPU and each pair."""
     if paths.torch:
-        yield "tried with", _stack(paths)
+        yield "tried with", _software_stack_text(paths)
     elif paths.driver:
         yield "driver", paths.driver
     for gpu in paths.gpus:
-        yield f"GPU {gpu.index}", _end(gpu)
+        yield f"GPU {gpu.index}", _gpu_text(gpu)
     for pair in paths.pairs:
-        yield f"{pair.a}-{pair.b}", _pair(paths, pair)
+        yield f"{pair.a}-{pair.b}", _pair_text(paths, pair)
     for reduction in paths.reductions:
-        yield "all-reduce", _reduction(reduction)
+        yield "all-reduce", _all_reduce_text(reduction)
 
 
-def _stack(paths: GpuPaths) -> str:
+def _software_stack_text(paths: GpuPaths) -> str:
     parts = (
         paths.engine,
         f"torch {paths.torch}",
@@ -65,12 +65,12 @@ def _stack(paths: GpuPaths) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _end(gpu: PathEnd) -> str:
+def _gpu_text(gpu: PathEnd) -> str:
     rate = f" ({gpu.link_gb_s:.1f} GB/s)" if gpu.link_gb_s else ""
     redirects = sorted({words for words in gpu.acs.values() if words})
     acs = ", ".join(redirects) or "no redirect"
     parts = (
-        gpu.place or None,
+        gpu.slot_and_address or None,
         f"{gpu.link_text}{rate}",
         f"{gpu.nvlinks} NVLinks" if gpu.nvlinks else None,
         f"NUMA node {gpu.numa_node}" if gpu.numa_node is not None else None,
@@ -82,26 +82,26 @@ def _end(gpu: PathEnd) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _pair(paths: GpuPaths, pair: Pair) -> str:
+def _pair_text(paths: GpuPaths, pair: Pair) -> str:
     nominal = paths.nominal_gb_s(pair)
     parts = (
         pair.ancestor,
         f"P2P {pair.read}" if pair.read else "P2P unknown",
         "NVLink" if pair.nvlink == "ok" else None,
-        _way(pair),
+        _path_between(pair),
         f"nominal {nominal:.1f} GB/s" if nominal else None,
         pair.error,
     )
     return ", ".join(part for part in parts if part)
 
 
-def _way(pair: Pair) -> str | None:
+def _path_between(pair: Pair) -> str | None:
     if pair.direct is None or not pair.copies:
         return None
     return "copied directly" if pair.direct else "copied through the host's memory"
 
 
-def _reduction(one: Reduction) -> str:
+def _all_reduce_text(one: Reduction) -> str:
     how = "" if one.p2p else " without peer-to-peer copies"
     if one.skipped:
         outcome = f"not tried: {one.skipped}"

@@ -8,7 +8,13 @@ from itertools import product
 
 from workbench.doctor.engine_packages import TITLES, EnginePackages
 from workbench.doctor.examination import Examination
-from workbench.doctor.table import Architecture, architecture, data, package_rules, pinned
+from workbench.doctor.table import (
+    Architecture,
+    architecture_of,
+    package_rules,
+    pinned_versions,
+    table_data,
+)
 from workbench.engines.catalog import version_key
 from workbench.model.findings import Finding, Level
 
@@ -16,7 +22,7 @@ FLASHINFER = "flashinfer-python"
 _NEW_VENV = "install {} alone in a new venv, so that it brings the packages it was built with"
 
 
-def known(seen: Examination) -> Iterator[Finding]:
+def check_known_versions(seen: Examination) -> Iterator[Finding]:
     """Report engines whose Python does not answer, and GPUs that are too new to be in the table of
     versions (table.json)."""
     for stack in seen.packages:
@@ -26,8 +32,8 @@ def known(seen: Examination) -> Iterator[Finding]:
             if stack.python:
                 fix = f"run this Python by hand: {stack.python} -V"
             yield Finding(Level.WARN, "stack.unread", text, fix=fix, evidence=stack.python)
-    newest = version_key(data()["architectures"][-1]["capability"])
-    for capability in seen.capabilities:
+    newest = version_key(table_data()["architectures"][-1]["capability"])
+    for capability in seen.compute_capabilities:
         if version_key(capability) > newest:
             text = (
                 "no version was checked for these GPUs, because their compute capability "
@@ -42,21 +48,21 @@ def known(seen: Examination) -> Iterator[Finding]:
             )
 
 
-def cpu_build(seen: Examination) -> Iterator[Finding]:
+def check_cpu_build(seen: Examination) -> Iterator[Finding]:
     for stack in seen.packages:
         if seen.gpus and stack.cuda == "none":
             text = (
                 f"the torch of {stack.engine} is built without CUDA: {stack.engine} cannot "
                 "use the GPUs"
             )
-            yield _of(
+            yield _stack_finding(
                 stack, Level.ERROR, "stack.cpu-build", text, _NEW_VENV.format(stack.engine), "torch"
             )
 
 
-def driver(seen: Examination) -> Iterator[Finding]:
+def check_driver_cuda(seen: Examination) -> Iterator[Finding]:
     """Report a torch that was built for a newer CUDA than the driver supports."""
-    table = data()["drivers_of_cuda"]
+    table = table_data()["drivers_of_cuda"]
     have = version_key(seen.driver.cuda_version)
     for stack in seen.packages:
         built = version_key(stack.cuda)
@@ -68,7 +74,7 @@ def driver(seen: Examination) -> Iterator[Finding]:
             needed = table["drivers"].get(str(built[0]))
             fix = f"install driver {needed} or newer" if needed else "install a newer driver"
             fix += f", or {stack.engine} built for CUDA {have[0]}"
-            yield _of(
+            yield _stack_finding(
                 stack,
                 Level.ERROR,
                 "stack.driver",
@@ -82,7 +88,7 @@ def driver(seen: Examination) -> Iterator[Finding]:
                 f"{about}; {that}: programs run, but kernels that are compiled at run time "
                 "may not load"
             )
-            yield _of(
+            yield _stack_finding(
                 stack,
                 Level.HINT,
                 "stack.driver-minor",
@@ -93,11 +99,11 @@ def driver(seen: Examination) -> Iterator[Finding]:
             )
 
 
-def cuda(seen: Examination) -> Iterator[Finding]:
+def check_torch_cuda(seen: Examination) -> Iterator[Finding]:
     """Report a torch that was built for a CUDA version without full support for a GPU of this host."""
-    oldest = data()["oldest_architecture"]
-    for stack, capability in product(seen.packages, seen.capabilities):
-        built, row = version_key(stack.cuda), architecture(capability)
+    oldest = table_data()["oldest_architecture"]
+    for stack, capability in product(seen.packages, seen.compute_capabilities):
+        built, row = version_key(stack.cuda), architecture_of(capability)
         about = f"the torch of {stack.engine} is built for CUDA {stack.cuda}"
         if not built:
             continue
@@ -110,7 +116,9 @@ def cuda(seen: Examination) -> Iterator[Finding]:
                 f"{_NEW_VENV.format(stack.engine)}; it needs torch for CUDA {row.cuda_full} or "
                 "newer"
             )
-            yield _of(stack, Level.ERROR, "stack.cuda-arch", text, fix, "torch", row.source)
+            yield _stack_finding(
+                stack, Level.ERROR, "stack.cuda-arch", text, fix, "torch", row.source
+            )
         elif row and built < version_key(row.cuda_full):
             text = (
                 f"{about}: code for its relatives runs on {row.name}, but kernels compiled at "
@@ -120,46 +128,48 @@ def cuda(seen: Examination) -> Iterator[Finding]:
                 f"use a build for CUDA {row.cuda_full}, or set TRITON_PTXAS_PATH to ptxas of "
                 f"CUDA {row.nvcc} or later"
             )
-            yield _of(stack, Level.WARN, "stack.cuda-partly", text, fix, "torch", row.source)
+            yield _stack_finding(
+                stack, Level.WARN, "stack.cuda-partly", text, fix, "torch", row.source
+            )
         elif built >= version_key(oldest["cuda"]) and version_key(capability) < version_key(
             oldest["capability"]
         ):
             text = f"{about}, which has no code for compute capability {capability} any more"
             fix = f"install {stack.engine} built for CUDA 12"
-            yield _of(
+            yield _stack_finding(
                 stack, Level.ERROR, "stack.cuda-dropped", text, fix, "torch", oldest["source"]
             )
 
 
-def packages(seen: Examination) -> Iterator[Finding]:
+def check_packages(seen: Examination) -> Iterator[Finding]:
     """Report versions of torch, FlashInfer and the engines that do not support a GPU of this host."""
-    for stack, capability in product(seen.packages, seen.capabilities):
-        row = architecture(capability)
+    for stack, capability in product(seen.packages, seen.compute_capabilities):
+        row = architecture_of(capability)
         if row is None:
             continue
-        yield from _too_old(stack, row)
+        yield from _report_too_old(stack, row)
         rules = [
             r
             for r in package_rules()
-            if capability in r.capabilities and _below(stack, r.package, r.below)
+            if capability in r.capabilities and _is_below(stack, r.package, r.below)
         ]
         for rule in rules[:1]:  # the oldest bound that is missed is the worst
             text = rule.text.format(version=stack.versions[rule.package], arch=row.name)
-            yield _of(
+            yield _stack_finding(
                 stack, rule.level, "stack.engine-arch", text, rule.fix, rule.package, rule.source
             )
 
 
-def _too_old(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
-    # otherwise `cuda` judges the build itself
-    if stack.cuda is None and _below(stack, "torch", row.torch):
+def _report_too_old(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
+    # otherwise `check_torch_cuda` judges the build itself
+    if stack.cuda is None and _is_below(stack, "torch", row.torch):
         text = f"torch {stack.versions['torch']} of {stack.engine} is older than {row.name}"
         fix = (
             f"{_NEW_VENV.format(stack.engine)}; it needs torch {row.torch} or newer for CUDA "
             f"{row.cuda_full}"
         )
-        yield _of(stack, Level.ERROR, "stack.torch-arch", text, fix, "torch", row.source)
-    if row.flashinfer and _below(stack, FLASHINFER, row.flashinfer):
+        yield _stack_finding(stack, Level.ERROR, "stack.torch-arch", text, fix, "torch", row.source)
+    if row.flashinfer and _is_below(stack, FLASHINFER, row.flashinfer):
         text = (
             f"FlashInfer {stack.versions[FLASHINFER]} of {stack.engine} has no kernels for "
             f"{row.name}"
@@ -168,20 +178,26 @@ def _too_old(stack: EnginePackages, row: Architecture) -> Iterator[Finding]:
             f"install a {stack.engine} with FlashInfer {row.flashinfer} or newer, or choose "
             "another attention backend"
         )
-        yield _of(stack, Level.WARN, "stack.flashinfer-arch", text, fix, FLASHINFER, row.source)
+        yield _stack_finding(
+            stack, Level.WARN, "stack.flashinfer-arch", text, fix, FLASHINFER, row.source
+        )
 
 
-def pins(seen: Examination) -> Iterator[Finding]:
+def check_pinned_versions(seen: Examination) -> Iterator[Finding]:
     """Report packages whose installed version differs from the one that the engine, or torch, was
     built with."""
     for stack in seen.packages:
         for package, version in stack.versions.items():
             needs: Mapping[str, tuple[str, ...]] = stack.needs.get(package) or {
-                name: (pin,) for name, pin in pinned(package, version).items()
+                name: (pin,) for name, pin in pinned_versions(package, version).items()
             }
             for name, wanted in needs.items():
                 have = stack.versions.get(name)
-                if have is None or name not in TITLES or any(_same(have, pin) for pin in wanted):
+                if (
+                    have is None
+                    or name not in TITLES
+                    or any(_same_version(have, pin) for pin in wanted)
+                ):
                     continue
                 text = (
                     f"{package} {version} was built with {TITLES[name]} {' or '.join(wanted)}, and "
@@ -189,10 +205,12 @@ def pins(seen: Examination) -> Iterator[Finding]:
                 )
                 fix = f"pip install '{name}=={wanted[0]}', or {_NEW_VENV.format(stack.engine)}"
                 level = Level.HINT if package == "torch" else Level.WARN
-                yield _of(stack, level, "stack.pins", text, fix, name, data()["pins"]["source"])
+                yield _stack_finding(
+                    stack, level, "stack.pins", text, fix, name, table_data()["pins"]["source"]
+                )
 
 
-def nccl(seen: Examination) -> Iterator[Finding]:
+def check_nccl(seen: Examination) -> Iterator[Finding]:
     """Report an NCCL package that was built for another major version of CUDA than torch."""
     for stack in seen.packages:
         found = {
@@ -204,7 +222,7 @@ def nccl(seen: Examination) -> Iterator[Finding]:
         if found and built and str(built[0]) not in found:
             other = ", ".join(f"{name} {stack.versions[name]}" for name in found.values())
             text = f"{stack.engine} has {other}, and its torch is built for CUDA {stack.cuda}"
-            yield _of(
+            yield _stack_finding(
                 stack,
                 Level.WARN,
                 "stack.nccl",
@@ -214,7 +232,7 @@ def nccl(seen: Examination) -> Iterator[Finding]:
             )
 
 
-def toolkit(seen: Examination) -> Iterator[Finding]:
+def check_cuda_toolkit(seen: Examination) -> Iterator[Finding]:
     """Report a CUDA_HOME that does not exist, and an nvcc that is missing, too old for a GPU, or of
     another CUDA version than torch. FlashInfer and other packages compile kernels with nvcc at run
     time."""
@@ -241,13 +259,13 @@ def toolkit(seen: Examination) -> Iterator[Finding]:
                 "set CUDA_HOME"
             )
             source = "https://github.com/flashinfer-ai/flashinfer/issues/1919"
-            yield _of(stack, Level.WARN, "cuda.nvcc", text, fix, FLASHINFER, source)
+            yield _stack_finding(stack, Level.WARN, "cuda.nvcc", text, fix, FLASHINFER, source)
         return
     have, evidence = (
         version_key(values.nvcc_version),
         (f"{values.nvcc}: release {values.nvcc_version}"),
     )
-    for row in filter(None, map(architecture, seen.capabilities)):
+    for row in filter(None, map(architecture_of, seen.compute_capabilities)):
         if have and have < version_key(row.nvcc):
             text = (
                 f"nvcc {values.nvcc_version} cannot compile for {row.name}: kernels built at "
@@ -268,18 +286,18 @@ def toolkit(seen: Examination) -> Iterator[Finding]:
             yield Finding(Level.HINT, "cuda.nvcc-torch", text, fix=fix, evidence=evidence)
 
 
-def _below(stack: EnginePackages, package: str, bound: str) -> bool:
+def _is_below(stack: EnginePackages, package: str, bound: str) -> bool:
     have = version_key(stack.versions.get(package))
     return bool(have) and have < version_key(bound)
 
 
-def _same(have: str, wanted: str) -> bool:
+def _same_version(have: str, wanted: str) -> bool:
     """Return whether the installed version `have` equals `wanted`. A part after "+", such as
     "+cu128", is compared only if `wanted` has one."""
     return have == wanted or ("+" not in wanted and have.partition("+")[0] == wanted)
 
 
-def _of(
+def _stack_finding(
     stack: EnginePackages,
     level: Level,
     code: str,
@@ -295,4 +313,13 @@ def _of(
     return Finding(level, code, text, fix=fix, source=source, evidence=evidence)
 
 
-CHECKS = (known, driver, cuda, cpu_build, packages, pins, nccl, toolkit)
+CHECKS = (
+    check_known_versions,
+    check_driver_cuda,
+    check_torch_cuda,
+    check_cpu_build,
+    check_packages,
+    check_pinned_versions,
+    check_nccl,
+    check_cuda_toolkit,
+)

@@ -44,7 +44,7 @@ class PackageRule:
 
 
 @cache
-def data() -> Mapping[str, Any]:
+def table_data() -> Mapping[str, Any]:
     """Return the content of table.json."""
     import json
     from importlib.resources import files
@@ -56,11 +56,15 @@ def data() -> Mapping[str, Any]:
 
 
 @cache
-def architecture(capability: str | None) -> Architecture | None:
+def architecture_of(capability: str | None) -> Architecture | None:
     """Return the architecture with a compute capability such as "12.0"; None if the table does not
     contain it."""
     return next(
-        (Architecture(**row) for row in data()["architectures"] if row["capability"] == capability),
+        (
+            Architecture(**row)
+            for row in table_data()["architectures"]
+            if row["capability"] == capability
+        ),
         None,
     )
 
@@ -71,19 +75,19 @@ def package_rules() -> tuple[PackageRule, ...]:
         PackageRule(
             **{**row, "capabilities": tuple(row["capabilities"]), "level": Level(row["level"])}
         )
-        for row in data()["packages"]
+        for row in table_data()["packages"]
     )
 
 
-def pinned(package: str, version: str) -> Mapping[str, str]:
+def pinned_versions(package: str, version: str) -> Mapping[str, str]:
     """Return the versions of other packages with which this release of an engine's package was
     built, by package name; {} if unknown."""
-    rows: list[dict[str, str]] = data()["pins"]["rows"]
+    rows: list[dict[str, str]] = table_data()["pins"]["rows"]
     row = next((r for r in rows if (r["package"], r["version"]) == (package, version)), {})
     return {name: value for name, value in row.items() if name not in ("package", "version")}
 
 
-def limit(name: str) -> tuple[float, str]:
+def limit_with_source(name: str) -> tuple[float, str]:
     """Return (value, source) of the limit called `name` in the table."""
-    row = data()["limits"][name]
+    row = table_data()["limits"][name]
     return row["value"], row["source"]

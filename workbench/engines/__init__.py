@@ -1,7 +1,7 @@
 """Inference engines: command lines, flag catalogs, validation, memory estimates, names of log lines
 and metrics.
 
-base.py             the interface of an engine; vllm.py, sglang.py, tabbyapi.py and llamacpp.py implement it
+base.py             the interface of an engine; a module with the name of each engine, such as vllm.py, implements it
 reported_settings.py  where a running engine reports the values of its settings: log, metrics page, JSON answers
 registry.py         find an engine by its name
 catalog.py          flags and environment variables of each engine version (data in catalogs/): lookup and search
@@ -22,7 +22,7 @@ roofline.py         speed limits set by the hardware; gpu_table.py has data of G
 result_limits.py    compare a result with its speed limit and with a published speed (references.py, references.json)
 preset_trust.py     the parts of a preset that may run foreign code
 
-engine = engines.get("vllm")
+engine = engines.get_engine("vllm")
 catalog = engine.catalog("0.33.0")
 plan = engines.plan_from_preset(preset, {"model_dir": "/models"})
 plan = engines.apply_assignments(plan, catalog, ["max-num-seqs=512"])
@@ -35,28 +35,29 @@ from __future__ import annotations
 from workbench.engines.base import METRICS, Engine
 from workbench.engines.catalog import (
     canonical_name,
-    lookup,
+    look_up_flag,
     nearest_name,
-    satisfies,
-    search,
     search_env,
+    search_flags,
     version_key,
+    version_satisfies,
 )
-from workbench.engines.flag_groups import group_names, place_of
+from workbench.engines.flag_groups import group_names, sort_key_of_flag
 from workbench.engines.flag_values import format_value, parse_value
-from workbench.engines.memory_estimate import MemoryFit, fit
+from workbench.engines.memory_estimate import MemoryFit, estimate_memory
 from workbench.engines.plans import (
     EXECUTABLE,
     apply_assignments,
+    flag_rows,
+    flags_unlike_default,
     plan_from_preset,
-    rows,
     set_flag,
     shown_finding,
     with_executable,
 )
-from workbench.engines.registry import find, get, names, short_name
+from workbench.engines.registry import engine_names, find_engine, get_engine, short_name
 from workbench.engines.run_as import RUN_AS, is_run_row, run_rows
-from workbench.engines.validate import check_value, validate
+from workbench.engines.validate import check_value, validate_plan
 
 __all__ = [
     "EXECUTABLE",
@@ -67,27 +68,28 @@ __all__ = [
     "apply_assignments",
     "canonical_name",
     "check_value",
-    "find",
-    "fit",
+    "engine_names",
+    "estimate_memory",
+    "find_engine",
+    "flag_rows",
+    "flags_unlike_default",
     "format_value",
-    "get",
+    "get_engine",
     "group_names",
     "is_run_row",
-    "lookup",
-    "names",
+    "look_up_flag",
     "nearest_name",
     "parse_value",
-    "place_of",
     "plan_from_preset",
-    "rows",
     "run_rows",
-    "satisfies",
-    "search",
     "search_env",
+    "search_flags",
     "set_flag",
     "short_name",
     "shown_finding",
-    "validate",
+    "sort_key_of_flag",
+    "validate_plan",
     "version_key",
+    "version_satisfies",
     "with_executable",
 ]

@@ -25,7 +25,7 @@ class AnswerSettings:
 
     flags: Mapping[str, str]
 
-    def sets(self, flag: str) -> str:
+    def meaning_of_flag(self, flag: str) -> str:
         """Return what a flag sets, such as "KV cache type"; "" if it changes no answer."""
         name = flag.replace("_", "-")
         for what, pattern in self.flags.items():
@@ -111,17 +111,17 @@ _VARIABLE = re.compile(
 _SETTING = "flag "
 
 
-def flag_sets(engine: str | None, flag: str) -> str:
+def meaning_of_answer_flag(engine: str | None, flag: str) -> str:
     """Return what a flag of an engine sets that changes the answers, such as "KV cache type". ""
     if it changes none."""
     known = _ENGINES.get(engine or "")
-    return known.sets(flag) if known is not None else ""
+    return known.meaning_of_flag(flag) if known is not None else ""
 
 
 def tokenizer_flags(flags: Mapping[str, Any]) -> dict[str, str]:
     """Return those flags, with their values as text, that decide which tokenizer a server has."""
     return {
-        name: _text(value)
+        name: _stable_value_text(value)
         for name, value in flags.items()
         if _TOKENIZER.fullmatch(name.replace("_", "-"))
     }
@@ -140,9 +140,9 @@ def answer_settings(conditions: Conditions) -> dict[str, Any]:
     }
     if conditions.flags:
         found |= {
-            f"{_SETTING}{name}": _text(value)
+            f"{_SETTING}{name}": _stable_value_text(value)
             for name, value in conditions.flags.items()
-            if flag_sets(engine, name)
+            if meaning_of_answer_flag(engine, name)
         }
         found["program"] = conditions.argv[0] if conditions.argv else None
     else:
@@ -173,7 +173,7 @@ def _plan_settings(plan: LaunchPlan) -> dict[str, Any]:
     )
 
 
-def _text(value: Any) -> str:
+def _stable_value_text(value: Any) -> str:
     """Return the value of a flag as a text that is the same before and after it was stored."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 

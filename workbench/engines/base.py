@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench.engines import catalog as catalogs
-from workbench.engines.flag_values import on_off, word
+from workbench.engines.flag_values import argument_text, on_off
 from workbench.engines.kv_size import KvRule
 from workbench.engines.reported_settings import Answer
 from workbench.engines.tunable_flags import TunableFlag
@@ -67,7 +67,7 @@ class PythonParser:
 
 
 class Engine:
-    """An inference engine. Instances have no state; `engines.get(name)` returns them."""
+    """An inference engine. Instances have no state; `engines.get_engine(name)` returns them."""
 
     name: ClassVar[str]
     title: ClassVar[str]
@@ -80,6 +80,10 @@ class Engine:
     start_words: ClassVar[tuple[tuple[str, ...], ...]]
     # other programs that start this engine with the same flags, and what is known of them
     other_programs: ClassVar[Mapping[str, str]] = {}
+    # Name of a flag in plans -> its name on this engine's command line, where they differ, such as
+    # {"host": "server-name"}. Plans call the address "host" and "port", and the parallel sizes as
+    # PARALLEL_SIZES of model/plan.py does.
+    option_names: ClassVar[Mapping[str, str]] = {}
     positional_model: ClassVar[bool] = False  # the first word that is no flag names the model
     # Names of flags in recipes that are shared by all engines, such as sparkrun's -> names of this
     # engine's flags.
@@ -118,6 +122,18 @@ class Engine:
     # Log lines in which the engine reports that one of its own processes has ended. Group "part" is
     # its name; "pid" and "code" (negative for a signal) are in some of the lines.
     part_ended_logs: ClassVar[tuple[re.Pattern[str], ...]] = ()
+    log_words: ClassVar[tuple[str, ...]]  # words in its logs that name it
+    # Regular expression of what stands in front of the message of a log line, in verbose form.
+    # Group "level" is the word or the letter of its level.
+    log_prefix: ClassVar[str] = ""
+    # The same for the screen, which shows "time" and "level" in place of it. "who" is the process.
+    shortened_log: ClassVar[re.Pattern[str] | None] = None
+    # The line in which it reports its speed. Groups "gen" (tokens per second), "running" and
+    # "waiting" (requests); where the engine says them "prompt" (tokens per second), "engine" (number
+    # of a replica), and of the KV cache "kv" (percent) or "used" (share).
+    speed_log: ClassVar[re.Pattern[str] | None] = None
+    # words of the log line after which it answers requests
+    ready_words: ClassVar[tuple[str, ...]]
     version_log: ClassVar[re.Pattern[str]]  # group "version"
     phases: ClassVar[tuple[tuple[re.Pattern[str], str], ...]]  # log line -> phase, with "{group}"s
     metrics_path: ClassVar[str | None] = "/metrics"
@@ -132,6 +148,10 @@ class Engine:
     live_metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # lists running requests with the output tokens that no counter has yet
     slots_path: ClassVar[str | None] = None
+    # words of its refusal of a request that is longer than its context
+    too_long_answer: ClassVar[re.Pattern[str]] = re.compile(
+        r"context (length|size|window)", re.IGNORECASE
+    )
     # "prompt_tokens" does not include the tokens of "prefix_hits"
     cached_beside_prompt: ClassVar[bool] = False
     tokenize_path: ClassVar[str | None] = None  # endpoint that counts the tokens of a text
@@ -158,6 +178,8 @@ class Engine:
     uses_all_gpus: ClassVar[bool] = False
     # torch.compile or kernels built and tuned for a new configuration
     compiles_at_first_start: ClassVar[bool] = False
+    uses_hub: ClassVar[bool] = False  # downloads a model that is named by its id
+    loads_gguf: ClassVar[bool] = False  # its models are GGUF files, in the quantizations of GGUF
     memory: ClassVar[MemoryUse]
     # disables `compiled_parts`: faster start, slower decoding
     eager_flag: ClassVar[str | None] = None
@@ -184,7 +206,9 @@ class Engine:
         """Return the flag catalog of this engine that Workbench ships for the version nearest to
         `version`. None means the newest version."""
         nearest = catalogs.nearest_version(self.name, version)
-        return catalogs.load(self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes)
+        return catalogs.load_catalog(
+            self.name, nearest, accepts_prefixes=self.accepts_flag_prefixes
+        )
 
     def same_release(self, a: str | None, b: str | None) -> bool:
         """Return whether the versions `a` and `b` belong to one release, which means that they have
@@ -194,11 +218,11 @@ class Engine:
 
     def flags_of_help(self, text: str) -> dict[str, Any]:
         """Parse the help text that the engine prints with the arguments `help_arguments`. Return
-        {"flags": [one dict for each flag]}, the data from which `own_flags.entries` makes a
-        catalog."""
+        {"flags": [one dict for each flag]}, the data from which `own_flags.catalog_entries` makes
+        a catalog; {} for an engine whose help text Workbench cannot read."""
         return {}
 
-    def phase(self, line: str) -> str | None:
+    def start_phase_of_line(self, line: str) -> str | None:
         """Return the phase of the engine's start that a log line reports, such as "loading weights
         40 %". None if the line reports no phase."""
         for pattern, text in self.phases:
@@ -229,7 +253,7 @@ class Engine:
     def replicas_per_node(self, here: Situation) -> int:
         """Return the number of data-parallel replicas that the plan runs on one node. Each replica
         has its own GPUs."""
-        return here.count("data-parallel-size")
+        return here.flag_count("data-parallel-size")
 
     def kv_rule(self, here: Situation) -> KvRule:
         """Return how the engine stores the KV cache of layers with sliding-window attention."""
@@ -262,9 +286,9 @@ class Engine:
             plan = self._on_node(plan, node)
         catalog = catalog or self.catalog(plan.engine_version)
         host = str(plan.flag("host") or LOOPBACK)
-        port = self._port(plan)
+        port = self._port_of_plan(plan)
         argv = [*self.launch_prefix(plan), *self.model_arguments(plan)]
-        argv += ["--host", host, "--port", str(port)]
+        argv += [self.option_called("host"), host, self.option_called("port"), str(port)]
         for setting in plan.flags:
             if setting.name not in ("host", "port"):
                 argv += self.flag_arguments(catalog, setting, exact=plan.engine_version is not None)
@@ -279,6 +303,11 @@ class Engine:
             tuple(argv), env, workdir=plan.workdir, open_files=plan.open_files, host=host, port=port
         )
 
+    def option_called(self, name: str) -> str:
+        """Return the option on the command line of the flag that plans call `name`, such as
+        "--host"."""
+        return f"--{self.option_names.get(name, name)}"
+
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command: the plan's executable, or the engine's usual
         program if the plan names none.
@@ -289,7 +318,7 @@ class Engine:
         """Return the command-line arguments that name the model."""
         return (f"--{self.model_flags[0]}", plan.model)
 
-    def negation(self, spec: FlagSpec, exact: bool) -> str | None:
+    def option_to_switch_off(self, spec: FlagSpec, exact: bool) -> str | None:
         """Return the option that switches the flag off, such as --no-x. None if the flag has no
         such option. `exact` is True if the engine's version is known; otherwise the option must be
         one that all versions accept."""
@@ -299,16 +328,17 @@ class Engine:
         self, catalog: FlagCatalog, setting: FlagSetting, exact: bool = True
     ) -> list[str]:
         """Return the command-line arguments for one flag. A flag that the catalog does not contain
-        is passed under its name in the plan. `exact` is True if the engine's version is known."""
-        spec, option, value = catalog.flags.get(setting.name), f"--{setting.name}", setting.value
-        value = on_off(spec, value)
+        is passed under its name in the plan. `exact` is True if the engine's version is known.
+        Raises PlanError for a value that the engine would read as an option."""
+        spec, option = catalog.flags.get(setting.name), self.option_called(setting.name)
+        value = on_off(spec, setting.value)
         if isinstance(value, bool) and not (spec and spec.value_takes_bool_word):
-            return self._switch(spec, option, value, exact)
+            return self._switch_arguments(spec, option, value, exact)
         if spec and spec.value_takes_bool_word:
             return [option, str(value)]
         if not isinstance(value, list | tuple) or (spec and spec.kind == FlagKind.JSON):
-            return self._with_value(option, word(value))
-        words = [word(v) for v in value]
+            return self._with_value(option, argument_text(value))
+        words = [argument_text(v) for v in value]
         if not words:
             return [option] if spec and spec.nargs == "*" else []
         if len(words) == 1:
@@ -327,29 +357,31 @@ class Engine:
             return [option, *words]
         return [argument for w in words for argument in self._with_value(option, w)]
 
-    def _switch(self, spec: FlagSpec | None, option: str, on: bool, exact: bool) -> list[str]:
+    def _switch_arguments(
+        self, spec: FlagSpec | None, option: str, on: bool, exact: bool
+    ) -> list[str]:
         if on:
             return [option]
         if spec is None:
             return [f"--no-{option.removeprefix('--')}"]
-        off = self.negation(spec, exact)
+        off = self.option_to_switch_off(spec, exact)
         return [off] if off else []  # without a negation, a flag is turned off by omitting it
 
     def _with_value(self, option: str, text: str) -> list[str]:
         # vLLM's parser accepts even "-0.5" as a dotted option ("--config.key"), so only whole
         # numbers are safe apart.
         looks_like_option = text.startswith("-") and not re.fullmatch(r"-\d+", text)
-        return (
-            [f"{option}={text}"] if looks_like_option and self.argparse_values else [option, text]
-        )
+        if looks_like_option and self.argparse_values:
+            return [f"{option}={text}"]
+        return [option, text]
 
-    def _port(self, plan: LaunchPlan) -> int:
+    def _port_of_plan(self, plan: LaunchPlan) -> int:
         value = plan.flag("port")
         try:
             return self.default_port if value is None else int(value)
         except (TypeError, ValueError):
             raise PlanError(
-                f"port is {word(value)!r}, expected a number",
+                f"port is {argument_text(value)!r}, expected a number",
                 next_step="set port to a number from 1 to 65535",
             ) from None
 

@@ -29,7 +29,7 @@ def version_key(text: str | None) -> tuple[int, ...]:
     return tuple(int(n) for n in re.split(r"[.-]", match[1])) if match else ()
 
 
-def satisfies(version: str, wanted: str | None) -> bool:
+def version_satisfies(version: str, wanted: str | None) -> bool:
     """Return whether a version is in the range `wanted`, such as ">=0.14,<0.34". True if there is
     no range or `version` has no numbers to compare.
     """
@@ -57,7 +57,7 @@ def satisfies(version: str, wanted: str | None) -> bool:
 
 
 @lru_cache(maxsize=8)
-def versions(engine: str) -> tuple[str, ...]:
+def catalog_versions(engine: str) -> tuple[str, ...]:
     """Return the versions of an engine that have a flag catalog, oldest first."""
     found = [p.stem.removeprefix(f"{engine}-") for p in DIRECTORY.glob(f"{engine}-*.json")]
     return tuple(sorted(found, key=version_key))
@@ -66,11 +66,11 @@ def versions(engine: str) -> tuple[str, ...]:
 def nearest_version(engine: str, wanted: str | None) -> str:
     """Return the engine version whose shipped catalog is nearest to the version `wanted`. If two
     are equally near, return the older one. If `wanted` is None, return the newest version."""
-    have, key = versions(engine), version_key(wanted)
-    return min(have, key=lambda v: _distance(version_key(v), key)) if key else have[-1]
+    have, key = catalog_versions(engine), version_key(wanted)
+    return min(have, key=lambda v: _version_distance(version_key(v), key)) if key else have[-1]
 
 
-def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+def _version_distance(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     """Return the distance of two versions as a sort key; the smallest key belongs to the nearest
     version. It is (minus the index of the first number that differs, the difference of these
     numbers), because a difference in an earlier number is larger."""
@@ -83,15 +83,15 @@ def _distance(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=8)
-def load(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCatalog:
+def load_catalog(engine: str, version: str, *, accepts_prefixes: bool = False) -> FlagCatalog:
     """Return the packaged flag catalog of exactly this version. `accepts_prefixes` is True if the
     engine accepts unambiguous beginnings of flags.
     """
     data = json.loads((DIRECTORY / f"{engine}-{version}.json").read_text("utf-8"))
-    return of_data(engine, version, data, accepts_prefixes)
+    return catalog_from_data(engine, version, data, accepts_prefixes)
 
 
-def of_data(
+def catalog_from_data(
     engine: str,
     version: str,
     data: Mapping[str, Any],
@@ -118,7 +118,7 @@ def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
     name = raw["name"]
     derived = {
         "kind": FlagKind(raw["kind"]),
-        "help": _help(engine).get(name)
+        "help": _flag_help_sentences(engine).get(name)
         or raw.get("help")
         or f"No description in {engine} {version}.",
         "area": group_of(engine, name, raw.get("group", "")),
@@ -128,7 +128,7 @@ def _flag_spec(engine: str, version: str, raw: dict[str, Any]) -> FlagSpec:
 
 
 @lru_cache(maxsize=8)
-def _help(engine: str) -> dict[str, str]:
+def _flag_help_sentences(engine: str) -> dict[str, str]:
     """Return the help sentences that Workbench ships for an engine, by flag name. All versions of
     the engine share them."""
     texts: dict[str, dict[str, str]] = json.loads((DIRECTORY / "help.json").read_text("utf-8"))
@@ -137,7 +137,7 @@ def _help(engine: str) -> dict[str, str]:
 
 def has_help(engine: str, name: str) -> bool:
     """Return whether Workbench ships a help sentence for the flag `name` of `engine`."""
-    return name in _help(engine)
+    return name in _flag_help_sentences(engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Removed:
 
 
 @cache
-def removed(engine: str, kind: str) -> dict[str, Removed]:
+def removed_names(engine: str, kind: str) -> dict[str, Removed]:
     """Return the flags (`kind` "flags") or environment variables (`kind` "env") that no longer
     exist in `engine`, by name. Variables that no engine reads any more are included."""
     data: dict[str, Any] = json.loads((DIRECTORY / "removed.json").read_text("utf-8"))
@@ -176,7 +176,7 @@ class FlagMatch(NamedTuple):
     negated: bool = False
 
 
-def lookup(catalog: FlagCatalog, spelling: str) -> FlagMatch:
+def look_up_flag(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     """Return the flag that `spelling` means. Leading dashes, and underscores in place of dashes,
     are accepted. `spec` of the result is None if the catalog has no such flag.
     """
@@ -184,7 +184,7 @@ def lookup(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     name = bare.replace("_", "-")
     if name in catalog.flags:
         return FlagMatch(name, catalog.flags[name])
-    spellings = _spellings(catalog)
+    spellings = _flags_by_spelling(catalog)
     found = spellings.get(bare) or spellings.get(name)
     if not found and catalog.accepts_prefixes:
         candidates = {m.name: m for s, m in spellings.items() if s.startswith(name)} if name else {}
@@ -192,7 +192,7 @@ def lookup(catalog: FlagCatalog, spelling: str) -> FlagMatch:
     return found or FlagMatch(name, None)
 
 
-def _spellings(catalog: FlagCatalog) -> dict[str, FlagMatch]:
+def _flags_by_spelling(catalog: FlagCatalog) -> dict[str, FlagMatch]:
     table: dict[str, FlagMatch] = {}
     for spec in catalog.flags.values():
         for alias in spec.aliases:
@@ -207,7 +207,7 @@ def canonical_name(catalog: FlagCatalog, spelling: str) -> str:
     """Return the main name of the flag that `spelling` means. For a flag that the catalog lacks,
     return the spelling with dashes in place of underscores.
     """
-    return lookup(catalog, spelling).name
+    return look_up_flag(catalog, spelling).name
 
 
 def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
@@ -217,7 +217,7 @@ def nearest_name(catalog: FlagCatalog, name: str) -> str | None:
     holders = [n for n in catalog.flags if len(words) > 1 and words <= set(n.split("-"))]
     if holders:
         return min(holders, key=len)
-    spellings = _spellings(catalog)
+    spellings = _flags_by_spelling(catalog)
     close = get_close_matches(name, spellings, n=1, cutoff=0.7)
     return spellings[close[0]].name if close else None
 
@@ -228,7 +228,7 @@ def nearest_env(catalog: FlagCatalog, name: str) -> str | None:
     return next(iter(get_close_matches(name, catalog.env, n=1, cutoff=0.75)), None)
 
 
-def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
+def search_flags(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
     """Return the flags that match `text`, best match first. Blank text matches all flags, in
     catalog order.
 
@@ -240,10 +240,10 @@ def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
     if not query:
         return list(catalog.flags.values())
     meant, words = (
-        lookup(catalog, query).name,
+        look_up_flag(catalog, query).name,
         [word for word in re.split(r"[\s-]+", query) if word],
     )
-    scored = [(spec, _score(spec, words)) for spec in catalog.flags.values()]
+    scored = [(spec, _search_score(spec, words)) for spec in catalog.flags.values()]
     ranked = [
         (spec.name != meant, -round(value), len(spec.name), spec)
         for spec, value in scored
@@ -255,21 +255,22 @@ def search(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
     return [spec for *_, spec in sorted(ranked, key=lambda item: item[:3])]
 
 
-def _score(spec: FlagSpec, words: Sequence[str]) -> float | None:
+def _search_score(spec: FlagSpec, words: Sequence[str]) -> float | None:
     names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
-    scores = [fuzzy.score(" ".join(words), name) for name in names]
+    scores = [fuzzy.match_score(" ".join(words), name) for name in names]
     found = [score for score in scores if score is not None]
     group = " ".join(words)
     in_group = (
         [200.0]
-        if len(group) > 2 and any(name.lower().startswith(group) for name in _groups(spec))
+        if len(group) > 2
+        and any(name.lower().startswith(group) for name in _flag_group_words(spec))
         else []
     )
     in_help = [-1000.0] if words and all(word in spec.help.lower() for word in words) else []
     return max([*found, *in_group, *in_help], default=None)
 
 
-def _groups(spec: FlagSpec) -> tuple[str, ...]:
+def _flag_group_words(spec: FlagSpec) -> tuple[str, ...]:
     return (spec.area, MOST_USED) if spec.most_used else (spec.area,)
 
 
@@ -277,6 +278,6 @@ def search_env(catalog: FlagCatalog, text: str) -> list[EnvSpec]:
     """Return the environment variables that match `text`, best match first."""
     query = text.strip().replace("-", "_").upper()
     hits = [e for e in catalog.env.values() if all(word in e.name for word in query.split())]
-    return (
-        sorted(hits, key=lambda e: (not e.name.startswith(query), len(e.name))) if query else hits
-    )
+    if not query:
+        return hits
+    return sorted(hits, key=lambda e: (not e.name.startswith(query), len(e.name)))

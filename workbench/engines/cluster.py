@@ -22,21 +22,24 @@ _NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
 _NCCL_LOG_FROM = "Workbench reads from NCCL's log whether RDMA is in use"
 
 
-def spread(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> LaunchPlan:
+def spread_over_nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> LaunchPlan:
     """Return the plan with one node for each rank, named after the hosts in `places`. Nodes that
     the plan already has keep their flags and environment. The plan is returned unchanged, to run on
     the head only, if it needs fewer GPUs than there are nodes or if its engine cannot span hosts.
     """
-    nodes = plan.nodes or _nodes(plan, engine, places)
+    nodes = plan.nodes or _nodes_of_ranks(plan, engine, places)
     if not nodes or len({node.rank for node in nodes}) > len(places):
         return plan
-    derived = [_environment(engine, place) for place in places]
+    derived = [_network_environment(engine, place) for place in places]
     return replace(
-        plan, nodes=tuple(_placed(plan, node, places[node.rank], derived) for node in nodes)
+        plan,
+        nodes=tuple(_put_node_on_host(plan, node, places[node.rank], derived) for node in nodes),
     )
 
 
-def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tuple[Node, ...]:
+def _nodes_of_ranks(
+    plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]
+) -> tuple[Node, ...]:
     count, head = len(places), places[0].address or places[0].host
     if plan.gpu_count < count or count < 2:
         return ()
@@ -57,7 +60,7 @@ def _nodes(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> tup
     )
 
 
-def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
+def _network_environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]:
     """Return the environment variables with which one node joins the cluster's network: {name:
     (value, where the value comes from)}. They set the host address, the network interface, the RDMA
     devices and the log of NCCL."""
@@ -77,7 +80,7 @@ def _environment(engine: Engine, place: NodePlace) -> dict[str, tuple[str, str]]
     return {**found, **{name: (value, _NCCL_LOG_FROM) for name, value in _NCCL_LOG.items()}}
 
 
-def _placed(
+def _put_node_on_host(
     plan: LaunchPlan, node: Node, place: NodePlace, derived: Sequence[Mapping[str, tuple[str, str]]]
 ) -> Node:
     """Return `node` with the host name, program and environment variables of its host.
@@ -101,11 +104,11 @@ def _placed(
         if name not in env and (name not in whole or (name in of_head and whole[name] != value)):
             env[name], origins[name] = value, f"{place.host} in {FILE}"
     return replace(
-        node, name=place.host, env=env, origins=origins, executable=_executable(plan, place)
+        node, name=place.host, env=env, origins=origins, executable=_program_on_node(plan, place)
     )
 
 
-def _executable(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
+def _program_on_node(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
     """Return the program that hosts.toml names for the engine on this node's host. None if that
     program equals the plan's, or if the user or the preset chose the program for all nodes."""
     if plan.executable_from not in ("", FILE):
@@ -115,8 +118,10 @@ def _executable(plan: LaunchPlan, place: NodePlace) -> tuple[str, ...] | None:
     return None if own == plan.executable else own
 
 
-def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Iterator[Finding]:
-    """Yield findings about a plan that `spread` has distributed over the nodes of a cluster."""
+def cluster_findings(
+    plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]
+) -> Iterator[Finding]:
+    """Yield findings about a plan that `spread_over_nodes` has distributed over the nodes of a cluster."""
     for place in places:
         if place.problem:
             fix = "give the node's address and interface in hosts.toml"
@@ -137,17 +142,17 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
         )
         return
     if not ranks:
-        yield _one_node(plan, engine, places)
+        yield _single_node_finding(plan, engine, places)
         return
-    yield from _without_rdma(plan, places)
-    yield from _about_launcher(plan, [places[rank] for rank in sorted(ranks)])
+    yield from _report_nodes_without_rdma(plan, places)
+    yield from _report_different_launchers(plan, [places[rank] for rank in sorted(ranks)])
     whole = {e.name: str(e.value) for e in plan.env}
     for node in plan.nodes:
-        for name, (value, why) in _environment(engine, places[node.rank]).items():
+        for name, (value, why) in _network_environment(engine, places[node.rank]).items():
             given = node.env.get(name, whole.get(name))
             if given is not None and given != value and name not in _NCCL_LOG:
                 text = (
-                    f"{node.name} ({node.title}): {name} is {given} in the plan, but {value} "
+                    f"{node.name} ({node.node_title}): {name} is {given} in the plan, but {value} "
                     f"is the {why}"
                 )
                 yield Finding(
@@ -159,11 +164,11 @@ def findings(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> I
                 )
 
 
-def _about_launcher(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
+def _report_different_launchers(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
     """Yield an error if hosts.toml gives the nodes in `places` different launchers or launcher
     options, and the plan uses the launcher of the first node. Yield a warning if a launcher such as
     systemd runs the ranks."""
-    ways = [_way(place) for place in places]
+    ways = [_launcher_with_options(place) for place in places]
     other = next((at for at, way in enumerate(ways) if way != ways[0]), None)
     if other is not None and plan.run_as == ways[0][0]:
         first, second = (f"{places[at].host} as {' '.join(ways[at])}" for at in (0, other))
@@ -190,7 +195,7 @@ def _about_launcher(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[F
         )
 
 
-def _way(place: NodePlace) -> tuple[str, ...]:
+def _launcher_with_options(place: NodePlace) -> tuple[str, ...]:
     """Return the name of the launcher with which hosts.toml starts servers on a node, followed by
     the launcher's options."""
     entry = place.entry
@@ -202,7 +207,7 @@ def _way(place: NodePlace) -> tuple[str, ...]:
     )
 
 
-def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
+def _report_nodes_without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Finding]:
     """Yield a finding for each node without an active RDMA device, if the plan's NCCL variables
     require RDMA."""
     whole = {e.name: str(e.value) for e in plan.env}
@@ -224,7 +229,9 @@ def _without_rdma(plan: LaunchPlan, places: Sequence[NodePlace]) -> Iterator[Fin
             yield Finding(Level.WARN, "cluster.no-rdma", text, wanted[0].partition("=")[0], fix)
 
 
-def no_reserve(gpus: Sequence[GpuInfo], reserve_gib: float | None) -> Iterator[Finding]:
+def report_missing_memory_reserve(
+    gpus: Sequence[GpuInfo], reserve_gib: float | None
+) -> Iterator[Finding]:
     """Yield a finding if GPUs share memory with the CPU and hosts.toml sets no `reserve_gib`. This
     is the free memory in GiB below which Workbench stops a server, so that the host does not
     freeze."""
@@ -240,7 +247,7 @@ def no_reserve(gpus: Sequence[GpuInfo], reserve_gib: float | None) -> Iterator[F
         yield Finding(Level.HINT, "cluster.no-reserve", text, fix=fix)
 
 
-def _one_node(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Finding:
+def _single_node_finding(plan: LaunchPlan, engine: Engine, places: Sequence[NodePlace]) -> Finding:
     head = places[0].host
     if engine.rank_flags(plan, 0, len(places), head) is None:
         text = f"{engine.title} cannot span several hosts: the server runs on {head} alone"

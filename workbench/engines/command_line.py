@@ -1,7 +1,7 @@
 """Parsing of an engine's command line into a plan. The command line can be that of a running
 process, a script or a container; nothing is executed.
 
-`recognize` finds the engine that a command line starts. `read_plan` parses the arguments with the
+`recognize_engine_start` finds the engine that a command line starts. `read_plan` parses the arguments with the
 engine's flag catalog.
 """
 
@@ -15,8 +15,8 @@ from dataclasses import field, replace
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
-from workbench.engines.catalog import lookup
-from workbench.engines.flag_values import parse_word, word
+from workbench.engines.catalog import look_up_flag
+from workbench.engines.flag_values import argument_text, parse_word
 from workbench.engines.plans import set_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
@@ -44,21 +44,21 @@ class StartOfEngine:
     replaced: str = ""  # another program with the engine's flags, in whose place the engine starts
 
 
-def recognize(words: Sequence[str]) -> StartOfEngine | None:
+def recognize_engine_start(words: Sequence[str]) -> StartOfEngine | None:
     """Return the engine that the command line `words` starts, with its program and arguments. None
     if `words` start no known engine."""
-    words = _without_interpreter(words)
-    names = [_program(word) if at == 0 else word for at, word in enumerate(words[:3])]
-    for name in registry.names():
-        engine = registry.get(name)
+    words = _drop_interpreter(words)
+    names = [_program_name(word) if at == 0 else word for at, word in enumerate(words[:3])]
+    for name in registry.engine_names():
+        engine = registry.get_engine(name)
         for start in engine.start_words:
-            if _begins(names, start):
-                found = _start(engine, words, len(start))
+            if _command_begins_as(names, start):
+                found = _parse_engine_start(engine, words, len(start))
                 return None if found.arguments in _QUESTIONS else found
     return None
 
 
-def _begins(names: Sequence[str], start: Sequence[str]) -> bool:
+def _command_begins_as(names: Sequence[str], start: Sequence[str]) -> bool:
     """Return whether a command line, whose program is given by its name, begins as `start`. A
     module after -m names the engine whatever the interpreter is called."""
     if list(names[: len(start)]) == list(start):
@@ -68,7 +68,7 @@ def _begins(names: Sequence[str], start: Sequence[str]) -> bool:
     return start[0] == "python" and names[:1] == ["python"] and _is_script(names[1:2], start)
 
 
-def _program(word: str) -> str:
+def _program_name(word: str) -> str:
     name = posixpath.basename(word)
     return "python" if _PYTHON.fullmatch(name) else name
 
@@ -80,11 +80,11 @@ def _is_script(second: Sequence[str], start: Sequence[str]) -> bool:
     return len(start) == 2 and bool(second) and posixpath.basename(second[0]) == start[1]
 
 
-def _without_interpreter(words: Sequence[str]) -> Sequence[str]:
+def _drop_interpreter(words: Sequence[str]) -> Sequence[str]:
     """Return a command line without its Python interpreter: `python -u /venv/bin/vllm serve`
     becomes `/venv/bin/vllm serve`. The kernel inserts the interpreter if a script starts with "#!".
     The interpreter stays if a .py file or an option such as -m follows."""
-    if not words or _program(words[0]) != "python":
+    if not words or _program_name(words[0]) != "python":
         return words
     rest = list(words[1:])
     while rest and re.fullmatch(r"-[uBEIOsS]+", rest[0]):
@@ -93,7 +93,7 @@ def _without_interpreter(words: Sequence[str]) -> Sequence[str]:
     return rest if inner else [words[0], *rest]
 
 
-def _start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
+def _parse_engine_start(engine: Engine, words: Sequence[str], count: int) -> StartOfEngine:
     executable = tuple(words[:count])
     other = posixpath.basename(words[0])
     if other in engine.other_programs:
@@ -152,21 +152,21 @@ def _read_one(engine: Engine, read: _Read) -> None:
     """Remove the next flag with its values, or the next other word, from `read.words`, and store it
     in `read.plan`."""
     option, equals, inline = read.words.pop(0).partition("=")
-    match = lookup(read.catalog, option)
+    match = look_up_flag(read.catalog, option)
     is_flag = _OPTION_NAME.fullmatch(option) or (option.startswith("-") and match.spec is not None)
     if not is_flag:
         word = f"{option}{equals}{inline}"
         if engine.positional_model and not read.models and not word.startswith("-"):
             _set_model(read, word)
         elif word not in ("", "--"):
-            _not_understood(read, word)
+            _note_word_not_understood(read, word)
         return
     if match.spec is not None and equals and not engine.argparse_values:
         text = f"{engine.title} does not accept {option}=…; it was read as {option} {inline}"
         read.findings.append(
             Finding(Level.WARN, "recipe.equals-sign", text, match.name, f"write {option} {inline}")
         )
-    value = _value(engine, read, match.spec, inline if equals else None)
+    value = _take_flag_value(engine, read, match.spec, inline if equals else None)
     if value is None:
         text = f"{option} has no value; it is left out"
         read.findings.append(
@@ -175,17 +175,17 @@ def _read_one(engine: Engine, read: _Read) -> None:
     elif match.name in engine.model_flags:
         _set_model(read, str(value))
     else:
-        if _adds_up(match.spec) and not isinstance(value, bool):
+        if _collects_repeated_values(match.spec) and not isinstance(value, bool):
             listed = read.lists.setdefault(match.name, [])
             listed += value if isinstance(value, list) else [value]
             value = list(listed) if len(listed) > 1 else value
         before = read.plan.flag(match.name)
         read.plan = set_flag(read.plan, read.catalog, option, value, Origin.PRESET)
-        if before is not None and not _adds_up(match.spec):
+        if before is not None and not _collects_repeated_values(match.spec):
             _note_repeated(read, match.name, before)
 
 
-def _adds_up(spec: FlagSpec | None) -> bool:
+def _collects_repeated_values(spec: FlagSpec | None) -> bool:
     """Return whether the engine collects the values of a flag that is given several times. Of a
     flag with several values in one place ("+", "*"), the engine takes only the last place."""
     return spec is not None and spec.repeatable and spec.nargs in (None, ",")
@@ -201,7 +201,7 @@ def _note_repeated(read: _Read, name: str, before: FlagValue) -> None:
 
 def _value_text(value: FlagValue | None) -> str:
     values = value if isinstance(value, list | tuple) else [value]
-    return mask_text(" ".join(word(one) for one in values))
+    return mask_text(" ".join(argument_text(one) for one in values))
 
 
 def _set_model(read: _Read, model: str) -> None:
@@ -209,33 +209,33 @@ def _set_model(read: _Read, model: str) -> None:
     read.plan = replace(read.plan, model=model)
 
 
-def _not_understood(read: _Read, word: str) -> None:
+def _note_word_not_understood(read: _Read, word: str) -> None:
     text = f"not understood and left out: {mask_text(shlex.quote(word))}"
     read.findings.append(Finding(Level.WARN, "recipe.not-understood", text))
 
 
-def _value(
+def _take_flag_value(
     engine: Engine, read: _Read, spec: FlagSpec | None, inline: str | None
 ) -> FlagValue | None:
     """Return the value of a flag, and remove the words of the value from `read.words`. `inline` is
     the text after "=" in "--flag=text"; None without "=". The result is None if the value is
     missing."""
     if spec is None:
-        return _of_unknown(engine, read, inline)
+        return _take_value_of_unknown_flag(engine, read, inline)
     if spec.kind is FlagKind.BOOL and not spec.value_takes_bool_word:
-        return True if inline is None else _word(spec, inline)
+        return True if inline is None else _parse_flag_word(spec, inline)
     if inline is not None:
-        return _split(spec, inline)
+        return _split_flag_value(spec, inline)
     if spec.nargs in ("+", "*") or (spec.nargs or "").isdecimal():
-        return _many(read, spec)
+        return _take_several_values(read, spec)
     if not read.words or (engine.argparse_values and _is_option(read.words[0])):
         return True if spec.nargs == "?" or {"on", "off"} <= set(spec.choices) else None
     if {"on", "off"} <= set(spec.choices) and _is_option(read.words[0]):
         return True
-    return _split(spec, read.words.pop(0))
+    return _split_flag_value(spec, read.words.pop(0))
 
 
-def _of_unknown(engine: Engine, read: _Read, inline: str | None) -> FlagValue:
+def _take_value_of_unknown_flag(engine: Engine, read: _Read, inline: str | None) -> FlagValue:
     """Return the value of a flag that the catalog does not contain: another version of the engine
     may have it, also with several values. A word that may be the model is no further value."""
     if inline is not None:
@@ -249,11 +249,11 @@ def _of_unknown(engine: Engine, read: _Read, inline: str | None) -> FlagValue:
     return taken if len(taken) > 1 else taken[0]
 
 
-def _many(read: _Read, spec: FlagSpec) -> FlagValue | None:
+def _take_several_values(read: _Read, spec: FlagSpec) -> FlagValue | None:
     most = int(spec.nargs) if spec.nargs and spec.nargs.isdecimal() else len(read.words)
     taken: list[FlagValue] = []
     while read.words and len(taken) < most and not _is_option(read.words[0]):
-        taken.append(_word(spec, read.words.pop(0)))
+        taken.append(_parse_flag_word(spec, read.words.pop(0)))
     if len(taken) == 1:
         return taken[0]
     return taken
@@ -263,15 +263,15 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and word != "-" and not _NUMBER.fullmatch(word) and " " not in word
 
 
-def _split(spec: FlagSpec, word: str) -> FlagValue:
+def _split_flag_value(spec: FlagSpec, word: str) -> FlagValue:
     """Parse one word of a command line as a flag's value. The result is a list if the flag takes
     several values joined by commas and the word contains a comma."""
     if spec.nargs == "," and "," in word:
-        return [_word(spec, part) for part in word.split(",")]
-    return _word(spec, word)
+        return [_parse_flag_word(spec, part) for part in word.split(",")]
+    return _parse_flag_word(spec, word)
 
 
-def _word(spec: FlagSpec, word: str) -> FlagValue:
+def _parse_flag_word(spec: FlagSpec, word: str) -> FlagValue:
     """Parse one word in the flag's type. If that fails, return the word unchanged; `validate` then
     reports the wrong type."""
     try:
@@ -284,6 +284,6 @@ def starts_in(words: Sequence[str]) -> Iterator[tuple[int, StartOfEngine]]:
     """Yield (index, parsed command line) for each index in `words` at which the command line of an
     engine begins."""
     for at in range(len(words)):
-        found = recognize(words[at:])
+        found = recognize_engine_start(words[at:])
         if found is not None:
             yield at, found

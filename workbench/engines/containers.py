@@ -30,7 +30,7 @@ class Program:
     limits: tuple[str, ...] = ()  # words for the limits of a container
     short_names: bool = False  # completes "vllm/vllm-openai" to an image of Docker Hub by itself
 
-    def gpu_words(self, gpus: str, cdi: bool | None = None) -> tuple[str, ...]:
+    def gpu_options(self, gpus: str, cdi: bool | None = None) -> tuple[str, ...]:
         """Return the options of docker or podman that make GPUs visible in a container. `gpus` is
         "all", "none", or indices and UUIDs such as "0,1". `cdi` True selects --device with CDI
         names (Container Device Interface), False selects --gpus, and None the program's default."""
@@ -120,13 +120,15 @@ def paths_of(plan: LaunchPlan) -> tuple[str, ...]:
     For a file in the Hugging Face hub's cache, which is a symbolic link, the directory of its
     repository is returned; for a GGUF file that has several parts, the directory of the parts.
     """
-    found = dict.fromkeys(_seen(plan.model))
+    found = dict.fromkeys(_container_path_candidates(plan.model))
     for flag in plan.flags:
-        found |= dict.fromkeys(path for value in _texts(flag.value) for path in _seen(value))
+        found |= dict.fromkeys(
+            path for value in _strings_in(flag.value) for path in _container_path_candidates(value)
+        )
     return tuple(path for path in found if not any(path.startswith(f"{other}/") for other in found))
 
 
-def _seen(path: str) -> Iterator[str]:
+def _container_path_candidates(path: str) -> Iterator[str]:
     path = path.rstrip("/")
     if not path.startswith("/") or path.startswith("//"):
         return
@@ -138,7 +140,7 @@ def _seen(path: str) -> Iterator[str]:
         yield path
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _strings_in(value: Any) -> Iterator[str]:
     """Yield all strings in a flag's value, which may be a JSON document."""
     if isinstance(value, str) and value.lstrip().startswith(("{", "[")):
         with suppress(ValueError, RecursionError):
@@ -147,7 +149,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for inner in value.values():
-            yield from _texts(inner)
+            yield from _strings_in(inner)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _texts(inner)
+            yield from _strings_in(inner)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from workbench.engines import registry
-from workbench.engines.memory_estimate import GIB, MemoryFit, fit
-from workbench.engines.model_facts import parts_of
+from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory
+from workbench.engines.model_facts import weight_parts_of
 from workbench.engines.plan_context import Situation
-from workbench.engines.roofline import ceiling
+from workbench.engines.roofline import speed_limits
 from workbench.engines.weight_bits import BITS, GGUF_BITS, held_bytes, name_of, token_bytes
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
@@ -59,7 +59,7 @@ class FitRow:
     basis: str
 
 
-def groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[GpuGroup]:
+def gpu_groups_of(gpus: Sequence[GpuInfo], used_bytes: Mapping[int, int]) -> list[GpuGroup]:
     """Return the GPUs of a host in groups of equal name and memory. Each group lists the GPUs with
     the most free memory first. `used_bytes` has the memory in use now by GPU index. A GPU whose
     memory size is unknown is left out."""
@@ -87,23 +87,25 @@ def fit_rows(plan: LaunchPlan, group: GpuGroup, contexts: Sequence[int]) -> Iter
     if facts is None or not facts.weight_bytes:
         return
     sizes = [n for n in (1, 2, 4, 8, 16) if n <= len(group.gpus)]
-    for name, sized in _quantizations(plan, facts):
+    for name, sized in _quantizations_with_sizes(plan, facts):
         one = (name, sized, sized is facts)
-        rows = [_row(plan, one, group, n, contexts) for n in sizes]
+        rows = [_fit_row(plan, one, group, n, contexts) for n in sizes]
         known = [row for row in rows if row]
         fitting = [row for row in known if row.fits]
         yield from [*fitting[:1], *fitting[1:][-1:]] or known[-1:]
 
 
-def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, ModelFacts]]:
+def _quantizations_with_sizes(
+    plan: LaunchPlan, facts: ModelFacts
+) -> Iterator[tuple[str, ModelFacts]]:
     """Yield (quantization name, model sizes) for the plan's own weights, then for each other
     quantization that the plan's engine can load."""
     own = name_of(facts.quantization)
     yield own or facts.quantization or "as they are", facts
-    parts = parts_of(facts)
+    parts = weight_parts_of(facts)
     if parts is None:
         return
-    files = plan.engine == "llamacpp"
+    files = registry.get_engine(plan.engine).loads_gguf
     bits = dict(GGUF_BITS) if files else _CHECKPOINT_BITS
     for name, each in bits.items():
         if own not in name.split(", "):
@@ -118,7 +120,7 @@ def _quantizations(plan: LaunchPlan, facts: ModelFacts) -> Iterator[tuple[str, M
             yield name, sized
 
 
-def _row(
+def _fit_row(
     plan: LaunchPlan,
     weights: tuple[str, ModelFacts, bool],
     group: GpuGroup,
@@ -131,14 +133,15 @@ def _row(
     name, facts, in_files = weights
     gpus, free = group.gpus[:count], min(group.free_bytes[:count])
     estimates = {
-        length: fit(_plan_for(plan, facts, gpus, free, length), gpus, free) for length in contexts
+        length: estimate_memory(_plan_for(plan, facts, gpus, free, length), gpus, free)
+        for length in contexts
     }
     if any(isinstance(one, str) for one in estimates.values()):
         return None
     found = {length: one for length, one in estimates.items() if isinstance(one, MemoryFit)}
     shortest = found[min(found)]
-    uses_all = registry.get(plan.engine).uses_all_gpus
-    limit = ceiling(facts, gpus, tp=1 if uses_all else count, pp=count if uses_all else 1)
+    uses_all = registry.get_engine(plan.engine).uses_all_gpus
+    limit = speed_limits(facts, gpus, tp=1 if uses_all else count, pp=count if uses_all else 1)
     return FitRow(
         weights=name,
         in_files=in_files,
@@ -146,7 +149,7 @@ def _row(
         weights_gib=shortest.weights_gib_per_gpu,
         fits=shortest.fits,
         kv_tokens=shortest.kv_tokens if shortest.fits else 0,
-        sequences={length: _sequences(one, length) for length, one in found.items()},
+        sequences={length: _sequences_that_fit(one, length) for length, one in found.items()},
         limit_tok_s=limit.tok_s_per_stream,
         with_all_reduces_tok_s=limit.with_all_reduces_tok_s,
         prefill_tok_s=limit.prefill_tok_s,
@@ -160,7 +163,7 @@ def _plan_for(
     """Return the plan changed so that it runs once, on all of `gpus` together, with sequences of at
     most `length` tokens. `free` is the free memory of each GPU in bytes. If the plan's share of GPU
     memory exceeds it, the share is lowered."""
-    engine, total = registry.get(plan.engine), gpus[0].memory_total_bytes or 1
+    engine, total = registry.get_engine(plan.engine), gpus[0].memory_total_bytes or 1
     made = replace(plan, model_facts=facts, nodes=())
     for name in _PARALLEL:
         made = made.without_flag(name)
@@ -172,7 +175,7 @@ def _plan_for(
         made = made.with_flag(flag, length) if flag else made
     if use.share_flag:
         share = (
-            Situation(plan, engine.catalog(plan.engine_version), engine).number(use.share_flag)
+            Situation(plan, engine.catalog(plan.engine_version), engine).flag_number(use.share_flag)
             or use.default_share
         )
         possible = free / total // _SHARE_STEP * _SHARE_STEP
@@ -180,7 +183,7 @@ def _plan_for(
     return made
 
 
-def _sequences(found: MemoryFit, length: int) -> int | None:
+def _sequences_that_fit(found: MemoryFit, length: int) -> int | None:
     if not found.fits:
         return 0
     if found.kv_tokens is None:

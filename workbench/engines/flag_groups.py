@@ -24,14 +24,14 @@ class _Table(NamedTuple):
 
 
 @cache
-def _data() -> dict[str, Any]:
+def _flag_groups_data() -> dict[str, Any]:
     data: dict[str, Any] = json.loads((DIRECTORY / "groups.json").read_text("utf-8"))
     return data
 
 
 @cache
-def _table(engine: str) -> _Table:
-    raw = _data()[engine]
+def _engine_flag_table(engine: str) -> _Table:
+    raw = _flag_groups_data()[engine]
     patterns = tuple((group, re.compile(pattern)) for group, pattern in raw["patterns"])
     return _Table(
         {name: place for place, name in enumerate(raw[MOST_USED], 1)}, patterns, raw["own"]
@@ -40,19 +40,19 @@ def _table(engine: str) -> _Table:
 
 def group_names() -> tuple[str, ...]:
     """Return the names of all groups, in the order in which they are shown."""
-    return tuple(_data()["groups"])
+    return tuple(_flag_groups_data()["groups"])
 
 
 def group_of(engine: str, name: str, own: str) -> str:
     """Return the group of the flag `name`: the first group with a pattern that matches the name. If
     no pattern matches, `own` decides, which is the section of the engine's own help that lists the
     flag."""
-    table = _table(engine)
+    table = _engine_flag_table(engine)
     found = next((group for group, pattern in table.patterns if pattern.search(name)), None)
     return found or table.own.get(own, group_names()[-1])
 
 
-def place_of(spec: FlagSpec | None) -> tuple[int, int]:
+def sort_key_of_flag(spec: FlagSpec | None) -> tuple[int, int]:
     """Return the sorting key of a flag in the list of all flags: the most used ones first, then
     group by group. None is a flag that the catalog does not know; such flags come last."""
     names = group_names()
@@ -64,4 +64,4 @@ def place_of(spec: FlagSpec | None) -> tuple[int, int]:
 def place_among_most_used(engine: str, name: str) -> int:
     """Return the place of a flag in the list of the most used flags, from 1; 0 if it is not in that
     list."""
-    return _table(engine).most_used.get(name, 0)
+    return _engine_flag_table(engine).most_used.get(name, 0)

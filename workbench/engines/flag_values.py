@@ -26,16 +26,16 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
     as a JSON array. Raises InputError, which names the expected type.
     """
     if spec is None:
-        return _guess(text)
+        return _guess_value(text)
     if not spec.repeatable:
-        return _scalar(spec, text)
+        return _parse_scalar(spec, text)
     stripped = text.strip()
     if stripped.startswith("["):
         try:
             items = json.loads(stripped)
         except ValueError as error:
             raise InputError(f"--{spec.name}: {_json_problem(stripped, error)}") from None
-        return [_scalar(spec, i) if isinstance(i, str) else i for i in items]
+        return [_parse_scalar(spec, i) if isinstance(i, str) else i for i in items]
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -44,14 +44,14 @@ def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
         ) from None
     if spec.kind in (FlagKind.INT, FlagKind.FLOAT):
         words = [w for word in words for w in word.split(",") if w]
-    return [_scalar(spec, w) for w in words]
+    return [_parse_scalar(spec, w) for w in words]
 
 
 def parse_word(spec: FlagSpec | None, word: str) -> FlagValue:
     """Return the value that one word of a command line stands for, in the type of the flag or of
     one element of its list. Raises InputError, which names the expected type.
     """
-    return _guess(word) if spec is None else _scalar(spec, word)
+    return _guess_value(word) if spec is None else _parse_scalar(spec, word)
 
 
 def format_value(value: FlagValue | None) -> str:
@@ -61,11 +61,11 @@ def format_value(value: FlagValue | None) -> str:
     if value is None:
         return ""
     if isinstance(value, list | tuple):
-        return shlex.join(word(v) for v in value)
-    return word(value)
+        return shlex.join(argument_text(v) for v in value)
+    return argument_text(value)
 
 
-def word(value: FlagValue) -> str:
+def argument_text(value: FlagValue) -> str:
     """Return the value as one command-line argument. Objects and lists are written as compact JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -116,13 +116,13 @@ def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
             return f"is {number}, expected a finite number"
         low, high = spec.minimum, spec.maximum
         if (low is not None and number < low) or (high is not None and number > high):
-            return f"is {number}, expected {_limits(low, high)}"
+            return f"is {number}, expected {_range_text(low, high)}"
         if spec.multiple_of and number % spec.multiple_of:
             return f"is {number}, expected a multiple of {spec.multiple_of}"
     return None
 
 
-def _limits(low: float | None, high: float | None) -> str:
+def _range_text(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return f"at least {low:g}" if low is not None else f"at most {high:g}"
     return f"{low:g} to {high:g}"
@@ -136,7 +136,10 @@ def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     items = value if isinstance(value, list | tuple) else (value,)
     if isinstance(value, str) and spec.nargs == ",":
         items = tuple(value.split(","))
-    return next((word(i) for i in items if word(on_off(spec, i)) not in spec.choices), None)
+    return next(
+        (argument_text(i) for i in items if argument_text(on_off(spec, i)) not in spec.choices),
+        None,
+    )
 
 
 def unknown_word(spec: FlagSpec, value: FlagValue) -> str | None:
@@ -177,16 +180,16 @@ def _json_problem(text: str, error: ValueError) -> str:
     )
 
 
-def _scalar(spec: FlagSpec, text: str) -> FlagValue:
+def _parse_scalar(spec: FlagSpec, text: str) -> FlagValue:
     stripped = text.strip()
     if stripped in spec.words and spec.kind != FlagKind.STR:
         return stripped
     try:
         match spec.kind:
             case FlagKind.BOOL:
-                return _boolean(stripped)
+                return _parse_boolean(stripped)
             case FlagKind.INT:
-                return _fits_64_bits(
+                return _require_64_bits(
                     human_int(stripped) if spec.human_readable_int else int(stripped)
                 )
             case FlagKind.FLOAT:
@@ -197,19 +200,21 @@ def _scalar(spec: FlagSpec, text: str) -> FlagValue:
         why = (
             error.message
             if isinstance(error, InputError)
-            else (f"{text!r} is not {_expected(spec)}")
+            else (f"{text!r} is not {_expected_text(spec)}")
         )
-        raise InputError(f"--{spec.name}: {why}", next_step=f"give {_expected(spec)}") from None
+        raise InputError(
+            f"--{spec.name}: {why}", next_step=f"give {_expected_text(spec)}"
+        ) from None
     return text
 
 
-def _fits_64_bits(value: int) -> int:
+def _require_64_bits(value: int) -> int:
     if not -(2**63) <= value < 2**63:
         raise InputError(f"{value} does not fit in 64 bits")
     return value
 
 
-def _expected(spec: FlagSpec) -> str:
+def _expected_text(spec: FlagSpec) -> str:
     kinds = {
         FlagKind.BOOL: "on or off",
         FlagKind.INT: "a whole number"
@@ -222,7 +227,7 @@ def _expected(spec: FlagSpec) -> str:
     return kinds[spec.kind] + words
 
 
-def _boolean(text: str) -> bool:
+def _parse_boolean(text: str) -> bool:
     if text.lower() in _ON:
         return True
     if text.lower() in _OFF:
@@ -230,7 +235,7 @@ def _boolean(text: str) -> bool:
     raise ValueError(text)
 
 
-def _guess(text: str) -> FlagValue:
+def _guess_value(text: str) -> FlagValue:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for parse in (int, float):
@@ -238,7 +243,7 @@ def _guess(text: str) -> FlagValue:
             number = parse(text)
         except ValueError:
             continue
-        return number if math.isfinite(number) and word(number) == text.strip() else text
+        return number if math.isfinite(number) and argument_text(number) == text.strip() else text
     if text.strip()[:1] in ("{", "["):
         try:
             return json.loads(text)
@@ -248,7 +253,7 @@ def _guess(text: str) -> FlagValue:
 
 
 def _scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    wrong = f"is {word(value)!r}, expected {_expected(spec)}"
+    wrong = f"is {argument_text(value)!r}, expected {_expected_text(spec)}"
     if spec.kind != FlagKind.STR and isinstance(value, str) and value in spec.words:
         return None
     match spec.kind:

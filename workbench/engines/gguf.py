@@ -85,18 +85,18 @@ class _Reader:
         if kind == _STRING:
             return self.text()
         if kind != _ARRAY:
-            return self.number(_format(kind))
+            return self.number(_struct_format(kind))
         inner, count = self.number("I"), self.number("Q")
         if inner == _STRING:
             for _ in range(count):
                 self.take(self.number("Q"))
             return count
-        one = _format(inner)
+        one = _struct_format(inner)
         values = self.take(count * struct.calcsize(f"<{one}"))
         return list(struct.unpack(f"<{count}{one}", values)) if count <= _MOST_VALUES else count
 
 
-def _format(kind: int) -> str:
+def _struct_format(kind: int) -> str:
     if kind not in _FORMATS:
         raise ValueError(f"a metadata value of the GGUF file has the unknown type {kind}")
     return _FORMATS[kind]
@@ -114,10 +114,10 @@ def read_header(data: bytes) -> tuple[dict[str, Any], list[Tensor]]:
     for _ in range(values):
         name = reader.text()
         metadata[name] = reader.value(reader.number("I"))
-    return metadata, [_tensor(reader) for _ in range(tensors)]
+    return metadata, [_read_tensor(reader) for _ in range(tensors)]
 
 
-def _tensor(reader: _Reader) -> Tensor:
+def _read_tensor(reader: _Reader) -> Tensor:
     name, dimensions = reader.text(), reader.number("I")
     if not 1 <= dimensions <= 4:
         raise ValueError(
@@ -170,10 +170,13 @@ def config_of(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "ssm_cfg": value("ssm.state_size"),
     }
     found = {name: given for name, given in names.items() if given is not None}
-    return {**found, **_windows(found, value("attention.sliding_window_pattern"), kind)}
+    return {
+        **found,
+        **_sliding_window_fields(found, value("attention.sliding_window_pattern"), kind),
+    }
 
 
-def _windows(config: Mapping[str, Any], pattern: Any, kind: Any) -> dict[str, Any]:
+def _sliding_window_fields(config: Mapping[str, Any], pattern: Any, kind: Any) -> dict[str, Any]:
     """Return the fields of a config.json, `layer_types` or `sliding_window_pattern`, that say which
     layers use sliding-window attention. `pattern` is the layer pattern in the GGUF metadata, `kind`
     the model architecture. The result is {} if no layer is known to use a window."""

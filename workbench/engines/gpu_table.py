@@ -45,7 +45,7 @@ def memory_bandwidth_gbs(memory_mhz: float, bus_bits: int) -> float:
 
 
 @cache
-def all_types() -> tuple[GpuType, ...]:
+def all_gpu_types() -> tuple[GpuType, ...]:
     """Return every GPU type of the table."""
     return tuple(GpuType(**row) for row in rows_of("gpu_table", "gpus"))
 
@@ -64,9 +64,9 @@ def rows_of(table: str, key: str) -> list[dict[str, Any]]:
 
 
 @cache
-def find(nvml_name: str) -> GpuType | None:
+def find_gpu_type(nvml_name: str) -> GpuType | None:
     """Return the GPU type whose NVML name is exactly `nvml_name`, or None. Parts of names are not
     compared, because "NVIDIA GB10" must not match GB100.
     """
     wanted = nvml_name.strip()
-    return next((t for t in all_types() if wanted in t.nvml_names), None)
+    return next((t for t in all_gpu_types() if wanted in t.nvml_names), None)

@@ -18,7 +18,7 @@ FILE = "hosts.toml"
 FILES = ("config.toml", FILE)  # that name programs for a host
 
 
-def for_host(
+def add_host_settings(
     plan: LaunchPlan, entry: HostEntry | None, program: tuple[str, str] | None
 ) -> LaunchPlan:
     """Return the plan with the settings of a host. `entry` has the host's environment and launcher;
@@ -52,8 +52,8 @@ def _run_options(entry: HostEntry) -> dict[str, str]:
     }
 
 
-def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
-    """Return the plan without the settings that `for_host` added for a host. `entry` is that host's
+def remove_host_settings(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
+    """Return the plan without the settings that `add_host_settings` added for a host. `entry` is that host's
     entry in hosts.toml; None if hosts.toml has no entry for it."""
     plan = replace(
         plan, env=tuple(setting for setting in plan.env if setting.origin is not Origin.HOST)
@@ -67,7 +67,7 @@ def for_no_host(plan: LaunchPlan, entry: HostEntry | None) -> LaunchPlan:
     return plan
 
 
-def findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
+def host_setting_findings(plan: LaunchPlan, entry: HostEntry | None) -> Iterator[Finding]:
     """Yield findings about the settings of hosts.toml that the plan uses, and about those that it
     does not use."""
     if entry is None:

@@ -84,14 +84,19 @@ def sequence_bytes(
     if max(states) and per_block:  # vLLM enlarges the block of tokens until it can hold a state
         per_block *= max(1, math.ceil(max(states) / per_block))
     per_block = max(per_block, *states)
-    blocks = [_blocks(one, length, rule, per_block, t) for one, t in zip(kv, token, strict=True)]
+    blocks = [
+        _blocks_for_sequence(one, length, rule, per_block, t)
+        for one, t in zip(kv, token, strict=True)
+    ]
     if len(kv) == 1:
         return layers[0] * blocks[0] * per_block
     group = max(layers) if max(layers) < _MUCH_LARGER * min(layers) else min(layers)
     return sum(-(-n // group) * b for n, b in zip(layers, blocks, strict=True)) * group * per_block
 
 
-def _blocks(one: KvLayers, length: int, rule: KvRule, per_block: float, token: float) -> int:
+def _blocks_for_sequence(
+    one: KvLayers, length: int, rule: KvRule, per_block: float, token: float
+) -> int:
     """Return the number of blocks that one layer needs for a sequence of `length` tokens.
     `per_block` is the bytes of a block, and `token` the bytes of one token in this layer."""
     if one.is_state:

@@ -52,7 +52,9 @@ class Llamacpp(Engine):
     tunable_flags = (
         TunableFlag("flash-attn", ("on",), KERNEL),
         TunableFlag("cache-type-k", ("q8_0",), KV),
-        TunableFlag("ubatch-size", ("256", "1024", "2048"), PREFILL, grows=True),
+        TunableFlag(
+            "ubatch-size", ("256", "1024", "2048"), PREFILL, grows=True, within="batch-size"
+        ),
         TunableFlag("batch-size", ("4096",), PREFILL, grows=True),
     )
     memory = MemoryUse(
@@ -67,6 +69,11 @@ class Llamacpp(Engine):
         r"\bbuild(?:_info)?: ?(?P<version>b?\d{4,})|version: "
         r"(?P<number>\d{4,})"
     )
+    log_words = ("llama_", "ggml_", "ggml-", "llama-server")
+    # "0.00.100.000 E srv   "
+    log_prefix = r"(?:\[\d+\]\ )?\d+\.\d\d\.\d{3}\.\d{3}\ (?P<level>[IWEDT])\ (?:[a-z]{3,4}\s+)?"
+    loads_gguf = True
+    ready_words = ("server is listening on", "HTTP server listening", "main: model loaded")
     phases = (
         (re.compile(r"load_model: loading model"), "loading weights"),
         (
@@ -105,19 +112,19 @@ class Llamacpp(Engine):
 
     def tokenize_body(self, model: str, request: Mapping[str, Any]) -> dict[str, Any] | None:
         text = request.get("prompt")
-        return (
-            None if text is None else {"content": text, "add_special": True, "parse_special": True}
-        )
+        if text is None:
+            return None
+        return {"content": text, "add_special": True, "parse_special": True}
 
     def kv_rule(self, here: Situation) -> KvRule:
-        if here.on("swa-full"):
+        if here.is_switched_on("swa-full"):
             return KvRule()
-        return KvRule("window", in_flight=int(here.number("ubatch-size") or 0))
+        return KvRule("window", in_flight=int(here.flag_number("ubatch-size") or 0))
 
     def no_memory_estimate(self, here: Situation) -> str | None:
-        if here.on("cpu-moe") or here.number("n-cpu-moe"):
+        if here.is_switched_on("cpu-moe") or here.flag_number("n-cpu-moe"):
             return "experts stay in host memory"
-        layers, facts = here.number("n-gpu-layers"), here.plan.model_facts
+        layers, facts = here.flag_number("n-gpu-layers"), here.plan.model_facts
         all_on_gpu = facts and facts.layers and layers is not None and layers >= facts.layers
         if layers is not None and layers >= 0 and not all_on_gpu:
             return "some layers may stay in host memory (n-gpu-layers)"

@@ -65,7 +65,7 @@ class MemoryFit:
     basis: str  # the values that the estimate is computed from
 
 
-def fit(
+def estimate_memory(
     plan: LaunchPlan, gpus: Sequence[GpuInfo], free_bytes: float | None = None
 ) -> MemoryFit | str:
     """Return the memory estimate for `plan` on `gpus`. If no estimate is possible, return the
@@ -74,7 +74,7 @@ def fit(
     The plan fits if the estimate is at most the memory of the smallest GPU, or at most
     `free_bytes`, the memory that is free on each GPU now.
     """
-    engine = registry.get(plan.engine)
+    engine = registry.get_engine(plan.engine)
     shown = visible_gpus(plan, gpus)
     if gpus and not shown:
         return "CUDA_VISIBLE_DEVICES names no MIG instance of this host"
@@ -90,9 +90,11 @@ def fit(
         return reason
     total = min(totals) / GIB
     split = _gpus_per_replica(here)
-    weights = max(0.0, facts.weight_bytes / split / GIB - (here.number("cpu-offload-gb") or 0.0))
-    need = _Need(here, total, weights, split, *_working(here))
-    estimate = _fill_share if engine.memory.share_flag else _allocate_cache
+    weights = max(
+        0.0, facts.weight_bytes / split / GIB - (here.flag_number("cpu-offload-gb") or 0.0)
+    )
+    need = _Need(here, total, weights, split, *_working_memory_gib(here))
+    estimate = _fill_share if engine.memory.share_flag else _estimate_with_allocated_cache
     found = estimate(need)
     free = total if free_bytes is None else free_bytes / GIB
     if found.fits and found.used_gib_per_gpu > free + _TINY:
@@ -116,27 +118,29 @@ class _Need:
     working: float
     working_basis: str
 
-    def sequence(self, length: int) -> float | None:
+    def sequence_kv_gib(self, length: int) -> float | None:
         """Return the memory in GiB that the KV cache of one sequence of `length` tokens takes on
         one GPU. None if it is unknown."""
         here, facts = self.here, self.here.plan.model_facts
-        if facts is None or self.no_sequence():
+        if facts is None or self.why_sequence_is_unknown():
             return None
         if facts.shape is None or not facts.shape.kv:
             per_token = facts.kv_bytes_per_token
-            return per_token * _kv_factor(here) / self.split / GIB * length if per_token else None
-        tp = here.count("tensor-parallel-size") if not here.engine.uses_all_gpus else 1
+            if not per_token:
+                return None
+            return per_token * _kv_replication_factor(here) / self.split / GIB * length
+        tp = here.flag_count("tensor-parallel-size") if not here.engine.uses_all_gpus else 1
         size = sequence_bytes(
             facts.shape.kv,
             length,
             tp=tp,
             pp=self.split // tp,
-            bits=16 * _kv_factor(here),
+            bits=16 * _kv_replication_factor(here),
             rule=here.engine.kv_rule(here),
         )
         return size / GIB
 
-    def no_sequence(self) -> str:
+    def why_sequence_is_unknown(self) -> str:
         """Return why the memory of a sequence is unknown although the sizes of the model's weights
         are known; "" if there is no such reason."""
         shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
@@ -145,39 +149,37 @@ class _Need:
         has_states = any(one.is_state for one in shape.kv)
         return self.here.engine.kv_rule(self.here).no_states if has_states else shape.kv_missing
 
-    def length(self) -> int:
+    def longest_sequence_tokens(self) -> int:
         """Return the length in tokens of the longest sequence that the server must be able to
         process: the plan's limit, otherwise the model's maximum. If both are unknown, return a
         typical length."""
-        given = self.here.number(self.here.engine.memory.length_flag or "")
+        given = self.here.flag_number(self.here.engine.memory.length_flag or "")
         shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
         return int(given) if given and given > 0 else (shape and shape.max_length) or _SOME_LENGTH
 
 
-def _working(here: Situation) -> tuple[float, str]:
+def _working_memory_gib(here: Situation) -> tuple[float, str]:
     """Return (memory in GiB for activations, CUDA graphs and the CUDA context; text that says how
     it was computed). If the sizes of the model's layers are unknown, the engine's constant
     `reserve_gib` is returned."""
-    constant, shape = (
-        here.engine.memory.reserve_gib,
-        here.plan.model_facts and here.plan.model_facts.shape,
-    )
+    constant = here.engine.memory.reserve_gib
     if not constant:
         return 0.0, "activations outside that share"
-    if (
-        not shape
-        or not shape.hidden
-        or not shape.feed_forward
-        or here.engine.memory.share_flag is None
-    ):
-        return constant, f"{constant} GiB assumed for activations and graphs"
-    tokens = here.number("max-num-batched-tokens") or BATCHED_TOKENS
-    width = (
-        2 * shape.feed_forward / here.count("tensor-parallel-size") + _HIDDEN_COPIES * shape.hidden
-    )
-    logits = (here.number("max-num-seqs") or _SEQUENCES) * (shape.vocabulary or 0) * _LOGIT_BYTES
+    shape = here.plan.model_facts.shape if here.plan.model_facts else None
+    assumed = f"{constant} GiB assumed for activations and graphs"
+    if shape is None or here.engine.memory.share_flag is None:
+        return constant, assumed
+    if not shape.hidden or not shape.feed_forward:
+        return constant, assumed
+    tokens = here.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
+    feed_forward = 2 * shape.feed_forward / here.flag_count("tensor-parallel-size")
+    width = feed_forward + _HIDDEN_COPIES * shape.hidden
+    sequences = here.flag_number("max-num-seqs") or _SEQUENCES
+    logits = sequences * (shape.vocabulary or 0) * _LOGIT_BYTES
     activations = (tokens * width * 2 + logits) / GIB
-    graphs = 0.0 if here.engine.eager_flag and here.on(here.engine.eager_flag) else GRAPHS_GIB
+    graphs = GRAPHS_GIB
+    if here.engine.eager_flag and here.is_switched_on(here.engine.eager_flag):
+        graphs = 0.0
     basis = (
         f"activations {activations:.1f}, CUDA graphs {graphs:g}, CUDA context {CONTEXT_GIB} "
         "GiB estimated"
@@ -187,20 +189,21 @@ def _working(here: Situation) -> tuple[float, str]:
 
 def _gpus_per_replica(here: Situation) -> int:
     if not here.engine.uses_all_gpus:
-        return here.count("tensor-parallel-size") * here.count("pipeline-parallel-size")
-    if here.value("split-mode") == "none":
+        return here.flag_count("tensor-parallel-size") * here.flag_count("pipeline-parallel-size")
+    if here.effective_flag_value("split-mode") == "none":
         return 1
     return max(1, here.gpus_visible)
 
 
 def kv_bits(plan: LaunchPlan) -> float:
     """Return the number of bits of one value in the plan's KV cache."""
-    engine = registry.get(plan.engine)
-    return 16 * _kv_factor(Situation(plan, engine.catalog(plan.engine_version), engine))
+    engine = registry.get_engine(plan.engine)
+    return 16 * _kv_replication_factor(Situation(plan, engine.catalog(plan.engine_version), engine))
 
 
-def _kv_factor(here: Situation) -> float:
-    kinds = [str(here.value(flag)) for flag in here.engine.memory.cache_type_flags]
+def _kv_replication_factor(here: Situation) -> float:
+    """Return the mean bits of a cached key or value, as a share of 16 bits."""
+    kinds = [str(here.effective_flag_value(flag)) for flag in here.engine.memory.cache_type_flags]
     if re.fullmatch(r"[2-8]\s*,\s*[2-8]", kinds[0]):  # bits of keys and values
         return sum(float(bits) for bits in kinds[0].split(",")) / 32
     return sum(_KV_BITS.get(kind, 16.0) for kind in kinds) / len(kinds) / 16
@@ -210,11 +213,11 @@ def _fill_share(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV
     cache gets what weights, activations and graphs leave of that share."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
-    given = here.number(use.share_flag or "")
+    given = here.flag_number(use.share_flag or "")
     share = use.default_share if given is None else given
     budget = total * share
     room = budget - weights - need.working
-    if fixed := here.number("kv-cache-memory-bytes"):
+    if fixed := here.flag_number("kv-cache-memory-bytes"):
         room = min(fixed / GIB, total - weights - need.working)
         budget = weights + need.working + room
     basis = (
@@ -230,10 +233,10 @@ def _fill_share(need: _Need) -> MemoryFit:
             f"{total:.1f} GiB allowed"
         )
         return MemoryFit(used, total, weights, 0, 0, False, text, basis)
-    replicas = here.count("data-parallel-size")
-    length = here.number(use.length_flag or "")
-    each = need.sequence(need.length())
-    tokens = int(room / each * need.length()) * replicas if each else None
+    replicas = here.flag_count("data-parallel-size")
+    length = here.flag_number(use.length_flag or "")
+    each = need.sequence_kv_gib(need.longest_sequence_tokens())
+    tokens = int(room / each * need.longest_sequence_tokens()) * replicas if each else None
     sequences, fits = None, True
     if tokens is not None and length and length > 0:
         whole = int(tokens / replicas // length)
@@ -242,15 +245,15 @@ def _fill_share(need: _Need) -> MemoryFit:
     return MemoryFit(budget, total, weights, tokens, sequences, fits, text, basis + _kv_basis(need))
 
 
-def _allocate_cache(need: _Need) -> MemoryFit:
+def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
     # else the slots divide the cache
-    length = here.number(use.length_flag) if use.length_flag else None
-    sizes = (here.number(flag) for flag in use.cache_size_flags)
+    length = here.flag_number(use.length_flag) if use.length_flag else None
+    sizes = (here.flag_number(flag) for flag in use.cache_size_flags)
     size = next(filter(None, sizes), None)
     known = int(size) if size and size > 0 else None
-    kv = need.sequence(known) if known else None
+    kv = need.sequence_kv_gib(known) if known else None
     used = weights + (kv or 0.0) + need.working
     sequences = int(known // length) if known and length and length > 0 else None
     fits = used <= total
@@ -267,13 +270,13 @@ def _weights_basis(weights: float, split: int) -> str:
 
 
 def _kv_basis(need: _Need) -> str:
-    length = max(1, need.length())  # a plan may ask for half a token
-    sequence = need.sequence(length)
+    length = max(1, need.longest_sequence_tokens())  # a plan may ask for half a token
+    sequence = need.sequence_kv_gib(length)
     if sequence is None:
-        why = need.no_sequence()
+        why = need.why_sequence_is_unknown()
         return f"; KV cache size per token is unknown{f': {why}' if why else ''}"
     kib = sequence * 2**20 / length
-    return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_factor(need.here):g} bits"
+    return f"; KV {kib:.1f} KiB per token and GPU, {16 * _kv_replication_factor(need.here):g} bits"
 
 
 def _kv_text(

@@ -45,7 +45,7 @@ _STATE_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 _EVERY_SECOND = ("gemma2", "gpt_oss")
 
 
-def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def language_model_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part of a config.json that describes the language model."""
     for key in ("text_config", "llm_config"):
         part = config.get(key)
@@ -54,7 +54,7 @@ def text_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-def count(config: Mapping[str, Any], *names: str) -> int | None:
+def first_count(config: Mapping[str, Any], *names: str) -> int | None:
     """Return the first field of `names` whose value is a whole number from 1 to 2**40. None if no
     field has such a value."""
     for name in names:
@@ -64,33 +64,33 @@ def count(config: Mapping[str, Any], *names: str) -> int | None:
     return None
 
 
-def shape_of(config: Mapping[str, Any]) -> ModelShape:
+def model_shape_of(config: Mapping[str, Any]) -> ModelShape:
     """Return what a config.json says about a model's layers, weights and KV cache."""
-    text = text_of(config)
+    text = language_model_config(config)
     return ModelShape(
         kv=_kv_layers(text),
         kv_missing="" if _kv_layers(text) else _why_no_kv(text),
-        parts=_parts(text, _tied(config, text)),
-        layers=count(text, "num_hidden_layers"),
-        hidden=count(text, "hidden_size"),
-        feed_forward=_feed_forward(text),
-        vocabulary=count(text, "vocab_size"),
-        max_length=count(text, "max_position_embeddings"),
+        parts=_weight_parts(text, _has_tied_embeddings(config, text)),
+        layers=first_count(text, "num_hidden_layers"),
+        hidden=first_count(text, "hidden_size"),
+        feed_forward=_feed_forward_width(text),
+        vocabulary=first_count(text, "vocab_size"),
+        max_length=first_count(text, "max_position_embeddings"),
     )
 
 
-def experts_of(text: Mapping[str, Any]) -> tuple[int, int] | None:
+def expert_counts_of(text: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return (number of routed experts of a layer, number of experts that one token uses): (1, 1)
     for a model without experts. None if the config.json names several experts but not how many a
     token uses."""
-    experts = count(text, *_EXPERTS) or 1
+    experts = first_count(text, *_EXPERTS) or 1
     if experts == 1:
         return 1, 1
-    used = count(text, *_USED_EXPERTS)
+    used = first_count(text, *_USED_EXPERTS)
     return (experts, min(used, experts)) if used else None
 
 
-def _tied(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
+def _has_tied_embeddings(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
     value = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
     if isinstance(value, bool):
         return value
@@ -101,11 +101,11 @@ def _tied(config: Mapping[str, Any], text: Mapping[str, Any]) -> bool:
 def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
     """Return the attention kind of each layer, in the words of `layer_types` in a config.json, such
     as "full_attention" or "sliding_attention". None if the kinds are unknown."""
-    layers = count(text, "num_hidden_layers")
+    layers = first_count(text, "num_hidden_layers")
     listed = text.get("layers_block_type")
     if layers is None and isinstance(listed, list):
         layers = len(listed)
-    if layers is None or layers > _MOST_LAYERS or _unknown_part(text):
+    if layers is None or layers > _MOST_LAYERS or _unsupported_cache_part(text):
         return None
     pattern = text.get("hybrid_override_pattern")
     if isinstance(pattern, str) and pattern:
@@ -116,16 +116,18 @@ def layer_kinds(text: Mapping[str, Any]) -> list[str] | None:
         if len(kinds) != layers or not all(isinstance(kind, str) for kind in kinds):
             return None
         return [_KIND_NAMES.get(str(kind), str(kind)) for kind in kinds]
-    if every := count(text, "full_attention_interval"):
+    if every := first_count(text, "full_attention_interval"):
         return [LINEAR if (i + 1) % every else FULL for i in range(layers)]
     if not text.get("sliding_window") or text.get("use_sliding_window") is False:
         return [FULL] * layers
-    every = count(text, "sliding_window_pattern", "_sliding_window_pattern")
+    every = first_count(text, "sliding_window_pattern", "_sliding_window_pattern")
     if every is None and text.get("model_type") in _EVERY_SECOND:
         every = 2
     if every:
         return [WINDOW if (i + 1) % every else FULL for i in range(layers)]
-    first = count(text, "max_window_layers") or 0  # Qwen2: the layers before it have no window
+    first = (
+        first_count(text, "max_window_layers") or 0
+    )  # Qwen2: the layers before it have no window
     return [WINDOW if i >= first else FULL for i in range(layers)]
 
 
@@ -133,53 +135,61 @@ def _kv_layers(text: Mapping[str, Any]) -> tuple[KvLayers, ...]:
     """Return the layers that store a KV cache, one entry for each attention kind. Layers that share
     the cache of another layer do not count. () if the layers are unknown."""
     kinds = layer_kinds(text)
-    if kinds is None or (_state_fields(text) and set(kinds) <= {FULL, WINDOW} and not _both(text)):
+    if kinds is None or (
+        _has_state_fields(text)
+        and set(kinds) <= {FULL, WINDOW}
+        and not _has_attention_and_mamba(text)
+    ):
         return ()
     kinds = [kind for kind in kinds if kind != NONE]
-    if _both(text):
+    if _has_attention_and_mamba(text):
         kinds += [MAMBA] * len(kinds)
     # the last layers use the cache of earlier ones
-    shared = count(text, "num_kv_shared_layers") or 0
+    shared = first_count(text, "num_kv_shared_layers") or 0
     kept = kinds[: max(1, len(kinds) - shared)]
-    found = [_of_kind(text, kind, kept.count(kind)) for kind in dict.fromkeys(kept)]
+    found = [_kv_layers_of_kind(text, kind, kept.count(kind)) for kind in dict.fromkeys(kept)]
     return tuple(one for one in found if one) if all(found) else ()
 
 
-def _of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None:
+def _kv_layers_of_kind(text: Mapping[str, Any], kind: str, layers: int) -> KvLayers | None:
     windows = {
         FULL: None,
-        WINDOW: count(text, "sliding_window"),
-        CHUNK: count(text, "attention_chunk_size"),
+        WINDOW: first_count(text, "sliding_window"),
+        CHUNK: first_count(text, "attention_chunk_size"),
     }
     if kind in (LINEAR, MAMBA):
-        linear = _linear(text, layers) if kind == LINEAR else None
-        return linear or _mamba2(text, layers)
+        linear = _linear_attention_state(text, layers) if kind == LINEAR else None
+        return linear or _mamba2_state(text, layers)
     if kind not in windows or (kind != FULL and windows[kind] is None):
         return None
-    if (rank := count(text, "kv_lora_rank")) is not None:
-        return KvLayers(layers, 1, rank + (count(text, "qk_rope_head_dim") or 0), windows[kind])
-    heads, size = _heads(text, whole=kind == FULL)
+    if (rank := first_count(text, "kv_lora_rank")) is not None:
+        return KvLayers(
+            layers, 1, rank + (first_count(text, "qk_rope_head_dim") or 0), windows[kind]
+        )
+    heads, size = _kv_heads_and_size(text, whole=kind == FULL)
     if not heads or not size:
         return None
-    return KvLayers(layers, heads, size + (count(text, "v_head_dim") or size), windows[kind])
+    return KvLayers(layers, heads, size + (first_count(text, "v_head_dim") or size), windows[kind])
 
 
-def _heads(text: Mapping[str, Any], whole: bool = True) -> tuple[int | None, int | None]:
+def _kv_heads_and_size(
+    text: Mapping[str, Any], whole: bool = True
+) -> tuple[int | None, int | None]:
     """Return (number of KV heads, number of values in one head) of a layer. `whole` True means
     layers with full attention, False those with a sliding window, whose heads differ in some
     models. An unknown number is None."""
-    heads, hidden = count(text, "num_attention_heads"), count(text, "hidden_size")
-    size = count(text, "head_dim", "attention_head_dim") or (
+    heads, hidden = first_count(text, "num_attention_heads"), first_count(text, "hidden_size")
+    size = first_count(text, "head_dim", "attention_head_dim") or (
         hidden // heads if hidden and heads else None
     )
-    kv_heads = count(text, "num_key_value_heads") or heads
+    kv_heads = first_count(text, "num_key_value_heads") or heads
     if whole:
-        size = count(text, "global_head_dim") or size
-        kv_heads = count(text, "num_global_key_value_heads") or kv_heads
+        size = first_count(text, "global_head_dim") or size
+        kv_heads = first_count(text, "num_global_key_value_heads") or kv_heads
     return kv_heads, size
 
 
-def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
+def _linear_attention_state(text: Mapping[str, Any], layers: int) -> KvLayers | None:
     """Return the memory that `layers` layers with gated linear attention (Qwen3-Next) keep for each
     sequence. Its size does not grow with the context: a layer keeps one matrix per value head, and
     the newest inputs of a convolution. None if a size is missing in the config.json."""
@@ -189,29 +199,29 @@ def _linear(text: Mapping[str, Any], layers: int) -> KvLayers | None:
         "linear_num_value_heads",
         "linear_value_head_dim",
     )
-    key_heads, key_size, heads, size = (count(text, name) for name in names)
+    key_heads, key_size, heads, size = (first_count(text, name) for name in names)
     if not key_heads or not key_size or not heads or not size:
         return None
-    newest = (count(text, "linear_conv_kernel_dim") or 1) - 1
+    newest = (first_count(text, "linear_conv_kernel_dim") or 1) - 1
     inputs = (2 * key_heads * key_size + heads * size) * newest * 2
     bits = _STATE_BITS.get(str(text.get("mamba_ssm_dtype")))
     matrix = heads * size * key_size
     return KvLayers(layers, heads, 0, state_bytes=inputs, state_values=matrix, state_bits=bits)
 
 
-def _mamba2(text: Mapping[str, Any], layers: int) -> KvLayers | None:
+def _mamba2_state(text: Mapping[str, Any], layers: int) -> KvLayers | None:
     """Return the memory that `layers` layers of Mamba-2 (Falcon-H1, Granite 4, Nemotron-H) keep for
     each sequence. None if a size is missing in the config.json."""
-    heads = count(text, "mamba_n_heads", "mamba_num_heads")
-    groups = count(text, "mamba_n_groups", "n_groups")
-    state = count(text, "mamba_d_state", "ssm_state_size")
-    kernel = count(text, "mamba_d_conv", "conv_kernel")
+    heads = first_count(text, "mamba_n_heads", "mamba_num_heads")
+    groups = first_count(text, "mamba_n_groups", "n_groups")
+    state = first_count(text, "mamba_d_state", "ssm_state_size")
+    kernel = first_count(text, "mamba_d_conv", "conv_kernel")
     if not heads or not groups or not state or not kernel:
         return None
     width = _mamba_width(text, heads)
     if not width:
         return None
-    size = count(text, "mamba_d_head", "mamba_head_dim") or width // heads
+    size = first_count(text, "mamba_d_head", "mamba_head_dim") or width // heads
     bits = _STATE_BITS.get(str(text.get("mamba_ssm_cache_dtype")))
     if bits is None and text.get("model_type") == "nemotron_h":
         bits = 32  # vLLM's default for this type
@@ -229,23 +239,23 @@ def _mamba2(text: Mapping[str, Any], layers: int) -> KvLayers | None:
 
 def _mamba_width(text: Mapping[str, Any], heads: int) -> int | None:
     """Return the width of the inputs of a layer of Mamba-2."""
-    if (size := count(text, "mamba_head_dim")) is not None:  # Nemotron-H
+    if (size := first_count(text, "mamba_head_dim")) is not None:  # Nemotron-H
         return heads * size
-    expand, hidden = count(text, "mamba_expand"), count(text, "hidden_size")
-    return count(text, "mamba_d_ssm") or (expand * hidden if expand and hidden else None)
+    expand, hidden = first_count(text, "mamba_expand"), first_count(text, "hidden_size")
+    return first_count(text, "mamba_d_ssm") or (expand * hidden if expand and hidden else None)
 
 
-def _both(text: Mapping[str, Any]) -> bool:
+def _has_attention_and_mamba(text: Mapping[str, Any]) -> bool:
     """Return whether each layer has attention and Mamba side by side."""
     return text.get("model_type") == "falcon_h1"
 
 
-def _state_fields(text: Mapping[str, Any]) -> bool:
+def _has_state_fields(text: Mapping[str, Any]) -> bool:
     """Return whether the config.json has fields of layers that keep a state."""
     return any(name.startswith(("mamba_d_", "ssm_", "conv_L")) for name in text)
 
 
-def _unknown_part(text: Mapping[str, Any]) -> str:
+def _unsupported_cache_part(text: Mapping[str, Any]) -> str:
     """Return what a model has whose cache the arithmetic here does not know; "" if it has none."""
     kinds = text.get("attn_type_list")  # 0: linear attention
     if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
@@ -257,24 +267,24 @@ def _unknown_part(text: Mapping[str, Any]) -> str:
 
 def _why_no_kv(text: Mapping[str, Any]) -> str:
     """Return why the sizes of the KV cache cannot be computed from a config.json."""
-    if unknown := _unknown_part(text):
+    if unknown := _unsupported_cache_part(text):
         return f"the model has {unknown}, which Workbench has not measured"
-    if _state_fields(text):
+    if _has_state_fields(text):
         return "the model has layers that keep a state, and its config.json does not say which"
     return "the config.json does not say the sizes of all layers"
 
 
-def _feed_forward(text: Mapping[str, Any]) -> int | None:
+def _feed_forward_width(text: Mapping[str, Any]) -> int | None:
     """Return the width of the feed-forward layer that computes one token: with experts, the sum
     over the experts that the token uses. None if the width is unknown."""
-    width = count(text, "moe_intermediate_size") or count(text, "intermediate_size")
-    used = experts_of(text)
+    width = first_count(text, "moe_intermediate_size") or first_count(text, "intermediate_size")
+    used = expert_counts_of(text)
     if width is None or used is None or used == (1, 1):
-        return count(text, "intermediate_size")
-    return width * (used[1] + (count(text, "n_shared_experts") or 0))
+        return first_count(text, "intermediate_size")
+    return width * (used[1] + (first_count(text, "n_shared_experts") or 0))
 
 
-def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
+def _weight_parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
     """Return the number of weights in each part of the model. `tied` is True if the output matrix
     and the embedding are the same matrix. None if the size of the attention or of the feed-forward
     layers is unknown.
@@ -283,22 +293,22 @@ def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
     below 0.1 %.
     """
     hidden, vocabulary, kinds = (
-        count(text, "hidden_size"),
-        count(text, "vocab_size"),
+        first_count(text, "hidden_size"),
+        first_count(text, "vocab_size"),
         layer_kinds(text),
     )
-    used = experts_of(text)
-    if not hidden or not vocabulary or kinds is None or used is None or _state_fields(text):
+    used = expert_counts_of(text)
+    if not hidden or not vocabulary or kinds is None or used is None or _has_state_fields(text):
         return None
-    attention = [_attention(text, hidden, kind) for kind in kinds]
-    wide = count(text, "intermediate_size")
+    attention = [_attention_weights(text, hidden, kind) for kind in kinds]
+    wide = first_count(text, "intermediate_size")
     if any(one is None for one in attention) or (wide is None and used == (1, 1)):
         return None
     experts, active = used
     sparse = _sparse_layers(text, len(kinds)) if experts > 1 else 0
-    narrow = count(text, "moe_intermediate_size", "intermediate_size") or 0
-    shared = count(text, "shared_expert_intermediate_size") or narrow * (
-        count(text, "n_shared_experts") or 0
+    narrow = first_count(text, "moe_intermediate_size", "intermediate_size") or 0
+    shared = first_count(text, "shared_expert_intermediate_size") or narrow * (
+        first_count(text, "n_shared_experts") or 0
     )
     dense = sum(one for one in attention if one)
     dense += (
@@ -317,8 +327,8 @@ def _parts(text: Mapping[str, Any], tied: bool) -> WeightParts | None:
 
 def _sparse_layers(text: Mapping[str, Any], layers: int) -> int:
     """Return how many of the `layers` layers have routed experts."""
-    first = count(text, "first_k_dense_replace") or 0
-    step = count(text, "decoder_sparse_step", "moe_layer_freq") or 1
+    first = first_count(text, "first_k_dense_replace") or 0
+    step = first_count(text, "decoder_sparse_step", "moe_layer_freq") or 1
     without = text.get("mlp_only_layers")
     skipped: Sequence[Any] = without if isinstance(without, list) else ()
     return sum(
@@ -326,26 +336,29 @@ def _sparse_layers(text: Mapping[str, Any], layers: int) -> int:
     )
 
 
-def _attention(text: Mapping[str, Any], hidden: int, kind: str) -> int | None:
+def _attention_weights(text: Mapping[str, Any], hidden: int, kind: str) -> int | None:
     """Return the number of attention weights in one layer of the attention kind `kind`. `hidden` is
     the hidden size. None if the number is unknown."""
-    heads = count(text, "num_attention_heads")
+    heads = first_count(text, "num_attention_heads")
     if kind == LINEAR:
-        state = _linear(text, 1)
+        state = _linear_attention_state(text, 1)
         if state is None:
             return None
-        keys = (count(text, "linear_num_key_heads") or 0) * (
-            count(text, "linear_key_head_dim") or 0
+        keys = (first_count(text, "linear_num_key_heads") or 0) * (
+            first_count(text, "linear_key_head_dim") or 0
         )
-        values = state.heads * (count(text, "linear_value_head_dim") or 0)
+        values = state.heads * (first_count(text, "linear_value_head_dim") or 0)
         return hidden * (2 * keys + 2 * values + 2 * state.heads) + values * hidden
-    kv_heads, size = _heads(text, whole=kind == FULL)
+    kv_heads, size = _kv_heads_and_size(text, whole=kind == FULL)
     if not heads or not kv_heads or not size:
         return None
-    if (rank := count(text, "kv_lora_rank")) is None:
+    if (rank := first_count(text, "kv_lora_rank")) is None:
         return hidden * size * (2 * heads + 2 * kv_heads)
-    rope, plain = count(text, "qk_rope_head_dim") or 0, count(text, "qk_nope_head_dim") or 0
-    value = count(text, "v_head_dim") or size
-    low = count(text, "q_lora_rank")
+    rope, plain = (
+        first_count(text, "qk_rope_head_dim") or 0,
+        first_count(text, "qk_nope_head_dim") or 0,
+    )
+    value = first_count(text, "v_head_dim") or size
+    low = first_count(text, "q_lora_rank")
     query = heads * (rope + plain) * (low or hidden) + (hidden * low if low else 0)
     return query + hidden * (rank + rope) + rank * heads * (plain + value) + heads * value * hidden

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.engines.gguf import config_of
 from workbench.engines.kv_size import kv_bytes_per_token
-from workbench.engines.model_config import experts_of, shape_of, text_of
+from workbench.engines.model_config import expert_counts_of, language_model_config, model_shape_of
 from workbench.engines.weight_bits import BITS, bits_of, held_bytes, name_of, token_bytes
 from workbench.engines.weight_files import Tensor, weights_of
 from workbench.model.model_shape import WeightParts
@@ -35,7 +35,7 @@ _QUANTIZED_AT_LOAD = {"fp8": "FP8", "mxfp4": "MXFP4"}
 Found = Mapping[tuple[str, ...], ModelFacts]
 
 
-def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
+def facts_from_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelFacts:
     """Return the model sizes that the preset states. They are valid for the model `model_id`
     started with `flags`, the preset's own flags.
     """
@@ -44,7 +44,7 @@ def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelF
         return None if value is None else value * _GIGA
 
     model = preset.model
-    bits = _bits_of(model.quantization)
+    bits = _bits_of_quantization(model.quantization)
     weights, source = giga(model.weight_gb), f"preset {preset.id}"
     if weights is None and model.parameters_b and bits:
         weights = model.parameters_b * _GIGA * bits / 8
@@ -62,7 +62,7 @@ def of_preset(preset: Preset, model_id: str, flags: Mapping[str, Any]) -> ModelF
     )
 
 
-def _bits_of(quantization: str | None) -> float | None:
+def _bits_of_quantization(quantization: str | None) -> float | None:
     """Return the bits per weight of a quantization as a preset names it, None if it is unknown. Any
     4-bit integer method counts as AWQ."""
     name = name_of(quantization)
@@ -78,8 +78,8 @@ def model_key(plan: LaunchPlan) -> tuple[str, ...]:
 
 
 def is_path(model: str) -> bool:
-    """Return whether `model` is the path of a file or directory. Otherwise it is a hub id
-    ("org/name")."""
+    """Return whether `model` is a path: it begins with /, ./, ../ or ~, or ends with .gguf. Any
+    other text is a hub id ("org/name")."""
     return model.startswith(("/", "./", "../", "~")) or model.endswith(".gguf")
 
 
@@ -94,7 +94,7 @@ def needs_look(plan: LaunchPlan, found: Found) -> bool:
     )
 
 
-def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
+def facts_for_plan(plan: LaunchPlan, found: Found) -> ModelFacts | None:
     """Return the sizes that are valid for the plan's model. None if the plan was not made from a
     preset. `found` has the sizes that were read from files on the host, by the result of
     `model_key`.
@@ -108,11 +108,9 @@ def facts_of(plan: LaunchPlan, found: Found) -> ModelFacts | None:
     if not _preset_sizes_apply(plan) or (
         read and read.weight_bytes and not _same_weights(facts, read)
     ):
-        nothing = (
-            f"the preset's sizes are for {facts.id}"
-            if facts.weight_bytes
-            else "the preset has no sizes"
-        )
+        nothing = "the preset has no sizes"
+        if facts.weight_bytes:
+            nothing = f"the preset's sizes are for {facts.id}"
         reason = read.missing if read else "the model's files have not been read yet"
         facts = (
             read
@@ -152,12 +150,12 @@ def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
     engine convert the weights while loading them. Otherwise return `facts` unchanged.
     """
     for name in _AT_LOAD:
-        now, then = _plain(plan.flag(name)), _plain(facts.flags.get(name))
+        now, then = _plain_name(plan.flag(name)), _plain_name(facts.flags.get(name))
         own = (facts.quantization or "").lower()
         # the checkpoint's own format, set explicitly
         if now == then or (now and not then and now in own):
             continue
-        if name == "quantization" and (converted := _quantized_at_load(facts, now)):
+        if name == "quantization" and (converted := _facts_after_quantization(facts, now)):
             facts = converted
             continue
         flag = f"{name} {plan.flag(name)}" if now else f"no {name}"
@@ -168,7 +166,7 @@ def _without_converted_sizes(plan: LaunchPlan, facts: ModelFacts) -> ModelFacts:
     return facts
 
 
-def parts_of(facts: ModelFacts) -> WeightParts | None:
+def weight_parts_of(facts: ModelFacts) -> WeightParts | None:
     """Return how many weights each part of the model has; None if that is unknown.
 
     A preset gives only the number of parameters, the bytes of all weights and the bytes read per
@@ -186,11 +184,11 @@ def parts_of(facts: ModelFacts) -> WeightParts | None:
     )
 
 
-def _quantized_at_load(facts: ModelFacts, quantization: str) -> ModelFacts | None:
+def _facts_after_quantization(facts: ModelFacts, quantization: str) -> ModelFacts | None:
     """Return the sizes of a 16-bit checkpoint after the engine has quantized it while loading. None
     if the engine cannot quantize to `quantization` at load, if the checkpoint is not 16-bit, or if
     the parts of the model are unknown."""
-    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), parts_of(facts)
+    kind, parts = _QUANTIZED_AT_LOAD.get(quantization), weight_parts_of(facts)
     if kind is None or parts is None or name_of(facts.quantization) != "BF16":
         return None
     return replace(
@@ -202,7 +200,7 @@ def _quantized_at_load(facts: ModelFacts, quantization: str) -> ModelFacts | Non
     )
 
 
-def _plain(value: Any) -> str:
+def _plain_name(value: Any) -> str:
     text = str(value or "").lower()
     return "" if text in _16_BIT else text.removesuffix("_marlin")
 
@@ -222,7 +220,7 @@ def from_config(
     `tensors` are the tensors of all its weight files. `head` is needed only without them: it is
     True if the output matrix is stored separately from the embedding.
     """
-    text = text_of(config)
+    text = language_model_config(config)
     word = str(
         config.get("torch_dtype")
         or config.get("dtype")
@@ -232,7 +230,7 @@ def from_config(
     )
     quantization = config.get("quantization_config") or text.get("quantization_config")
     quantization = quantization if isinstance(quantization, Mapping) else {}
-    shape = shape_of(config)
+    shape = model_shape_of(config)
     facts = ModelFacts(
         model,
         quantization=str(quantization.get("quant_method") or word) or None,
@@ -242,7 +240,7 @@ def from_config(
         shape=shape,
         source=source,
     )
-    used = experts_of(text)
+    used = expert_counts_of(text)
     share = used[1] / used[0] if used else None
     if found := weights_of(
         tensors, packed_bits=bits_of(quantization), expert_share=share, layers=shape.layers
@@ -271,7 +269,7 @@ def from_config_alone(model: str, config: Mapping[str, Any], *, source: str) -> 
     """Return the sizes that a config.json implies, without the weight files. They are computed from
     the sizes of the layers, and `missing` has the reason if that is not possible.
     """
-    text, shape = text_of(config), shape_of(config)
+    text, shape = language_model_config(config), model_shape_of(config)
     quantization = config.get("quantization_config") or text.get("quantization_config")
     quantization = quantization if isinstance(quantization, Mapping) else {}
     if shape.parts is None:
@@ -297,7 +295,7 @@ def from_gguf(
     """Return the sizes of a model in GGUF format, given the metadata and the tensors of all its
     files."""
     config = config_of(metadata)
-    shape, used = shape_of(config), experts_of(config)
+    shape, used = model_shape_of(config), expert_counts_of(config)
     facts = ModelFacts(
         model,
         quantization="GGUF",

@@ -16,7 +16,7 @@ from workbench.engines import catalog as catalogs
 from workbench.engines.base import Engine
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagCatalog, FlagKind
-from workbench.model.untrusted_text import clean, clean_data
+from workbench.model.untrusted_text import clean_data, clean_text
 
 MOST_FLAGS, MOST_VARIABLES = 5_000, 5_000
 HELP_CHARS = 240
@@ -44,7 +44,7 @@ _NOT_IN_HELP = ("kind", "nargs", "repeatable")
 Entry = dict[str, Any]
 
 
-def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
+def catalog_entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
     """Return the data of a catalog file, {"engine", "version", "env", "flags"}, from the flag list
     of an installed engine.
 
@@ -52,14 +52,14 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
     help. Raises InputError if it is not the flag list of this engine.
     """
     if isinstance(answer, str):
-        answer = engine.flags_of_help(clean(answer, 2**22, lines=True))
+        answer = engine.flags_of_help(clean_text(answer, 2**22, lines=True))
     raw = answer if isinstance(answer, Mapping) else {}
     listed = raw.get("flags")
     items = clean_data(listed)[:MOST_FLAGS] if isinstance(listed, list) else ()
     shipped = engine.catalog(version)
     flags: dict[str, Entry] = {}
     for item in items:
-        entry = _entry(engine, shipped, item)
+        entry = _catalog_entry(engine, shipped, item)
         if entry is not None:
             flags.setdefault(entry["name"], entry)
     if not {"host", "port"} <= set(flags) or not any(name in flags for name in engine.model_flags):
@@ -67,17 +67,17 @@ def entries(engine: Engine, version: str, answer: object) -> dict[str, Any]:
             f"the output is not the flag list of {engine.title}: host, port or "
             f"{engine.model_flags[0]} is missing"
         )
-    names = _texts(raw.get("variables"), _VARIABLE)
-    variables = [_variable_entry(shipped, name) for name in names[:MOST_VARIABLES]]
+    names = _matching_texts(raw.get("variables"), _VARIABLE)
+    variables = [_environment_variable_entry(shipped, name) for name in names[:MOST_VARIABLES]]
     return {
         "engine": engine.name,
         "version": version,
-        "env": [_lean(entry) for entry in variables],
+        "env": [_drop_empty_fields(entry) for entry in variables],
         "flags": list(flags.values()),
     }
 
 
-def _variable_entry(shipped: FlagCatalog, name: str) -> Entry:
+def _environment_variable_entry(shipped: FlagCatalog, name: str) -> Entry:
     spec = shipped.env.get(name)
     if spec is None:
         return {"name": name}
@@ -90,12 +90,14 @@ def _variable_entry(shipped: FlagCatalog, name: str) -> Entry:
     }
 
 
-def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
+def _catalog_entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
     """Return the catalog entry of one flag; None if `raw` is not a flag that a plan can set."""
     if not isinstance(raw, Mapping):
         return None
-    names, negations = (_texts(raw.get(key), _NAME) for key in ("names", "negations"))
-    long = [name[2:] for name in names if name.startswith("--")]
+    names, negations = (_matching_texts(raw.get(key), _NAME) for key in ("names", "negations"))
+    in_plans = {option: name for name, option in engine.option_names.items()}
+    printed = [name[2:] for name in names if name.startswith("--")]
+    long = [in_plans.get(name, name) for name in printed]
     kind = raw.get("kind")
     if not long or not _PRINT_AND_END.isdisjoint(names):
         return None
@@ -117,9 +119,9 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
         "default": raw.get("default"),
         "nargs": nargs if isinstance(nargs, str) and len(nargs) < 4 else None,
         "repeatable": raw.get("repeatable") is True or nargs not in (None, "?"),
-        "json_fields": _texts(raw.get("json_fields"), _VARIABLE),
+        "json_fields": _matching_texts(raw.get("json_fields"), _VARIABLE),
         "group": str(raw.get("group", ""))[:80],
-        "env": next(iter(_texts([raw.get("env")], _VARIABLE)), None),
+        "env": next(iter(_matching_texts([raw.get("env")], _VARIABLE)), None),
         "help": help_text,
     }
     entry |= {key: raw.get(key) is True for key in ("human_readable_int", "required", "deprecated")}
@@ -129,7 +131,7 @@ def _entry(engine: Engine, shipped: FlagCatalog, raw: object) -> Entry | None:
         entry["default"] = _default_of_text(entry["kind"], raw["default_text"])
     if not _has_valid_default(entry):
         del entry["default"]
-    return _lean(entry)
+    return _drop_empty_fields(entry)
 
 
 def _has_valid_default(entry: Entry) -> bool:
@@ -155,7 +157,7 @@ def _from_shipped(shipped: FlagCatalog, entry: Entry, properties: Sequence[str])
     spec = shipped.flags.get(entry["name"])
     if spec is None:
         return {}
-    noted = _lean({key: getattr(spec, key) for key in properties})
+    noted = _drop_empty_fields({key: getattr(spec, key) for key in properties})
     shipped_json = spec.kind == FlagKind.JSON
     # the engine parses it later
     text_of_json = shipped_json and entry["kind"] == FlagKind.STR
@@ -185,12 +187,12 @@ def flags_of_text(text: str) -> Iterator[Entry]:
         if not heading and not line.startswith("-"):
             block += f"\n{line}"
             continue
-        if block and (flag := _flag_of_text(section, block)):
+        if block and (flag := _parse_help_block(section, block)):
             yield flag
         section, block = (heading[1], "") if heading else (section, line)
 
 
-def _flag_of_text(section: str, block: str) -> Entry | None:
+def _parse_help_block(section: str, block: str) -> Entry | None:
     head, _, below = block.partition("\n")
     signature, _, beside = re.sub(r", +(?=-)", ", ", head).partition("  ")
     names = re.findall(r"(?:(?<=^)|(?<=, ))(--?[A-Za-z][\w.-]*)", signature)
@@ -233,12 +235,12 @@ def _default_of_text(kind: str, text: str) -> Any:
     return word if re.fullmatch(r"[\w.*:/]+", text) and word not in ("unused", "none") else None
 
 
-def _texts(value: object, pattern: re.Pattern[str]) -> list[str]:
+def _matching_texts(value: object, pattern: re.Pattern[str]) -> list[str]:
     items: Sequence[object] = value if isinstance(value, list) else ()
     return [item for item in items if isinstance(item, str) and pattern.fullmatch(item)]
 
 
-def _lean(entry: Entry) -> Entry:
+def _drop_empty_fields(entry: Entry) -> Entry:
     """Return the entry without its empty fields. A field with False or 0 is not empty, because
     these can be a default or a limit."""
     stays = ("default", "minimum", "maximum")

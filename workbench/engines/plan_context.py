@@ -43,7 +43,7 @@ class Situation:
     installed: str | None = None
     allotment: Allotment = NO_ALLOTMENT  # what the host's own environment says of its GPUs
 
-    def value(self, name: str) -> FlagValue | None:
+    def effective_flag_value(self, name: str) -> FlagValue | None:
         """Return the value of a flag in the plan. If the plan does not set it, return the catalog's
         default, or None if there is none.
         """
@@ -52,9 +52,9 @@ class Situation:
             return self.catalog.flags[name].default
         return given
 
-    def number(self, name: str) -> float | None:
+    def flag_number(self, name: str) -> float | None:
         """Return the value of a flag as a finite number, or None if it is not a number."""
-        value = self.value(name)
+        value = self.effective_flag_value(name)
         if isinstance(value, str):
             try:
                 value = human_int(value) if not value.count(".") else float(value)
@@ -68,36 +68,41 @@ class Situation:
             return None
         return number if math.isfinite(number) else None
 
-    def count(self, name: str) -> int:
+    def flag_count(self, name: str) -> int:
         """Return the value of a flag that sets a number of ranks, replicas or nodes. The result is
         1 if the flag is not set or its value is not a number above 1."""
-        return max(1, int(self.number(name) or 1))
+        return max(1, int(self.flag_number(name) or 1))
 
-    def on(self, name: str) -> bool:
+    def is_switched_on(self, name: str) -> bool:
         """Return whether a flag is switched on."""
-        return self.value(name) is True
+        return self.effective_flag_value(name) is True
 
-    def env(self, name: str) -> str | None:
+    def environment_value(self, name: str) -> str | None:
         """Return the value of an environment variable in the plan, or None if the plan does not set
         it."""
         return next((str(e.value) for e in self.plan.env if e.name == name), None)
 
     @property
+    def computes_on_cpu(self) -> bool:
+        """Whether the installed engine is a build that computes on the CPU, such as 0.32.0+cpu."""
+        return (self.installed or "").endswith("+cpu")
+
+    @property
     def nodes(self) -> int:
         """The number of nodes (hosts) that the server spans."""
-        return max(self.count("nnodes"), len({node.rank for node in self.plan.nodes}))
+        return max(self.flag_count("nnodes"), len({node.rank for node in self.plan.nodes}))
 
     @property
     def gpus_needed(self) -> int:
         """The number of GPUs that the plan uses on one node."""
         if self.engine.uses_all_gpus:
             return 1
-        ranks = self.count("tensor-parallel-size") * self.count("pipeline-parallel-size")
-        ranks *= self.count("prefill-context-parallel-size")
+        ranks = self.flag_count("tensor-parallel-size") * self.flag_count("pipeline-parallel-size")
+        ranks *= self.flag_count("prefill-context-parallel-size")
         return -(-ranks * self.engine.replicas_per_node(self) // self.nodes)
 
     @property
     def gpus_visible(self) -> int:
         """The number of the host's GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
-        listed = self.env(VISIBLE_TO_CUDA)
+        listed = self.environment_value(VISIBLE_TO_CUDA)
         return len(self.gpus) if listed is None else len(gpus_named(listed, self.gpus)[0])

@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
-from workbench.engines.catalog import FlagMatch, lookup, nearest_env, nearest_name
+from workbench.engines.catalog import FlagMatch, look_up_flag, nearest_env, nearest_name
+from workbench.engines.flag_groups import sort_key_of_flag
 from workbench.engines.flag_values import parse_value
-from workbench.engines.model_facts import of_preset
+from workbench.engines.model_facts import facts_from_preset
 from workbench.engines.run_as import is_run_row, with_run_row
 from workbench.model.errors import InputError, PlanError
-from workbench.model.findings import Finding, worst
+from workbench.model.findings import Finding, worst_level
 from workbench.model.flags import (
     FlagCatalog,
     FlagKind,
@@ -48,7 +49,7 @@ def plan_from_preset(
     and for a variable that the preset does not declare.
     """
     values = _variable_values(preset, variables or {})
-    engine = registry.get(preset.engine.name)
+    engine = registry.get_engine(preset.engine.name)
     catalog = engine.catalog()
     executable = tuple(_replace_variables(part, values) for part in preset.engine.executable or ())
     plan = LaunchPlan(
@@ -68,9 +69,9 @@ def plan_from_preset(
         open_files=preset.engine.open_files,
         engine_versions=preset.engine.versions,
         preset_id=preset.id,
-        nodes=tuple(_node(catalog, n, values) for n in preset.nodes),
+        nodes=tuple(_node_from_entry(catalog, n, values) for n in preset.nodes),
         variables=values,
-        sources={n: (sources or {}).get(n) or _source(n, variables or {}) for n in values},
+        sources={n: (sources or {}).get(n) or _variable_source(n, variables or {}) for n in values},
     )
     for name, given in preset.launch.run_options.items():
         texts = [given] if isinstance(given, str) else given
@@ -78,7 +79,7 @@ def plan_from_preset(
     for name, value in preset.flags.items():
         plan = set_flag(plan, catalog, name, _replace_variables(value, values), Origin.PRESET)
     own = {n: v.default or v.example or "" for n, v in preset.variables.items()}
-    facts = of_preset(
+    facts = facts_from_preset(
         preset, _replace_variables(preset.model.id, own), {f.name: f.value for f in plan.flags}
     )
     return replace(plan, model_facts=facts)
@@ -96,8 +97,8 @@ def set_flag(
     A spelling that turns a flag off ("no-enforce-eager") inverts the value. "config.key" sets one
     key of a JSON flag. The flag that names the model sets the plan's model instead.
     """
-    match = lookup(catalog, spelling)
-    if match.name in registry.get(plan.engine).model_flags and isinstance(value, str):
+    match = look_up_flag(catalog, spelling)
+    if match.name in registry.get_engine(plan.engine).model_flags and isinstance(value, str):
         return replace(plan, model=value)
     if match.spec is None and (dotted := _key_of_json_flag(catalog, spelling)):
         base, keys = dotted
@@ -122,7 +123,7 @@ def apply_assignments(
     gets the values of all its assignments. Raises InputError for an invalid assignment.
     """
     for name in unsets:
-        plan = _unset(plan, catalog, name)
+        plan = _remove_setting(plan, catalog, name)
     given: dict[str, list[Any]] = {}  # values of flags that may be repeated
     for assignment in sets:
         name, equals, text = assignment.partition("=")
@@ -139,7 +140,7 @@ def apply_assignments(
         if is_run_row(name):
             plan = with_run_row(plan, name, text)
             continue
-        match = lookup(catalog, name)
+        match = look_up_flag(catalog, name)
         value = _parse_assigned(catalog, match, name, text if equals else None)
         if match.spec and match.spec.repeatable:
             value = given[match.name] = [
@@ -177,7 +178,7 @@ def with_executable(plan: LaunchPlan, text: str, named_by: str = "given") -> Lau
     return replace(plan, executable=words, executable_from=named_by if words else "")
 
 
-def rows(
+def flag_rows(
     plan: LaunchPlan, catalog: FlagCatalog, findings: Iterable[Finding] = (), view: str = "changed"
 ) -> tuple[FlagRow, ...]:
     """Return the rows of a flag editor for `plan`. View "changed" has only the flags and variables
@@ -209,12 +210,39 @@ def rows(
     return tuple(listed)
 
 
+def flags_unlike_default(
+    plan: LaunchPlan, catalog: FlagCatalog, base: LaunchPlan | None = None
+) -> tuple[FlagRow, ...]:
+    """Return the flags and variables of a plan that have another value than the engine's default, and
+    those that were edited. The edited ones come first, then the most used ones, then the variables. A
+    row without a value is one of `base`, the plan before the edits, that the plan no longer has. The
+    model and the address are left out."""
+    elsewhere = (*registry.get_engine(plan.engine).model_flags, "host", "port")
+    set_names = {setting.name for setting in (*plan.flags, *plan.env)}
+    before = flag_rows(base, catalog) if base is not None else ()
+    removed = [
+        replace(row, value=None, origin=Origin.EDITED)
+        for row in before
+        if row.name not in set_names
+    ]
+
+    def tells(row: FlagRow) -> bool:
+        if row.name in elsewhere or row.origin is Origin.INHERITED:
+            return False
+        return row.origin is Origin.EDITED or row.value != row.default
+
+    def place(row: FlagRow) -> tuple[bool, bool, tuple[int, int]]:
+        return row.origin is not Origin.EDITED, row.is_env, sort_key_of_flag(row.spec)
+
+    return tuple(sorted(filter(tells, (*removed, *flag_rows(plan, catalog))), key=place))
+
+
 def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, str | None]:
     """Return (text, level) of the most severe finding about the flag or variable `name`; (None,
     None) if there is none.
     """
     found = [f for f in findings if f.flag == name]
-    level = worst(found)
+    level = worst_level(found)
     return next((f.text for f in found if f.level == level), None), str(level) if level else None
 
 
@@ -239,7 +267,7 @@ def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]
     return {n: v for n, v in values.items() if v is not None}
 
 
-def _source(name: str, given: Mapping[str, str]) -> VariableSource:
+def _variable_source(name: str, given: Mapping[str, str]) -> VariableSource:
     return VariableSource("given" if name in given else "default")
 
 
@@ -262,10 +290,10 @@ def _replace_variables(value: Any, variables: Mapping[str, str]) -> Any:
     return VARIABLE.sub(one, value)
 
 
-def _node(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Node:
+def _node_from_entry(catalog: FlagCatalog, entry: Any, variables: Mapping[str, str]) -> Node:
     flags: dict[str, FlagValue] = {}
     for name, value in entry.flags.items():
-        match = lookup(catalog, name)
+        match = look_up_flag(catalog, name)
         filled = _replace_variables(value, variables)
         flags[match.name] = not filled if match.negated and isinstance(filled, bool) else filled
     return Node(
@@ -280,7 +308,7 @@ def _key_of_json_flag(catalog: FlagCatalog, spelling: str) -> tuple[FlagSpec, li
     """Split a spelling such as "speculative-config.model" into the JSON flag and the keys inside
     its value. None if the spelling does not name a key of a JSON flag."""
     base, *keys = spelling.strip().lstrip("-").split(".")
-    spec = lookup(catalog, base).spec if keys and all(keys) else None
+    spec = look_up_flag(catalog, base).spec if keys and all(keys) else None
     return (spec, keys) if spec and spec.kind == FlagKind.JSON else None
 
 
@@ -302,7 +330,7 @@ def _parse_assigned(
     return parse_value(match.spec, text)
 
 
-def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
+def _remove_setting(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
     """Return the plan without the flag or variable `name`. Raises InputError if the plan does not
     set it and the catalog does not contain it.
     """
@@ -310,7 +338,7 @@ def _unset(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> LaunchPlan:
         return with_executable(plan, "")
     if is_run_row(name):
         return with_run_row(plan, name, "")
-    canonical = lookup(catalog, name).name
+    canonical = look_up_flag(catalog, name).name
     if any(e.name == name for e in plan.env):
         return plan.without_env(name)
     if (

@@ -15,24 +15,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
-from workbench.engines.catalog import lookup
+from workbench.engines.catalog import look_up_flag
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import Origin
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import OPTIONS
 from workbench.model.secrets import mask_data, mask_text
-from workbench.model.untrusted_text import clean, clean_json
+from workbench.model.untrusted_text import clean_json, clean_text
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
 
 
-def _words(text: str) -> frozenset[str]:
+def _words_in(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Variables that make a program load or run other code than its own.
-_HIJACK = _words(
+_HIJACK = _words_in(
     "PATH BASH_ENV ENV SHELLOPTS BASHOPTS PS4 PROMPT_COMMAND IFS CDPATH PERL5OPT PERL5LIB RUBYOPT "
     "RUBYLIB NODE_OPTIONS "
     "GCONV_PATH GIT_SSH_COMMAND GIT_EXTERNAL_DIFF HOME SHELL CUDA_INJECTION64_PATH "
@@ -42,13 +42,13 @@ _HIJACK = _words(
 )
 _HIJACK_PREFIXES = ("LD_", "DYLD_", "BASH_FUNC_", "PYTHON", "XDG_")
 _HIJACK_ENDS = ("_CACHE_DIR", "_CACHE_ROOT")  # programs load compiled code from these directories
-_HARMLESS = _words(
+_HARMLESS = _words_in(
     "MAX_JOBS LANG LC_ALL TZ NO_COLOR PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF "
     "PYTHONUNBUFFERED PYTHONHASHSEED PYTHONDONTWRITEBYTECODE PYTHONIOENCODING PYTHONUTF8 "
     "PYTHONFAULTHANDLER"
 )
 # Variables that name a program, a library or a place, or let clients run code in the server.
-_POINTERS = _words(
+_POINTERS = _words_in(
     "CC CXX NVCC CUDAHOSTCXX NCCL_NET HTTP_PROXY HTTPS_PROXY ALL_PROXY VLLM_USE_MODELSCOPE "
     "VLLM_SERVER_DEV_MODE "
     "VLLM_ALLOW_INSECURE_SERIALIZATION VLLM_ALLOW_RUNTIME_LORA_UPDATING "
@@ -65,7 +65,7 @@ _TUNING = re.compile(
     r"(?:CUDA|NVIDIA|NCCL|GLOO|UCX|OMP|MKL|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|FLASHINFER|RAY|HF|TOKENIZERS|VLLM|SGLANG|"
     r"SGL|GGML)_\w+"
 )
-_CODE_FLAGS = _words(
+_CODE_FLAGS = _words_in(
     "trust-remote-code middleware logits-processors worker-cls worker-extension-cls scheduler-cls "
     "custom-pipeline "
     "config log-config-file logging-config model-class-overrides hf-config-path code-revision "
@@ -82,9 +82,9 @@ _CODE_ENDS = ("-plugin", "-module-path", "-cls")
 _ADDRESS_FLAG = re.compile(
     r"rpc|docker-repo|(?:.+-)?(?:urls?|addr|address|domains|endpoints?|connect-endpoints|seed-instance-ip)"
 )
-_NO_ADDRESS = _words("enable-tokenizer-info-endpoint disable-access-log-for-endpoints")
+_NO_ADDRESS = _words_in("enable-tokenizer-info-endpoint disable-access-log-for-endpoints")
 # Flags that open the server to everybody who reaches its port.
-_OPENING_FLAGS = _words("disable-auth")
+_OPENING_FLAGS = _words_in("disable-auth")
 _OFF: tuple[Any, ...] = (False, None, "", [])
 # Values that name a file, an address or code. A hub id ("org/model") is a name; "pkg.module" and
 # "pkg:Class" are code.
@@ -115,31 +115,37 @@ class ForeignPart:
         parts = (self.code, self.name, self.value, self.about)
         return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()
 
-    def finding(self, fix: str | None = None) -> Finding:
-        return Finding(Level.WARN, self.code, clean(self.text), flag=clean(self.name), fix=fix)
+    def finding_with_fix(self, fix: str | None = None) -> Finding:
+        return Finding(
+            Level.WARN, self.code, clean_text(self.text), flag=clean_text(self.name), fix=fix
+        )
 
 
 def foreign_executable(engine: str, argv: Sequence[str]) -> Iterator[ForeignPart]:
-    usual = registry.get(engine)
+    """Yield a part if `argv` is another program than the one that usually starts the engine."""
+    usual = registry.get_engine(engine)
     named = (
         len(argv) == 1 and argv[0] in usual.executables and usual.packages + usual.version_arguments
     )
     if argv and tuple(argv) != usual.launch and not named:
         command = shlex.join(argv)
         text = (
-            f"{_short(command)} starts {usual.title}, in place of {shlex.join(usual.launch)} as "
+            f"{_shorten(command)} starts {usual.title}, in place of {shlex.join(usual.launch)} as "
             "it is on PATH"
         )
         yield ForeignPart("preset.unusual-executable", "executable", command, text)
 
 
 def foreign_workdir(engine: str, workdir: str | None) -> Iterator[ForeignPart]:
+    """Yield a part if there is a working directory, because the engine can load code from it."""
     if workdir:
-        text = f"{registry.get(engine).title} runs the code in {_short(workdir)}"
+        text = f"{registry.get_engine(engine).title} runs the code in {_shorten(workdir)}"
         yield ForeignPart("preset.runs-code", "workdir", workdir, text)
 
 
 def foreign_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[ForeignPart]:
+    """Yield the options of the launcher `run_as` that give the server power over its host, or reach
+    outside of it."""
     known = {option.name: option for option in OPTIONS.get(run_as, ())}
     powers = {part.name: part for part in powerful_run_options(run_as, options)}
     yield from powers.values()
@@ -166,18 +172,25 @@ def powerful_run_options(run_as: str, options: Mapping[str, Any]) -> Iterator[Fo
 
 
 def foreign_image(plan: LaunchPlan) -> Iterator[ForeignPart]:
-    from workbench.engines.containers import PROGRAMS
+    """Yield a part if the plan's container image is not the one that the engine's project
+    publishes."""
 
-    usual = registry.get(plan.engine)
+    from workbench.model.run_options import runs_image
+
+    usual = registry.get_engine(plan.engine)
     repository = (plan.image or "").partition("@")[0].removeprefix("docker.io/")
-    if plan.image and plan.run_as in PROGRAMS and repository.partition(":")[0] != usual.image:
-        text = f"{_short(plan.image)} is not the image of {usual.title}, which is {usual.image}"
+    if plan.image and runs_image(plan.run_as) and repository.partition(":")[0] != usual.image:
+        text = f"{_shorten(plan.image)} is not the image of {usual.title}, which is {usual.image}"
         yield ForeignPart("preset.unusual-image", "image", plan.image, text)
 
 
 def foreign_env(engine: str, env: Mapping[str, Any]) -> Iterator[ForeignPart]:
+    """Yield the environment variables that make programs load other code, point elsewhere, set such
+    a flag, or are unknown to Workbench."""
     flag_of = {
-        spec.env: spec.name for spec in registry.get(engine).catalog().flags.values() if spec.env
+        spec.env: spec.name
+        for spec in registry.get_engine(engine).catalog().flags.values()
+        if spec.env
     }
     for name, value in env.items():
         if name in flag_of:  # has the effect of the flag
@@ -200,20 +213,20 @@ def _foreign_variable(name: str, value: Any) -> tuple[str, str] | None:
         return None if value in _POINTS_NOWHERE else ("preset.points-elsewhere", says)
     if not _TUNING.fullmatch(upper):
         return "preset.unknown", "is a variable that Workbench does not know"
-    return (
-        ("preset.points-elsewhere", "names a file, a module or an address")
-        if _reaches(value)
-        else None
-    )
+    if not _reaches_outside(value):
+        return None
+    return ("preset.points-elsewhere", "names a file, a module or an address")
 
 
 def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Iterator[ForeignPart]:
-    catalog = registry.get(engine).catalog()
+    """Yield the flags that run code, open the server to others, name a file, a module or an
+    address, or are unknown to Workbench. `model` is the model whose code would run."""
+    catalog = registry.get_engine(engine).catalog()
     for spelling, value in flags.items():
         base, _, key = spelling.partition(".")  # "kv-transfer-config.kv_connector"
-        name, spec, _ = lookup(catalog, spelling)
+        name, spec, _ = look_up_flag(catalog, spelling)
         if spec is None and key:
-            name, spec, _ = lookup(catalog, base)
+            name, spec, _ = look_up_flag(catalog, base)
         shown = _value_text(name, value)
         if value in _OFF:
             continue
@@ -229,7 +242,7 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
         elif name.replace("_", "-") in _OPENING_FLAGS:
             says = f"{spelling} lets everybody who reaches the server use it: {shown}"
             yield ForeignPart("preset.opens-server", spelling, str(value), says)
-        elif name not in _NAMES and (_is_address(name) or _reaches(value)):
+        elif name not in _NAMES and (_is_address(name) or _reaches_outside(value)):
             yield ForeignPart(
                 "preset.points-elsewhere",
                 spelling,
@@ -239,7 +252,7 @@ def foreign_flags(engine: str, flags: Mapping[str, Any], model: str = "") -> Ite
 
 
 # Flags whose value is a name or a text for clients, and never the place of code.
-_NAMES = _words(
+_NAMES = _words_in(
     "model served-model-name model-name model-path tokenizer alias api-key host revision "
     "tokenizer-revision"
 )
@@ -264,12 +277,12 @@ def _runs_code(name: str, value: Any) -> bool:
     )
 
 
-def _reaches(value: Any) -> bool:
+def _reaches_outside(value: Any) -> bool:
     value = _parse_json(value)
     if isinstance(value, Mapping):
-        return any(_reaches(inner) for inner in value.values())
+        return any(_reaches_outside(inner) for inner in value.values())
     if isinstance(value, list | tuple):
-        return any(_reaches(inner) for inner in value)
+        return any(_reaches_outside(inner) for inner in value)
     return isinstance(value, str) and _REACHES.fullmatch(value.strip()) is not None
 
 
@@ -305,7 +318,7 @@ def foreign_parts(plan: LaunchPlan, *, edited: bool = False) -> tuple[ForeignPar
     return tuple({part.digest: part for part in found}.values())
 
 
-def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
+def untrusted_parts(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ...]:
     """Return the parts of the plan to which the user must agree before the start. Parts whose
     digest is in `trusted` are left out. A preset from someone else needs agreement to all parts
     that may run foreign code, any other plan only to options that let the server control its host.
@@ -321,9 +334,9 @@ def untrusted(plan: LaunchPlan, trusted: Iterable[str]) -> tuple[ForeignPart, ..
 
 def _value_text(name: str, value: Any) -> str:
     value = mask_data(value, name)
-    return _short(value if isinstance(value, str) else str(value))
+    return _shorten(value if isinstance(value, str) else str(value))
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     text = mask_text(text)
     return text if len(text) <= 120 else f"{text[:120]}…"

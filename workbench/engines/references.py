@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
-from workbench.engines.gpu_table import GpuType, all_types, find, rows_of
+from workbench.engines.gpu_table import GpuType, all_gpu_types, find_gpu_type, rows_of
 from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of, four_digits
 from workbench.model.lazy_dataclass import dataclass
@@ -64,11 +64,12 @@ class Reference:
 
     @property
     def type(self) -> GpuType | None:
-        return next((one for one in all_types() if one.id == self.gpu), None)
+        return next((one for one in all_gpu_types() if one.id == self.gpu), None)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of tensor, pipeline and data parallelism."""
+        """The sizes of tensor, pipeline and data parallelism; by default, tensor parallelism over
+        all GPUs."""
         return tuple(self.parallel) or (self.gpus, 1, 1)
 
     @property
@@ -76,14 +77,12 @@ class Reference:
         """The highest speed in tok/s that one stream could reach on the GPUs of this published
         result, given their nominal memory bandwidth. None if it is unknown."""
         known = self.type
-        return (
-            known.bandwidth_gbs * self.gpus / self.gb_per_token
-            if known and self.gb_per_token
-            else None
-        )
+        if known is None or not self.gb_per_token:
+            return None
+        return known.bandwidth_gbs * self.gpus / self.gb_per_token
 
     @property
-    def share(self) -> float | None:
+    def speed_fraction_of_limit(self) -> float | None:
         """The published speed of one stream divided by the speed limit that the GPU's memory
         bandwidth sets. If the source gives a range, its highest speed counts. None if the speed or
         the limit is unknown."""
@@ -91,20 +90,23 @@ class Reference:
         return self.tok_s[1] / limit if limit and self.tok_s else None
 
     @property
-    def setup(self) -> str:
+    def setup_text(self) -> str:
+        """The published setup as text: model, quantization, engine, GPUs, streams and
+        speculation."""
         known = self.type
         card = known.nvml_names[0].removeprefix("NVIDIA ") if known else "GPU"
-        drafts = ", speculation" if self.speculative else ""
-        eager = ", eager" if self.eager else ""
-        streams = "" if self.streams == 1 else f", {count_of(self.streams, 'stream')}"
-        return (
-            f"{self.model} {self.quantization}, {self.engine}{eager}, {self.gpus} x "
-            f"{card}{streams}{drafts}"
-        )
+        parts = [f"{self.model} {self.quantization}", self.engine, f"{self.gpus} x {card}"]
+        if self.eager:
+            parts.insert(2, "eager")
+        if self.streams != 1:
+            parts.append(count_of(self.streams, "stream"))
+        if self.speculative:
+            parts.append("speculation")
+        return ", ".join(parts)
 
 
 @cache
-def references() -> tuple[Reference, ...]:
+def all_references() -> tuple[Reference, ...]:
     """Return all speeds in references.json."""
     return tuple(Reference(**row) for row in rows_of("references", "references"))
 
@@ -125,25 +127,27 @@ class Setup:
     eager: bool
 
 
-def nearest(setup: Setup) -> tuple[Reference, bool] | None:
+def nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
     """Return the published speed of this setup whose number of streams is nearest, and whether that
     number is the same. None if nobody has published a speed of this setup. A source that does not
     name its GPU counts for every GPU."""
     names = setup.gpu_names
-    known = find(names[0]) if names else None
-    wanted, bits = _words(setup.model), _quantization(setup.quantization or setup.model)
-    near = [
-        one
-        for one in references()
-        if _words(one.model) == wanted
-        and one.engine == setup.engine
-        and _quantization(one.quantization) == bits
-        and one.gpu in (None, known.id if known else None)
-        and one.gpus == len(names)
-        and setup.parallel in (None, one.sizes)
-        and (one.speculative, one.eager) == (setup.speculative, setup.eager)
-    ]
-    if not near or not names or not wanted:
+    wanted = _model_name_words(setup.model)
+    if not names or not wanted:
+        return None
+    known = find_gpu_type(names[0])
+    gpus = (None, known.id) if known else (None,)
+    load = (setup.engine, _quantization_in(setup.quantization or setup.model), len(names))
+    modes = (setup.speculative, setup.eager)
+    near = []
+    for one in all_references():
+        same_load = (one.engine, _quantization_in(one.quantization), one.gpus) == load
+        same_modes = (one.speculative, one.eager) == modes
+        same_sizes = setup.parallel in (None, one.sizes)
+        same_model = _model_name_words(one.model) == wanted
+        if same_load and same_modes and same_sizes and same_model and one.gpu in gpus:
+            near.append(one)
+    if not near:
         return None
     found = min(near, key=lambda one: abs(one.streams - setup.streams))
     return found, found.streams == setup.streams
@@ -152,9 +156,9 @@ def nearest(setup: Setup) -> tuple[Reference, bool] | None:
 def _setup_of(result: BenchResult) -> Setup:
     conditions = result.conditions
     flags = conditions.flags
-    engine = registry.find(conditions.engine) if conditions.engine else None
+    engine = registry.find_engine(conditions.engine) if conditions.engine else None
     eager = engine is not None and bool(engine.eager_flag and flags.get(engine.eager_flag) is True)
-    sizes = tuple(_size(flags.get(name)) for name in PARALLEL_SIZES)
+    sizes = tuple(_parallel_size(flags.get(name)) for name in PARALLEL_SIZES)
     return Setup(
         model=conditions.model,
         engine=engine.title if engine is not None else "",
@@ -167,32 +171,34 @@ def _setup_of(result: BenchResult) -> Setup:
     )
 
 
-def _size(value: Any) -> int:
+def _parallel_size(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 1
 
 
-def nearest_text(result: BenchResult) -> str | None:
+def nearest_reference_text(result: BenchResult) -> str | None:
     """Return a sentence with the published speed of the result's setup and how the result compares
     with this speed. None if there is no such speed."""
-    found = nearest(_setup_of(result))
+    found = nearest_reference(_setup_of(result))
     if found is None:
         return None
     one, same = found
-    summary, spec = result.summary, result.spec
-    several = one.tok_s is None or (spec.concurrency > 1 and one.total_tok_s is not None)
-    low, high = (one.total_tok_s or 0.0,) * 2 if several or one.tok_s is None else one.tok_s
+    summary = result.summary
+    together = result.spec.concurrency > 1 and one.total_tok_s is not None
+    if one.tok_s is None or together:
+        low = high = one.total_tok_s or 0.0
+        of, measured = "together", summary.output_tok_s
+    else:
+        low, high = one.tok_s
+        of, measured = "per stream", summary.per_stream_tok_s
     speed = four_digits(low) if low == high else f"{four_digits(low)} to {four_digits(high)}"
-    text = (
-        f"{speed} tok/s{' together' if several else ' per stream'}: {one.setup} ({one.kind}, "
-        f"{one.source})"
-    )
-    measured = summary.output_tok_s if several else summary.per_stream_tok_s
+    text = f"{speed} tok/s {of}: {one.setup_text} ({one.kind}, {one.source})"
     if same and measured is not None and high:
-        return f"{text}; {_verdict(measured, low, high)}"
-    return text + (f"; that is {100 * one.share:.0f} % of its limit" if one.share else "")
+        return f"{text}; {_comparison_with_range(measured, low, high)}"
+    fraction = one.speed_fraction_of_limit
+    return f"{text}; that is {100 * fraction:.0f} % of its limit" if fraction else text
 
 
-def _verdict(measured: float, low: float, high: float) -> str:
+def _comparison_with_range(measured: float, low: float, high: float) -> str:
     """Return how the speed `measured` compares with the published range from `low` to `high`, such
     as "this result, 52.1, is 9 % slower". All speeds are in tok/s."""
     nearer = min(max(measured, low), high)
@@ -203,7 +209,7 @@ def _verdict(measured: float, low: float, high: float) -> str:
     return f"{result} {abs(change_pct):.0f} % {'faster' if change_pct > 0 else 'slower'}"
 
 
-def _words(model: str) -> frozenset[str]:
+def _model_name_words(model: str) -> frozenset[str]:
     """Return the words of a model's name in lower case, without the organization, quantization and
     file format."""
     name = model.rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
@@ -214,7 +220,7 @@ def _words(model: str) -> frozenset[str]:
     )
 
 
-def _quantization(text: str) -> str:
+def _quantization_in(text: str) -> str:
     """Return the quantization that `text` names, in a form for comparisons: all 4-bit integer
     methods become "INT4". "BF16" if `text` names no quantization."""
     upper = text.upper()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from workbench.engines.model_facts import parts_of
-from workbench.engines.references import nearest_text
+from workbench.engines.model_facts import weight_parts_of
+from workbench.engines.references import nearest_reference_text
 from workbench.model.counts import four_digits
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 _ABOVE = 1.005  # a share that rounds to more than 100 %
 
 
-def judgements(result: BenchResult) -> tuple[tuple[str, str], ...]:
+def limit_comparisons(result: BenchResult) -> tuple[tuple[str, str], ...]:
     """Return (title, text) of each available comparison of a result. The title is "limit" (one
     stream and its speed limit), "all streams" (their total and its speed limit) or "reference" (the
     nearest published speed)."""
     found = {
-        "limit": against_limit(result),
-        "all streams": against_total(result),
-        "reference": nearest_text(result),
+        "limit": compare_with_limit(result),
+        "all streams": compare_with_total_limit(result),
+        "reference": nearest_reference_text(result),
     }
     return tuple((title, text) for title, text in found.items() if text)
 
@@ -41,41 +41,45 @@ def limit_pct(result: BenchResult) -> float | None:
     return 100 * measured / limit if limit and measured is not None else None
 
 
-def against_limit(result: BenchResult) -> str | None:
+def compare_with_limit(result: BenchResult) -> str | None:
     """Return how close the speed of a stream came to its limit, such as "81 % of 27.96 tok/s per
     stream (nominal bandwidth, 1,792 GB/s)". None if the limit is unknown."""
     limit = result.conditions.ceiling_tok_s
     if not limit:
         return None
     label = result.conditions.ceiling_basis or "its bandwidth was not recorded"
-    return _share(result.summary.per_stream_tok_s, limit, f"tok/s per stream ({label})")
+    return _share_of_limit_text(
+        result.summary.per_stream_tok_s, limit, f"tok/s per stream ({label})"
+    )
 
 
-def against_total(result: BenchResult) -> str | None:
+def compare_with_total_limit(result: BenchResult) -> str | None:
     """Return how close the total speed of all streams came to its limit, as text. None if the
     result has only one stream or if the limit is unknown."""
     limit, streams = result.conditions.ceiling_total_tok_s, result.spec.concurrency
     if not limit or streams < 2 or result.spec.has_schedule:
         return None
-    bound = (
-        "computing" if result.conditions.ceiling_total_bound == "compute" else "memory bandwidth"
-    )
-    routed = _routed(result)
+    bound = "memory bandwidth"
+    if result.conditions.ceiling_total_bound == "compute":
+        bound = "computing"
+    routed = _limit_is_expectation(result)
     label = f"{bound}, expected at uniform routing" if routed else bound
     what = f"tok/s for {streams} streams together ({label})"
-    return _share(result.summary.output_tok_s, limit, what, routed)
+    return _share_of_limit_text(result.summary.output_tok_s, limit, what, routed)
 
 
-def _routed(result: BenchResult) -> bool:
+def _limit_is_expectation(result: BenchResult) -> bool:
     """Return whether the limit of all streams is an expectation: each token of a model with experts
     reads some of them, and how many different ones a step reads depends on the text."""
     model = result.conditions.model_facts
-    parts = parts_of(model) if model is not None else None
+    parts = weight_parts_of(model) if model is not None else None
     memory = result.conditions.ceiling_total_bound != "compute"
     return memory and parts is not None and bool(parts.experts)
 
 
-def _share(measured: float | None, limit: float, what: str, routed: bool = False) -> str:
+def _share_of_limit_text(
+    measured: float | None, limit: float, what: str, routed: bool = False
+) -> str:
     if measured is None:
         return f"{four_digits(limit)} {what}"
     text = f"{100 * measured / limit:.0f} % of {four_digits(limit)} {what}"

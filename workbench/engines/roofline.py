@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.engines.gpu_table import find, memory_bandwidth_gbs
+from workbench.engines.gpu_table import find_gpu_type, memory_bandwidth_gbs
 from workbench.engines.kv_size import read_bytes
-from workbench.engines.model_facts import parts_of
+from workbench.engines.model_facts import weight_parts_of
 from workbench.engines.weight_bits import name_of
 from workbench.model.counts import count_of
 from workbench.model.gpu import GpuInfo
@@ -90,7 +90,7 @@ class Load:
     tokens_per_step: float = 1.0
 
 
-def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
+def memory_bandwidth_of(gpu: GpuInfo | str) -> Bandwidth | str:
     """Return the nominal memory bandwidth of a GPU, given its NVML data or its name. If it is
     unknown, return the reason as text.
 
@@ -98,7 +98,7 @@ def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
     report them, the table of GPU types has the bandwidth.
     """
     name = gpu if isinstance(gpu, str) else gpu.name
-    known = find(name)
+    known = find_gpu_type(name)
     sources = known.sources if known else ()
     if isinstance(gpu, GpuInfo) and gpu.memory_max_mhz and gpu.memory_bus_bits:
         nominal = memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits)
@@ -114,7 +114,7 @@ def bandwidth(gpu: GpuInfo | str) -> Bandwidth | str:
     return Bandwidth(known.bandwidth_gbs, basis, sources)
 
 
-def ceiling(
+def speed_limits(
     model: ModelFacts | None,
     gpus: Sequence[GpuInfo | str],
     *,
@@ -148,37 +148,39 @@ def ceiling(
         )
     known: list[Bandwidth] = []
     for gpu in gpus[: tp * pp * dp]:
-        one = bandwidth(gpu)
+        one = memory_bandwidth_of(gpu)
         if isinstance(one, str):
             return Ceiling(None, reason=one)
         known.append(one)
     load = load or Load()
-    kv = _kv_read(model, load, tp)
+    kv = _kv_bytes_per_step(model, load, tp)
     gb = (model.bytes_per_token + kv) / 1e9
     replicas = [known[i : i + tp * pp] for i in range(0, len(known), tp * pp)]
-    nominal = [_replica([b.nominal_gbs for b in replica], tp, pp) for replica in replicas]
+    nominal = [
+        _replica_bandwidth_gbs([b.nominal_gbs for b in replica], tp, pp) for replica in replicas
+    ]
     fastest = f"nominal bandwidth, {max(nominal):,.0f} GB/s"
-    share, label = _share_of_clock(gpus[: len(known)], memory_mhz) or (1.0, fastest)
-    flops = _flops(model, gpus[: len(known)])
-    parts = parts_of(model)
-    total, bound = _total(model, load, [n * share * 1e9 for n in nominal], pp, kv, flops)
-    reduce_ms, reduce_basis = _all_reduces(model, gpus[0], tp)
+    share, label = _memory_clock_fraction(gpus[: len(known)], memory_mhz) or (1.0, fastest)
+    flops = _flops_of_gpus(model, gpus[: len(known)])
+    parts = weight_parts_of(model)
+    total, bound = _total_limit(model, load, [n * share * 1e9 for n in nominal], pp, kv, flops)
+    reduce_ms, reduce_basis = _all_reduce_ms(model, gpus[0], tp)
     return Ceiling(
         tok_s_per_stream=max(nominal) * share / gb * load.tokens_per_step,
-        label=label + _speculation(load),
+        label=label + _speculation_text(load),
         bandwidth_gbs=max(nominal) * share,
         gb_per_token=gb,
-        basis=_basis(known, tp, pp, dp, gb),
+        basis=_basis_text(known, tp, pp, dp, gb),
         sources=tuple(dict.fromkeys(s for b in known for s in b.sources)),
         total_tok_s=total,
         total_bound=bound,
-        prefill_tok_s=flops / (2 * parts.active) if flops and parts else None,
+        prefill_tok_s=flops / (2 * parts.active_weights) if flops and parts else None,
         all_reduce_ms=reduce_ms,
         all_reduce_basis=reduce_basis,
     )
 
 
-def _kv_read(model: ModelFacts, load: Load, tp: int) -> float:
+def _kv_bytes_per_step(model: ModelFacts, load: Load, tp: int) -> float:
     """Return the bytes of KV cache that a decoding step reads for one stream, summed over the GPUs
     of a replica. A KV head with copies on several GPUs counts once for each copy."""
     if model.shape and model.shape.kv:
@@ -187,7 +189,7 @@ def _kv_read(model: ModelFacts, load: Load, tp: int) -> float:
     return load.context_tokens * (model.kv_bytes_per_token or 0) * load.kv_bits / 16
 
 
-def _total(
+def _total_limit(
     model: ModelFacts,
     load: Load,
     bytes_per_s: Sequence[float],
@@ -203,31 +205,31 @@ def _total(
     streams = -(-load.streams // len(bytes_per_s))  # of the fullest replica
     batch = -(-streams // pp)
     weights = model.bytes_per_token or 0.0
-    parts = parts_of(model)
+    parts = weight_parts_of(model)
     if parts and parts.experts and batch > 1:
-        expert = parts.experts * parts.expert_share * weights / parts.active  # of one token
+        expert = parts.experts * parts.expert_share * weights / parts.active_weights  # of one token
         weights += expert * ((1 - (1 - parts.expert_share) ** batch) / parts.expert_share - 1)
     steps = [speed / (weights + batch * kv) for speed in sorted(bytes_per_s, reverse=True)[:busy]]
     total = sum(steps) / busy * load.streams * load.tokens_per_step
-    computed = flops / (2 * parts.active) if flops and parts else None
+    computed = flops / (2 * parts.active_weights) if flops and parts else None
     return (computed, "compute") if computed is not None and computed < total else (total, "memory")
 
 
-def _flops(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
+def _flops_of_gpus(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
     """Return the dense tensor throughput of all GPUs in FLOP/s, in the fastest format that the
     model's weights allow. None if it is unknown."""
-    found = [find(gpu if isinstance(gpu, str) else gpu.name) for gpu in gpus]
+    found = [find_gpu_type(gpu if isinstance(gpu, str) else gpu.name) for gpu in gpus]
     kind = _FORMATS.get(name_of(model.quantization) or "", "bf16")
     tflops = [(one.tflops.get(kind) or one.tflops.get("bf16")) if one else None for one in found]
     return sum(t * 1e12 for t in tflops if t) if all(tflops) else None
 
 
-def _all_reduces(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
+def _all_reduce_ms(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
     """Return (milliseconds per decoding step in which GPUs exchange data by all-reduces, text that
     says how this was computed). A step has two all-reduces per layer and one for the embedding. The
     result is (0, "") for one GPU, for GPUs with NVLink, and if the GPU type or the number of layers
     is unknown."""
-    known = find(gpu if isinstance(gpu, str) else gpu.name)
+    known = find_gpu_type(gpu if isinstance(gpu, str) else gpu.name)
     if tp < 2 or not model.layers or known is None or known.nvlink:
         return 0.0, ""
     each, source = _ALL_REDUCE_US.get(known.id) or _ALL_REDUCE_US[""]
@@ -235,15 +237,13 @@ def _all_reduces(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float,
     return count * each / 1000, f"{count} all-reduces of {each:g} us ({source})"
 
 
-def _speculation(load: Load) -> str:
-    return (
-        (f", x {load.tokens_per_step:.2f} tokens per step with speculation")
-        if load.tokens_per_step > 1
-        else ""
-    )
+def _speculation_text(load: Load) -> str:
+    if load.tokens_per_step > 1:
+        return f", x {load.tokens_per_step:.2f} tokens per step with speculation"
+    return ""
 
 
-def _share_of_clock(
+def _memory_clock_fraction(
     gpus: Sequence[GpuInfo | str], memory_mhz: float | None
 ) -> tuple[float, str] | None:
     """Return (memory clock under load divided by the maximum clock, text about both clocks). None
@@ -257,14 +257,14 @@ def _share_of_clock(
     )
 
 
-def _replica(gbs: Sequence[float], tp: int, pp: int) -> float:
+def _replica_bandwidth_gbs(gbs: Sequence[float], tp: int, pp: int) -> float:
     """Return the memory bandwidth in GB/s that one stream of a replica gets. `gbs` has the
     bandwidth of each GPU of the replica."""
     stages = [tp * min(gbs[i : i + tp]) for i in range(0, tp * pp, tp)]
     return pp / sum(1 / s for s in stages)
 
 
-def _basis(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> str:
+def _basis_text(known: Sequence[Bandwidth], tp: int, pp: int, dp: int, gb: float) -> str:
     parts = ["; ".join(dict.fromkeys(b.basis for b in known))]
     if tp > 1:
         parts.append(f"x {tp} tensor parallel")

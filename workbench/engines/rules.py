@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 
 from workbench.engines import trap_rules, tuning_rules
-from workbench.engines.catalog import satisfies
-from workbench.engines.memory_estimate import MemoryFit, fit
+from workbench.engines.catalog import version_satisfies
+from workbench.engines.memory_estimate import MemoryFit, estimate_memory
 from workbench.engines.plan_context import Situation
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level, PlanChange
@@ -28,17 +28,17 @@ _KEY_FLAGS = ("api-key", "api-key-file", "admin-api-key")
 _SAFE_SHARE = 0.85  # of memory that the GPU shares with the system
 
 
-def cross_checks(here: Situation) -> Iterator[Finding]:
+def apply_all_rules(here: Situation) -> Iterator[Finding]:
     """Yield the findings of all rules: first those that apply to every engine, then those of the
     plan's engine."""
     for rule in (*_RULES, *here.engine.rules):
         yield from rule(here)
 
 
-def enough_gpus(here: Situation) -> Iterator[Finding]:
+def report_too_few_gpus(here: Situation) -> Iterator[Finding]:
     """Report that the parallel sizes of the plan need more GPUs than are visible to the server, or
     leave GPUs unused."""
-    if not here.gpus or here.value("distributed-executor-backend") == "ray":
+    if not here.gpus or here.effective_flag_value("distributed-executor-backend") == "ray":
         return
     need, have = here.gpus_needed, here.gpus_visible
     each = " on each node" if here.nodes > 1 else ""
@@ -47,15 +47,15 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
             f"the plan needs {count_of(need, 'GPU')}{each} (tensor x pipeline x data "
             f"parallel), {have} visible"
         )
-        fix = f"lower tensor-parallel-size or data-parallel-size, or {_more_gpus(here)}"
-        changes = _smaller(here)
+        fix = f"lower tensor-parallel-size or data-parallel-size, or {_how_to_get_more_gpus(here)}"
+        changes = _changes_to_fewer_gpus(here)
         yield Finding(
             Level.ERROR, "gpus.too-few", text, "tensor-parallel-size", fix, changes=changes
         )
     elif need < have and not here.engine.uses_all_gpus:
         text = f"the plan uses {need} of {have} visible GPUs{each}"
-        replicas = here.count("data-parallel-size") * (have // need)
-        estimate = fit(here.plan, here.gpus)
+        replicas = here.flag_count("data-parallel-size") * (have // need)
+        estimate = estimate_memory(here.plan, here.gpus)
         too_large = isinstance(estimate, MemoryFit) and not estimate.fits
         more = None
         if have >= 2 * need and not too_large:  # replicas need the memory again
@@ -64,10 +64,10 @@ def enough_gpus(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.INFO, "gpus.idle", text, fix=more, changes=changes)
 
 
-def _more_gpus(here: Situation) -> str:
+def _how_to_get_more_gpus(here: Situation) -> str:
     """Return how the plan gets more GPUs. The GPUs that a scheduler or the host's environment left
     out are not the server's to take."""
-    listed = here.env(VISIBLE_TO_CUDA)
+    listed = here.environment_value(VISIBLE_TO_CUDA)
     if here.allotment.job is not None:
         return f"request more GPUs from the scheduler: {here.allotment.job} has {here.gpus_visible}"
     if listed is not None and listed != here.allotment.visible:
@@ -75,13 +75,13 @@ def _more_gpus(here: Situation) -> str:
     return "start the plan on a host with more GPUs, or on a cluster: workbench cluster start"
 
 
-def _smaller(here: Situation) -> tuple[PlanChange, ...]:
+def _changes_to_fewer_gpus(here: Situation) -> tuple[PlanChange, ...]:
     """Return the changes after which the plan uses no more GPUs than are visible: first fewer
     replicas, then a smaller tensor-parallel size. () if no GPU is visible or if the plan spans
     several nodes."""
     have, split = (
         here.gpus_visible,
-        here.count("tensor-parallel-size") * here.count("pipeline-parallel-size"),
+        here.flag_count("tensor-parallel-size") * here.flag_count("pipeline-parallel-size"),
     )
     if not have or here.nodes > 1:
         return ()
@@ -117,13 +117,13 @@ def open_to_others(here: Situation) -> Iterator[Finding]:
 def _has_key(here: Situation) -> bool:
     engine = here.engine
     if engine.no_key_flag:
-        return not here.on(engine.no_key_flag)
+        return not here.is_switched_on(engine.no_key_flag)
     if any(here.plan.flag(name) for name in _KEY_FLAGS):
         return True
-    return bool(engine.api_key_env and here.env(engine.api_key_env))
+    return bool(engine.api_key_env and here.environment_value(engine.api_key_env))
 
 
-def secrets_in_sight(here: Situation) -> Iterator[Finding]:
+def report_visible_secrets(here: Situation) -> Iterator[Finding]:
     """Report secrets that are on the command line or in a preset file, where other people can read
     them."""
     for setting in here.plan.flags:
@@ -151,18 +151,18 @@ def secrets_in_sight(here: Situation) -> Iterator[Finding]:
             )
 
 
-def version_in_range(here: Situation) -> Iterator[Finding]:
+def report_version_out_of_range(here: Situation) -> Iterator[Finding]:
     """Report that the preset was not written for the installed version of the engine."""
     wanted, have = here.plan.engine_versions, here.installed
-    if have and not satisfies(have, wanted):
+    if have and not version_satisfies(have, wanted):
         text = f"the preset is for {here.engine.title} {wanted}, but {have} is installed"
         yield Finding(Level.WARN, "version.range", text)
 
 
-def allocator(here: Situation) -> Iterator[Finding]:
+def report_allocator_conflict(here: Situation) -> Iterator[Finding]:
     """Report conflicting options in the environment variable for PyTorch's allocator."""
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        settings = here.env(name)
+        settings = here.environment_value(name)
         if not settings:
             continue
         expandable = re.search(r"expandable_segments:\s*true", settings, re.IGNORECASE)
@@ -185,12 +185,12 @@ def allocator(here: Situation) -> Iterator[Finding]:
             yield Finding(Level.ERROR, "allocator.kv-connector", text, name, f"unset {name}")
 
 
-def unified_memory(here: Situation) -> Iterator[Finding]:
+def report_unified_memory_share(here: Situation) -> Iterator[Finding]:
     """Report that the engine takes a large share of memory that the GPU shares with the system."""
     flag = here.engine.memory.share_flag
     if not flag or not any(g.unified_memory for g in here.gpus):
         return
-    share = here.number(flag)
+    share = here.flag_number(flag)
     if share is None or share > _SAFE_SHARE:
         value = "is chosen at start" if share is None else f"is {share:g}"
         text = (
@@ -209,10 +209,10 @@ def unified_memory(here: Situation) -> Iterator[Finding]:
         )
 
 
-def memory(here: Situation) -> Iterator[Finding]:
+def report_memory_estimate(here: Situation) -> Iterator[Finding]:
     """Report the estimated GPU memory of the plan: as a warning if it does not fit, otherwise as
     information."""
-    estimate = fit(here.plan, here.gpus)
+    estimate = estimate_memory(here.plan, here.gpus)
     if isinstance(estimate, MemoryFit) and not estimate.fits:
         fix = "a smaller length, a quantized KV cache, more GPUs, or a smaller model"
         yield Finding(
@@ -222,11 +222,11 @@ def memory(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.INFO, "memory.estimate", estimate.text)
 
 
-def metrics_off(here: Situation) -> Iterator[Finding]:
+def report_metrics_off(here: Situation) -> Iterator[Finding]:
     """Report that the plan does not switch the engine's metrics page on, without which Workbench
     cannot read the engine's counters."""
     flag = here.engine.metrics_flag
-    if flag and not here.on(flag):
+    if flag and not here.is_switched_on(flag):
         text = (
             f"without {flag} the engine has no metrics: running requests and tokens cannot be shown"
         )
@@ -235,15 +235,15 @@ def metrics_off(here: Situation) -> Iterator[Finding]:
         )
 
 
-def custom_all_reduce(here: Situation) -> Iterator[Finding]:
+def report_custom_all_reduce(here: Situation) -> Iterator[Finding]:
     """Report that the all-reduce of more than two GPUs without NVLink goes through NCCL, and not
     through the engine's own faster kernel.
     """
     variable = here.engine.pcie_all_reduce_env
     if (
         variable is None
-        or here.count("tensor-parallel-size") <= 2
-        or here.on("disable-custom-all-reduce")
+        or here.flag_count("tensor-parallel-size") <= 2
+        or here.is_switched_on("disable-custom-all-reduce")
     ):
         return
     if here.gpus and all(_PCIE_ONLY.search(g.name) for g in here.gpus):
@@ -255,10 +255,10 @@ def custom_all_reduce(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.INFO, "parallel.all-reduce", text, "tensor-parallel-size", fix)
 
 
-def eager(here: Situation) -> Iterator[Finding]:
+def report_eager_mode(here: Situation) -> Iterator[Finding]:
     """Report that the engine runs without compiled code and CUDA graphs, which slows decoding."""
     flag = here.engine.eager_flag
-    if flag and here.on(flag):
+    if flag and here.is_switched_on(flag):
         text = (
             f"{flag} turns {here.engine.compiled_parts} off: the server starts faster and "
             "decodes slower"
@@ -278,16 +278,16 @@ def eager(here: Situation) -> Iterator[Finding]:
 
 
 _RULES: tuple[Rule, ...] = (
-    enough_gpus,
+    report_too_few_gpus,
     open_to_others,
-    secrets_in_sight,
-    version_in_range,
-    allocator,
-    unified_memory,
-    memory,
-    metrics_off,
-    custom_all_reduce,
-    eager,
+    report_visible_secrets,
+    report_version_out_of_range,
+    report_allocator_conflict,
+    report_unified_memory_share,
+    report_memory_estimate,
+    report_metrics_off,
+    report_custom_all_reduce,
+    report_eager_mode,
     *tuning_rules.RULES,
     *trap_rules.RULES,
 )

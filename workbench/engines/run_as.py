@@ -52,7 +52,7 @@ def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]
         RUN_AS, FlagKind.STR, choices=tuple(OPTIONS), default=PROCESS, help=_ABOUT, most_used=1
     )
     value = None if plan.run_as == PROCESS else plan.run_as
-    yield FlagRow(RUN_AS, value, PROCESS, _origin(plan.run_as != base.run_as, value), spec)
+    yield FlagRow(RUN_AS, value, PROCESS, _origin_of_value(plan.run_as != base.run_as, value), spec)
     for option in OPTIONS[plan.run_as]:
         kept = plan.run_options.get(option.name)
         text = kept
@@ -63,18 +63,18 @@ def run_rows(plan: LaunchPlan, base: LaunchPlan, view: str) -> Iterator[FlagRow]
             f"{_OPTION}{option.name}",
             text,
             option.default or None,
-            _origin(edited, text),
-            _spec_of(option),
+            _origin_of_value(edited, text),
+            _flag_spec_of_option(option),
         )
 
 
-def _origin(edited: bool, value: str | None) -> Origin:
+def _origin_of_value(edited: bool, value: str | None) -> Origin:
     if value is None:
         return Origin.DEFAULT
     return Origin.EDITED if edited else Origin.PRESET
 
 
-def _spec_of(option: RunOption) -> FlagSpec:
+def _flag_spec_of_option(option: RunOption) -> FlagSpec:
     about = f"{option.help[:1].upper()}{option.help[1:]}."
     return FlagSpec(
         f"{_OPTION}{option.name}",

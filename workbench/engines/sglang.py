@@ -52,6 +52,7 @@ class Sglang(Engine):
         ("argparse:ArgumentParser",), ("sglang.srt.server_args:ServerArgs.add_cli_args",)
     )
     env_prefix = "SGLANG_"
+    uses_hub = True
     host_address_env = "SGLANG_HOST_IP"
     # /health generates one token, unless SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION is false. This
     # path exists in all versions from 0.5.2 to 0.5.23 and is answered without the scheduler.
@@ -63,13 +64,20 @@ class Sglang(Engine):
     accepts_flag_prefixes = True
     compiles_at_first_start = True
     tunable_flags = (
-        TunableFlag("attention-backend", ("flashinfer", "triton", "fa3"), KERNEL),
+        TunableFlag("attention-backend", ("flashinfer", "triton"), KERNEL),
+        # SGLang asserts it at the start: attention_registry.py, create_flashattention_v3_backend
+        TunableFlag("attention-backend", ("fa3",), KERNEL, capabilities=(8, 9)),
         TunableFlag("kv-cache-dtype", ("fp8_e4m3",), KV),
         TunableFlag("chunked-prefill-size", BATCH, PREFILL, grows=True),
         TunableFlag(
             "num-continuous-decode-steps", ("2", "4"), "fewer returns to the scheduler on the CPU"
         ),
-        TunableFlag("schedule-policy", ("lpm",), "requests with a common beginning run together"),
+        TunableFlag(
+            "schedule-policy",
+            ("lpm",),
+            "requests with a common beginning run together",
+            of_prefixes=True,
+        ),
     )
     memory = MemoryUse(
         share_flag="mem-fraction-static",
@@ -91,6 +99,17 @@ class Sglang(Engine):
         re.compile(r"(?P<part>Rank \d+ scheduler) is dead"),  # up to 0.5.9, while it starts
     )
     version_log = re.compile(r"sglang[ =v:]+(?P<version>\d+\.\d+\.\d\S*)", re.IGNORECASE)
+    log_words = ("sglang", "sgl_kernel", "sgl-kernel")
+    log_prefix = r"\[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d[^\]]*\]\s*"  # "[2026-11-20 23:41:58 TP0] "
+    shortened_log = re.compile(
+        r"\[\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d)(?P<who>[^\]]*)\] "
+        r"(?:(?P<level>[A-Z]{4,8}):? +)?"
+    )
+    speed_log = re.compile(
+        r"Decode batch.{0,20}?#running-req: (?P<running>\d+), .{0,120}?token usage: (?P<used>[\d.]+), "
+        r".{0,200}?gen throughput \(token/s\): (?P<gen>[\d.]+), #queue-req: (?P<waiting>\d+)"
+    )
+    ready_words = ("fired up and ready to roll",)
     phases = (
         (
             re.compile(
@@ -161,14 +180,14 @@ class Sglang(Engine):
 
     def replicas_per_node(self, here: Situation) -> int:
         # attention is replicated inside the tensor-parallel group
-        if here.on("enable-dp-attention"):
+        if here.is_switched_on("enable-dp-attention"):
             return 1
-        return here.count("data-parallel-size")
+        return here.flag_count("data-parallel-size")
 
     def kv_rule(self, here: Situation) -> KvRule:
-        if here.on("disable-hybrid-swa-memory"):
+        if here.is_switched_on("disable-hybrid-swa-memory"):
             return KvRule()
-        return KvRule("share", share=here.number("swa-full-tokens-ratio") or SWA_SHARE)
+        return KvRule("share", share=here.flag_number("swa-full-tokens-ratio") or SWA_SHARE)
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
         """Return the first words of the command, in the form that the installed version accepts.

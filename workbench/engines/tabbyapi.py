@@ -23,7 +23,7 @@ from workbench.model.plan import Command, LaunchPlan, Node
 CONFIG_FILE = "config.yml"
 
 
-def source_directory(here: Situation) -> Iterator[Finding]:
+def report_other_source_directory(here: Situation) -> Iterator[Finding]:
     """Report a plan that does not start TabbyAPI in its source directory, and a plan that selects
     the ExLlamaV2 backend, which TabbyAPI has removed."""
     if not here.plan.workdir and not any(part.startswith("/") for part in here.plan.executable):
@@ -34,7 +34,7 @@ def source_directory(here: Situation) -> Iterator[Finding]:
             text,
             fix="set `workdir` in the table [engine] of the preset",
         )
-    if here.value("backend") == "exllamav2":
+    if here.effective_flag_value("backend") == "exllamav2":
         text = "the ExLlamaV2 backend was removed on 2026-07-14"
         yield Finding(
             Level.WARN,
@@ -81,9 +81,10 @@ class Tabbyapi(Engine):
         length_flag="max-seq-len",
     )
     answers = TABBYAPI
-    rules = (source_directory,)
+    rules = (report_other_source_directory,)
     metrics_path = None  # it writes its metrics to the log, one line per request
     tokenize_path = "/v1/token/encode"
+    too_long_answer = re.compile("max_seq_len")
     score_interface = "text"
     # It listens after the model has been loaded, and then prints its addresses.
     moved_port_log = re.compile(
@@ -91,6 +92,10 @@ class Tabbyapi(Engine):
         r"(?P<port>\d+)"
     )
     version_log = re.compile(r"tabbyAPI[ :@]+(?P<version>[0-9a-f]{7,40})\b", re.IGNORECASE)
+    log_words = ("exllama", "tabbyAPI")
+    # "2025-04-30 13:18:44.754 ERROR:    "
+    log_prefix = r"\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d[.,]\d{3}\ (?P<level>[A-Z]+):\ {1,4}"
+    ready_words = ("Model successfully loaded",)
     phases = (
         (
             re.compile(
@@ -139,7 +144,7 @@ class Tabbyapi(Engine):
         written to a configuration file in the run directory.
 
         The option --config names that file, and TabbyAPI then reads it instead of config.yml in the
-        working directory.
+        working directory. Raises PlanError if the plan sets --config too.
         """
         catalog = catalog or self.catalog(plan.engine_version)
         in_file: list[FlagSetting] = []

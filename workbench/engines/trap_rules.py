@@ -25,7 +25,7 @@ _PLAIN_CACHE = ("f32", "f16", "bf16")
 _EXPERTS = re.compile(r"num_experts_per_tok|expert_used_count|num_experts_per_token")
 
 
-def _table(value: object) -> Mapping[str, Any]:
+def _table_or_empty(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -33,7 +33,7 @@ def _drafts_per_step(here: Situation) -> int:
     return drafted_tokens({setting.name: setting.value for setting in here.plan.flags})
 
 
-def draft_depth(here: Situation) -> Iterator[Finding]:
+def report_deep_drafts(here: Situation) -> Iterator[Finding]:
     """Report a plan that drafts so many tokens that most of them are probably refused."""
     depth = _drafts_per_step(here)
     if depth >= _DEEP:
@@ -48,16 +48,16 @@ def draft_depth(here: Situation) -> Iterator[Finding]:
         )
 
 
-def full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
+def report_full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
     """Report Qwen3.8 with MTP on vLLM 0.27, whose full CUDA graphs spoil the text without an
     error."""
-    config = _table(here.plan.flag(_SPECULATION))
+    config = _table_or_empty(here.plan.flag(_SPECULATION))
     version = version_key(here.installed or here.catalog.version)
-    compiled = _table(here.plan.flag("compilation-config"))
+    compiled = _table_or_empty(here.plan.flag("compilation-config"))
     mode = str(compiled.get("cudagraph_mode", "")).upper()
     spared = (
         mode in ("PIECEWISE", "NONE")
-        or here.on("enforce-eager")
+        or here.is_switched_on("enforce-eager")
         or "num_speculative_tokens_per_batch_size" in config
     )
     if (
@@ -82,12 +82,12 @@ def full_graphs_with_mtp(here: Situation) -> Iterator[Finding]:
     )
 
 
-def drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
+def report_drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
     """Report many sequences with speculation on a GPU that shares the memory of the host."""
     depth = _drafts_per_step(here)
     if here.engine.name != "vllm" or not depth or not any(g.unified_memory for g in here.gpus):
         return
-    sequences = int(here.number("max-num-seqs") or _SEQUENCES)
+    sequences = int(here.flag_number("max-num-seqs") or _SEQUENCES)
     if sequences * (depth + 1) < _VERIFIED:
         return
     yield Finding(
@@ -103,7 +103,7 @@ def drafts_on_unified_memory(here: Situation) -> Iterator[Finding]:
     )
 
 
-def indexer_with_drafts(here: Situation) -> Iterator[Finding]:
+def report_indexer_with_drafts(here: Situation) -> Iterator[Finding]:
     """Report speculation with a model whose sparse attention keeps an index that is one block too
     short for the drafted tokens."""
     if here.engine.name == "vllm" and _drafts_per_step(here) and _INDEXED.search(here.plan.model):
@@ -120,10 +120,13 @@ def indexer_with_drafts(here: Situation) -> Iterator[Finding]:
         )
 
 
-def mixed_cache_types(here: Situation) -> Iterator[Finding]:
+def report_mixed_cache_types(here: Situation) -> Iterator[Finding]:
     """Report a pair of cache types for which llama.cpp has no fast attention kernel unless it was
     built with all of them."""
-    keys, values = str(here.value("cache-type-k")), str(here.value("cache-type-v"))
+    keys, values = (
+        str(here.effective_flag_value("cache-type-k")),
+        str(here.effective_flag_value("cache-type-v")),
+    )
     if here.engine.name != "llamacpp" or keys == values:
         return
     if keys in _PLAIN_CACHE and values in _PLAIN_CACHE:
@@ -141,7 +144,7 @@ def mixed_cache_types(here: Situation) -> Iterator[Finding]:
     )
 
 
-def flash_attention_off(here: Situation) -> Iterator[Finding]:
+def report_flash_attention_off(here: Situation) -> Iterator[Finding]:
     """Report that flash attention is off, which slows decoding the more the longer the context."""
     if here.engine.name == "llamacpp" and here.plan.flag("flash-attn") == "off":
         yield Finding(
@@ -156,7 +159,7 @@ def flash_attention_off(here: Situation) -> Iterator[Finding]:
         )
 
 
-def partly_offloaded(here: Situation) -> Iterator[Finding]:
+def report_partial_offload(here: Situation) -> Iterator[Finding]:
     """Report that some layers of the model are computed by the CPU."""
     wanted, facts = here.plan.flag("n-gpu-layers"), here.plan.model_facts
     layers = facts.layers if facts else None
@@ -176,10 +179,10 @@ def partly_offloaded(here: Situation) -> Iterator[Finding]:
         )
 
 
-def slot_context(here: Situation) -> Iterator[Finding]:
+def report_shared_slot_context(here: Situation) -> Iterator[Finding]:
     """Report that the slots share the context, so that a request gets only a part of it."""
-    slots, context = here.plan.flag("parallel"), here.number("ctx-size")
-    if here.engine.name != "llamacpp" or here.on("kv-unified") or not context:
+    slots, context = here.plan.flag("parallel"), here.flag_number("ctx-size")
+    if here.engine.name != "llamacpp" or here.is_switched_on("kv-unified") or not context:
         return
     if isinstance(slots, int) and slots > 1:
         yield Finding(
@@ -194,9 +197,9 @@ def slot_context(here: Situation) -> Iterator[Finding]:
         )
 
 
-def tool_calls(here: Situation) -> Iterator[Finding]:
+def report_unparsed_tool_calls(here: Situation) -> Iterator[Finding]:
     """Report a server that answers with the text of a tool call instead of a tool call."""
-    if here.engine.name == "llamacpp" and here.value("jinja") is False:
+    if here.engine.name == "llamacpp" and here.effective_flag_value("jinja") is False:
         yield Finding(
             Level.HINT,
             "tools.template",
@@ -210,7 +213,7 @@ def tool_calls(here: Situation) -> Iterator[Finding]:
         )
     if here.engine.name != "vllm" or not here.plan.flag("tool-call-parser"):
         return
-    if not here.on("enable-auto-tool-choice"):
+    if not here.is_switched_on("enable-auto-tool-choice"):
         yield Finding(
             Level.HINT,
             "tools.parser",
@@ -223,7 +226,7 @@ def tool_calls(here: Situation) -> Iterator[Finding]:
         )
 
 
-def expert_count(here: Situation) -> Iterator[Finding]:
+def report_changed_expert_count(here: Situation) -> Iterator[Finding]:
     """Report that the plan changes how many experts a token uses, which makes answers worse."""
     for name in ("hf-overrides", "json-model-override-args", "override-kv"):
         value = here.plan.flag(name)
@@ -241,9 +244,9 @@ def expert_count(here: Situation) -> Iterator[Finding]:
             )
 
 
-def longer_than_trained(here: Situation) -> Iterator[Finding]:
+def report_stretched_context(here: Situation) -> Iterator[Finding]:
     """Report a context that was stretched beyond the length that the model was trained with."""
-    overrides = _table(here.plan.flag("hf-overrides"))
+    overrides = _table_or_empty(here.plan.flag("hf-overrides"))
     stretched = here.plan.flag("rope-scaling") not in (None, "none")
     if stretched or any(name in overrides for name in ("rope_scaling", "rope_parameters")):
         flag = "rope-scaling" if stretched else "hf-overrides"
@@ -259,10 +262,10 @@ def longer_than_trained(here: Situation) -> Iterator[Finding]:
         )
 
 
-def gid_index(here: Situation) -> Iterator[Finding]:
+def report_equal_gid_index(here: Situation) -> Iterator[Finding]:
     """Report that all nodes get the same index of an RDMA address."""
     name = "NCCL_IB_GID_INDEX"
-    if here.nodes > 1 and here.env(name) is not None:
+    if here.nodes > 1 and here.environment_value(name) is not None:
         yield Finding(
             Level.HINT,
             "nccl.gid-index",
@@ -271,14 +274,16 @@ def gid_index(here: Situation) -> Iterator[Finding]:
             name,
             "unset it, so that NCCL chooses; or give each node its own index under [nodes]",
             _MINEFIELD.format(114),
-            evidence=f"{name}={here.env(name)}, {here.nodes} nodes",
+            evidence=f"{name}={here.environment_value(name)}, {here.nodes} nodes",
             changes=(PlanChange(name, None, env=True),),
         )
 
 
-def fused_collectives(here: Situation) -> Iterator[Finding]:
+def report_fused_collectives(here: Situation) -> Iterator[Finding]:
     """Report a fusion that vLLM echoes as on and then switches off."""
-    passes = _table(_table(here.plan.flag("compilation-config")).get("pass_config"))
+    passes = _table_or_empty(
+        _table_or_empty(here.plan.flag("compilation-config")).get("pass_config")
+    )
     newest = any((g.compute_capability or "").startswith("12.") for g in here.gpus)
     if passes.get("fuse_gemm_comms") is True and (newest or here.nodes > 1):
         yield Finding(
@@ -293,7 +298,7 @@ def fused_collectives(here: Situation) -> Iterator[Finding]:
         )
 
 
-def reasoning_off(here: Situation) -> Iterator[Finding]:
+def report_reasoning_off(here: Situation) -> Iterator[Finding]:
     """Report that a server with reasoning off still reasons when a client asks for it."""
     off = here.plan.flag("reasoning") == "off" or here.plan.flag("reasoning-budget") == 0
     if here.engine.name == "llamacpp" and off:
@@ -312,18 +317,18 @@ def reasoning_off(here: Situation) -> Iterator[Finding]:
 
 
 RULES = (
-    draft_depth,
-    full_graphs_with_mtp,
-    drafts_on_unified_memory,
-    indexer_with_drafts,
-    mixed_cache_types,
-    flash_attention_off,
-    partly_offloaded,
-    slot_context,
-    tool_calls,
-    expert_count,
-    longer_than_trained,
-    gid_index,
-    fused_collectives,
-    reasoning_off,
+    report_deep_drafts,
+    report_full_graphs_with_mtp,
+    report_drafts_on_unified_memory,
+    report_indexer_with_drafts,
+    report_mixed_cache_types,
+    report_flash_attention_off,
+    report_partial_offload,
+    report_shared_slot_context,
+    report_unparsed_tool_calls,
+    report_changed_expert_count,
+    report_stretched_context,
+    report_equal_gid_index,
+    report_fused_collectives,
+    report_reasoning_off,
 )

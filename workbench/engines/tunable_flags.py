@@ -13,9 +13,15 @@ BATCH = ("2048", "4096", "8192", "16384")
 @dataclass(frozen=True, slots=True)
 class TunableFlag:
     """A flag of an engine that a tune tries with several values. A server with a higher value needs
-    more memory if `grows`."""
+    more memory if `grows`. The values work only on GPUs of the compute capabilities with these major
+    numbers; () stands for all. Flags with `of_gpus` act only on GPUs, and flags with `of_prefixes` only
+    on prompts with a common beginning. `within` is a flag whose value the engine never exceeds with this one."""
 
     name: str
     values: tuple[str, ...]
     reason: str
     grows: bool = False
+    capabilities: tuple[int, ...] = ()
+    of_gpus: bool = False
+    of_prefixes: bool = False
+    within: str | None = None

@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from workbench.engines.flag_values import format_value, word
-from workbench.engines.memory_estimate import GIB, MemoryFit, fit
+from workbench.engines.flag_values import argument_text, format_value
+from workbench.engines.memory_estimate import GIB, MemoryFit, estimate_memory
 from workbench.engines.plan_context import Situation
 from workbench.engines.weight_bits import BITS, name_of
 from workbench.model.counts import count_of
@@ -50,24 +50,24 @@ _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
 }
 
 
-def replicas_first(here: Situation) -> Iterator[Finding]:
+def report_useful_replicas(here: Situation) -> Iterator[Finding]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
-    split, facts = here.count(_TP) * here.count(_PP), here.plan.model_facts
+    split, facts = here.flag_count(_TP) * here.flag_count(_PP), here.plan.model_facts
     sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
     weights = facts.weight_bytes if facts else None
     if here.nodes > 1 or split < 2 or not weights or not sizes or weights > FITS_WELL * min(sizes):
         return
-    replicas = split * here.count(_DP)
+    replicas = split * here.flag_count(_DP)
     changes = (
         *(PlanChange(n, None) for n in (_TP, _PP) if here.plan.flag(n) is not None),
         PlanChange(_DP, replicas),
     )
-    alone = fit(_with_changes(here.plan, changes), here.gpus)
+    alone = estimate_memory(_with_changes(here.plan, changes), here.gpus)
     if not isinstance(alone, MemoryFit) or not alone.fits or alone.full_length_sequences == 0:
         return
     sizes_of = " x ".join(
-        f"{name} {here.count(name)}" for name in (_TP, _PP) if here.count(name) > 1
+        f"{name} {here.flag_count(name)}" for name in (_TP, _PP) if here.flag_count(name) > 1
     )
     text = (
         f"the model fits one GPU; {sizes_of} splits it over {count_of(split, 'GPU')}, and "
@@ -78,7 +78,7 @@ def replicas_first(here: Situation) -> Iterator[Finding]:
         Level.WARN,
         "dp-before-tp",
         text,
-        _TP if here.count(_TP) > 1 else _PP,
+        _TP if here.flag_count(_TP) > 1 else _PP,
         f"run {count_of(replicas, 'replica')}; splitting a model helps only a single request over "
         "a fast link",
         _REPLICAS_SOURCE,
@@ -88,7 +88,7 @@ def replicas_first(here: Situation) -> Iterator[Finding]:
     )
 
 
-def quantized_first(here: Situation) -> Iterator[Finding]:
+def report_useful_quantization(here: Situation) -> Iterator[Finding]:
     """Report a 16-bit model that needs several GPUs only because it is not quantized."""
     facts = here.plan.model_facts
     sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
@@ -111,9 +111,9 @@ def quantized_first(here: Situation) -> Iterator[Finding]:
     )
 
 
-def pipeline(here: Situation) -> Iterator[Finding]:
+def report_pipeline_stages(here: Situation) -> Iterator[Finding]:
     """Report that the plan has pipeline stages, which do not make a single request faster."""
-    stages = here.count(_PP)
+    stages = here.flag_count(_PP)
     if stages > 1:
         text = (
             f"{_PP} {stages}: a token passes the stages one after another, so one request "
@@ -130,10 +130,10 @@ def pipeline(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.HINT, "pp.batch1", text, _PP, fix, source, evidence=f"{_PP} {stages}")
 
 
-def one_at_a_time(here: Situation) -> Iterator[Finding]:
+def report_one_request_at_a_time(here: Situation) -> Iterator[Finding]:
     """Report a server that processes one request at a time, so that nothing is batched."""
     flag = here.engine.concurrency_flag
-    if flag and here.plan.flag(flag) is not None and here.number(flag) == 1:
+    if flag and here.plan.flag(flag) is not None and here.flag_number(flag) == 1:
         yield Finding(
             Level.WARN,
             "batch.first",
@@ -148,12 +148,12 @@ def one_at_a_time(here: Situation) -> Iterator[Finding]:
         )
 
 
-def sequences_and_cache(here: Situation) -> Iterator[Finding]:
+def report_small_cache(here: Situation) -> Iterator[Finding]:
     """Report that the KV cache cannot hold as many requests of full length as the plan allows at
     the same time."""
     flag = here.engine.concurrency_flag
-    wanted = here.number(flag) if flag and here.plan.flag(flag) is not None else None
-    estimate = fit(here.plan, here.gpus)
+    wanted = here.flag_number(flag) if flag and here.plan.flag(flag) is not None else None
+    estimate = estimate_memory(here.plan, here.gpus)
     if (
         not flag
         or not wanted
@@ -161,7 +161,7 @@ def sequences_and_cache(here: Situation) -> Iterator[Finding]:
         or not estimate.full_length_sequences
     ):
         return
-    room = estimate.full_length_sequences // here.count(_DP)
+    room = estimate.full_length_sequences // here.flag_count(_DP)
     if 0 < room < wanted:
         text = (
             f"{flag} {wanted:g} is more than the {room} sequences of full length that the KV "
@@ -176,7 +176,7 @@ def sequences_and_cache(here: Situation) -> Iterator[Finding]:
         )
 
 
-def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
+def report_other_quantization(here: Situation) -> Iterator[Finding]:
     """Report that the plan sets a quantization method other than that of the checkpoint."""
     given = here.plan.flag("quantization")
     method = name_of(str(given)) if given else None
@@ -185,11 +185,9 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
     name = _NAMED.search(here.plan.model.rstrip("/").rpartition("/")[2])
     named = name[1].upper() if name else None
     facts = here.plan.model_facts
-    read = (
-        name_of(facts.quantization)
-        if facts and facts.quantization and "config.json" in facts.source
-        else None
-    )
+    read = None
+    if facts and facts.quantization and "config.json" in facts.source:
+        read = name_of(facts.quantization)
     at_load = bool(facts and "at load" in facts.source)
     own = None if at_load else read or named
     if own in (None, "BF16") and method not in _CHECKPOINT_ONLY:
@@ -202,11 +200,9 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
         basis = "config.json"
     fix = "unset quantization: the engine reads it from the checkpoint"
     fix += f"; or load a checkpoint in {method}" if method in _CHECKPOINT_ONLY else ""
-    needs = (
-        f"needs a checkpoint in {method}"
-        if method in _CHECKPOINT_ONLY
-        else ("converts 16-bit weights")
-    )
+    needs = "converts 16-bit weights"
+    if method in _CHECKPOINT_ONLY:
+        needs = f"needs a checkpoint in {method}"
     text = f"quantization {given} {needs}, but the model {here.plan.model} is {kind}"
     yield Finding(
         Level.ERROR if read else Level.WARN,
@@ -220,7 +216,7 @@ def quantization_of_checkpoint(here: Situation) -> Iterator[Finding]:
     )
 
 
-def draft_model(here: Situation) -> Iterator[Finding]:
+def report_draft_model_memory(here: Situation) -> Iterator[Finding]:
     """Report that the plan has a draft model, whose memory the memory estimate does not include."""
     config = here.plan.flag("speculative-config")
     named = config.get("model") if isinstance(config, dict) else None
@@ -251,10 +247,10 @@ def draft_model(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.HINT, "spec.memory", text, flag, fix, evidence=f"{flag} {draft}")
 
 
-def risks(here: Situation) -> Iterator[Finding]:
+def report_risky_flags(here: Situation) -> Iterator[Finding]:
     """Report flags that run code from the model's repository, and flags that make the first request
     slow."""
-    if here.on("trust-remote-code"):
+    if here.is_switched_on("trust-remote-code"):
         yield Finding(
             Level.WARN,
             "risk.remote-code",
@@ -266,7 +262,7 @@ def risks(here: Situation) -> Iterator[Finding]:
             evidence=f"model {here.plan.model}",
             changes=(PlanChange("trust-remote-code", None),),
         )
-    if here.on("sleep-on-idle"):
+    if here.is_switched_on("sleep-on-idle"):
         text = (
             "sleep-on-idle saves CPU time while nothing runs; the first request after a pause "
             "waits for the wake-up"
@@ -284,7 +280,7 @@ def risks(here: Situation) -> Iterator[Finding]:
         )
 
 
-def without_effect(here: Situation) -> Iterator[Finding]:
+def report_flags_without_effect(here: Situation) -> Iterator[Finding]:
     """Report flags and variables that change nothing in this plan, because another flag is missing
     or the value is the default."""
     release = here.engine.same_release(here.installed, here.catalog.version)
@@ -292,7 +288,11 @@ def without_effect(here: Situation) -> Iterator[Finding]:
         edited = setting.origin is Origin.EDITED  # a preset may state a default on purpose
         needs, spec = _ONLY_WITH.get(setting.name), here.catalog.flags.get(setting.name)
         unset = (PlanChange(setting.name, None),)
-        if needs and setting.value is not False and all(here.count(name) < 2 for name in needs):
+        if (
+            needs
+            and setting.value is not False
+            and all(here.flag_count(name) < 2 for name in needs)
+        ):
             text = f"{setting.name} has no effect: it needs {' or '.join(needs)} above 1"
             yield Finding(
                 Level.HINT, "flag.no-effect", text, setting.name, "unset it", changes=unset
@@ -302,7 +302,7 @@ def without_effect(here: Situation) -> Iterator[Finding]:
             and edited
             and spec
             and spec.default is not None
-            and _same(setting.value, spec.default)
+            and _equals_default(setting.value, spec.default)
         ):
             text = (
                 f"{setting.name} {format_value(setting.value)} is the default of "
@@ -335,7 +335,7 @@ def without_effect(here: Situation) -> Iterator[Finding]:
             )
 
 
-def allocation(here: Situation) -> Iterator[Finding]:
+def report_inherited_gpus(here: Situation) -> Iterator[Finding]:
     """Report the GPUs that the server inherits from the host's environment, such as those that a
     job scheduler allotted, and a plan that sets others."""
     setting = next((e for e in here.plan.env if e.name == VISIBLE_TO_CUDA), None)
@@ -378,19 +378,21 @@ def _with_changes(plan: LaunchPlan, changes: tuple[PlanChange, ...]) -> LaunchPl
     return replace(plan, nodes=())
 
 
-def _same(value: object, default: object) -> bool:
-    return type(value) in (type(default), int, float) and word(value) == word(default)
+def _equals_default(value: object, default: object) -> bool:
+    return type(value) in (type(default), int, float) and argument_text(value) == argument_text(
+        default
+    )
 
 
 RULES = (
-    replicas_first,
-    quantized_first,
-    pipeline,
-    one_at_a_time,
-    sequences_and_cache,
-    quantization_of_checkpoint,
-    draft_model,
-    risks,
-    without_effect,
-    allocation,
+    report_useful_replicas,
+    report_useful_quantization,
+    report_pipeline_stages,
+    report_one_request_at_a_time,
+    report_small_cache,
+    report_other_quantization,
+    report_draft_model_memory,
+    report_risky_flags,
+    report_flags_without_effect,
+    report_inherited_gpus,
 )

@@ -13,7 +13,7 @@ from workbench.engines.catalog import version_key
 from workbench.engines.kv_size import BATCHED_TOKENS, BLOCK, KvRule
 from workbench.engines.plan_context import Situation
 from workbench.engines.ray import ROLE as RAY
-from workbench.engines.ray import command as ray_command
+from workbench.engines.ray import ray_command as ray_command
 from workbench.engines.reported_settings import VLLM
 from workbench.engines.tunable_flags import BATCH, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.findings import Finding, Level, PlanChange
@@ -27,7 +27,7 @@ _VERIFIERS = "vf-vllm"
 _LEFT = "left the package verifiers on 2026-07-08 (commit a497ee5)"
 
 
-def scheduling(here: Situation) -> Iterator[Finding]:
+def report_scheduler_conflicts(here: Situation) -> Iterator[Finding]:
     """Report limits of the scheduler that contradict each other, and flags that only repeat the
     default of newer versions."""
     version = version_key(here.installed or here.catalog.version)
@@ -46,7 +46,7 @@ def scheduling(here: Situation) -> Iterator[Finding]:
         yield Finding(
             Level.HINT, "flag.default", text, "enable-log-requests", "unset it", changes=change
         )
-    tokens, sequences = here.number("max-num-batched-tokens"), here.number("max-num-seqs")
+    tokens, sequences = here.flag_number("max-num-batched-tokens"), here.flag_number("max-num-seqs")
     if tokens and sequences and tokens < sequences:
         text = (
             f"max-num-batched-tokens ({tokens:g}) is below max-num-seqs ({sequences:g}): vLLM "
@@ -57,8 +57,13 @@ def scheduling(here: Situation) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR, "scheduler.tokens", text, "max-num-batched-tokens", fix, changes=change
         )
-    length = here.number("max-model-len")
-    if here.value("enable-chunked-prefill") is False and tokens and length and tokens < length:
+    length = here.flag_number("max-model-len")
+    if (
+        here.effective_flag_value("enable-chunked-prefill") is False
+        and tokens
+        and length
+        and tokens < length
+    ):
         text = (
             f"without chunked prefill max-model-len ({length:g}) must fit in "
             f"max-num-batched-tokens ({tokens:g})"
@@ -72,8 +77,12 @@ def scheduling(here: Situation) -> Iterator[Finding]:
 
 def log_statistics(here: Situation) -> Iterator[Finding]:
     """Report that a plan with several API servers gets no lines with statistics in its log."""
-    servers = here.number("api-server-count")
-    if here.count("data-parallel-size") > 1 and servers != 1 and not here.on("disable-log-stats"):
+    servers = here.flag_number("api-server-count")
+    if (
+        here.flag_count("data-parallel-size") > 1
+        and servers != 1
+        and not here.is_switched_on("disable-log-stats")
+    ):
         text = (
             "several API servers write no statistics lines to the log; /metrics still has the "
             "values of each engine"
@@ -89,11 +98,11 @@ def log_statistics(here: Situation) -> Iterator[Finding]:
         )
 
 
-def ray(here: Situation) -> Iterator[Finding]:
+def report_ray_needs(here: Situation) -> Iterator[Finding]:
     """Report what a plan with the Ray backend needs: Ray itself, and a cluster of hosts on which
     Workbench starts it."""
     flag = "distributed-executor-backend"
-    if here.value(flag) != "ray":
+    if here.effective_flag_value(flag) != "ray":
         return
     if not here.plan.nodes:
         text = "Workbench starts Ray only on a cluster: on one host, vLLM starts a Ray of its own"
@@ -106,7 +115,7 @@ def ray(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.HINT, "parallel.ray", text, flag, fix)
 
 
-def server_module(here: Situation) -> Iterator[Finding]:
+def report_server_module(here: Situation) -> Iterator[Finding]:
     """Report that the plan starts vLLM by the Python module of its server, which is deprecated."""
     version = version_key(here.installed or here.catalog.version)
     words = here.engine.launch_prefix(here.plan)
@@ -115,7 +124,7 @@ def server_module(here: Situation) -> Iterator[Finding]:
         yield Finding(Level.HINT, "executable.deprecated", text, fix="use vllm serve")
 
 
-def verifiers(here: Situation) -> Iterator[Finding]:
+def report_verifiers_program(here: Situation) -> Iterator[Finding]:
     """Report a plan that starts vLLM by `vf-vllm`, a program that the package verifiers no longer
     has."""
     if any(part.rpartition("/")[2] == _VERIFIERS for part in here.plan.executable):
@@ -136,14 +145,14 @@ def verifiers(here: Situation) -> Iterator[Finding]:
 _STATE_BITS = {"float32": 32, "float16": 16, "bfloat16": 16}
 
 
-def _no_states(here: Situation) -> str:
+def _why_states_are_unknown(here: Situation) -> str:
     """Return why the memory of the states of a hybrid model is unknown with this plan; "" if it is
     known."""
-    if here.value("speculative-config") is not None:
+    if here.effective_flag_value("speculative-config") is not None:
         return "with speculation, more states are kept"
-    if here.on("use-replayssm"):
+    if here.is_switched_on("use-replayssm"):
         return "with use-replayssm, a state keeps its newest inputs as well"
-    if here.value("mamba-cache-dtype") not in (None, "auto"):
+    if here.effective_flag_value("mamba-cache-dtype") not in (None, "auto"):
         return "with mamba-cache-dtype, all parts of a state have another size"
     return ""
 
@@ -192,14 +201,17 @@ class Vllm(Engine):
     release_parts = 2  # patch releases have the flags of their minor release
     api_key_env = "VLLM_API_KEY"
     env_prefix = "VLLM_"
+    uses_hub = True
     host_address_env = "VLLM_HOST_IP"
     tokenize_path = "/tokenize"
     score_interface = "prompt_logprobs"
     concurrency_flag = "max-num-seqs"
     compiles_at_first_start = True
     tunable_flags = (
-        TunableFlag("attention-backend", ("FLASHINFER", "FLASH_ATTN", "TRITON_ATTN"), KERNEL),
-        TunableFlag("kv-cache-dtype", ("fp8",), KV),
+        TunableFlag(
+            "attention-backend", ("FLASHINFER", "FLASH_ATTN", "TRITON_ATTN"), KERNEL, of_gpus=True
+        ),
+        TunableFlag("kv-cache-dtype", ("fp8",), KV, of_gpus=True),
         TunableFlag("max-num-batched-tokens", BATCH, PREFILL, grows=True),
         TunableFlag(
             "performance-mode",
@@ -218,7 +230,13 @@ class Vllm(Engine):
     eager_flag = "enforce-eager"
     compiled_parts = "torch.compile and CUDA graphs"
     pcie_all_reduce_env = "VLLM_ALLREDUCE_USE_FLASHINFER_PCIE_IPC"
-    rules = (scheduling, log_statistics, ray, server_module, verifiers)
+    rules = (
+        report_scheduler_conflicts,
+        log_statistics,
+        report_ray_needs,
+        report_server_module,
+        report_verifiers_program,
+    )
     answers = VLLM
     config_logs = (
         re.compile(r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.*)"),
@@ -244,6 +262,22 @@ class Vllm(Engine):
         r"(?:(?:█|API server) +version |V1 LLM engine "
         r"\(v)(?P<version>\d+\.\d+\.\d[^\s)]*)"
     )
+    log_words = ("vllm", "EngineCore")
+    # "ERROR 11-21 00:30:10 [core.py:402] "
+    log_prefix = r"""
+      (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s+
+      (?:(?:\d\d-\d\d\ \d\d:\d\d:\d\d|\d+)\s+(?:\[[^\]]*\]|[\w./]+:\d+\])\ ?)?
+    """
+    shortened_log = re.compile(
+        r"(?:\((?P<who>\w+)[^)]*\) )?"
+        r"(?P<level>[A-Z]{4,8}) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[[^\]]*\] ?"
+    )
+    speed_log = re.compile(
+        r"Engine 0*(?P<engine>\d+): Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, "
+        r"Avg generation throughput: (?P<gen>[\d.]+) tokens/s, Running: (?P<running>\d+) reqs?, "
+        r"Waiting: (?P<waiting>\d+) reqs?(?:.{0,200}?KV cache usage: (?P<kv>[\d.]+)%)?"
+    )
+    ready_words = ("Application startup complete",)
     phases = (
         (
             re.compile(
@@ -351,31 +385,31 @@ class Vllm(Engine):
     def command(
         self, plan: LaunchPlan, node: Node | None = None, catalog: FlagCatalog | None = None
     ) -> Command:
-        return (
-            ray_command(plan, node)
-            if node and node.role == RAY
-            else super().command(plan, node, catalog)
-        )
+        if node and node.role == RAY:
+            return ray_command(plan, node)
+        return super().command(plan, node, catalog)
 
     def replicas_per_node(self, here: Situation) -> int:
-        return int(here.number("data-parallel-size-local") or here.count("data-parallel-size"))
+        return int(
+            here.flag_number("data-parallel-size-local") or here.flag_count("data-parallel-size")
+        )
 
     def kv_rule(self, here: Situation) -> KvRule:
         """Return how vLLM stores the KV cache of layers with sliding-window attention: in blocks of
         tokens, for the window and for the batches being computed. With asynchronous scheduling, two
         batches are computed at the same time."""
         batches = max(
-            1 if here.value("async-scheduling") is False else 2,
-            here.count("pipeline-parallel-size"),
+            1 if here.effective_flag_value("async-scheduling") is False else 2,
+            here.flag_count("pipeline-parallel-size"),
         )
-        batch = here.number("max-num-batched-tokens") or BATCHED_TOKENS
+        batch = here.flag_number("max-num-batched-tokens") or BATCHED_TOKENS
         return KvRule(
             "blocks",
             in_flight=int(batch) * batches,
-            block=int(here.number("block-size") or BLOCK),
-            keeps_prefixes=here.value("enable-prefix-caching") is not False,
-            state_bits=_STATE_BITS.get(str(here.value("mamba-ssm-cache-dtype"))),
-            no_states=_no_states(here),
+            block=int(here.flag_number("block-size") or BLOCK),
+            keeps_prefixes=here.effective_flag_value("enable-prefix-caching") is not False,
+            state_bits=_STATE_BITS.get(str(here.effective_flag_value("mamba-ssm-cache-dtype"))),
+            no_states=_why_states_are_unknown(here),
         )
 
     def launch_prefix(self, plan: LaunchPlan) -> tuple[str, ...]:
@@ -395,7 +429,7 @@ class Vllm(Engine):
         module = any("vllm.entrypoints" in part for part in self.launch_prefix(plan))
         return ("--model", plan.model) if module else (plan.model,)
 
-    def negation(self, spec: FlagSpec, exact: bool) -> str | None:
+    def option_to_switch_off(self, spec: FlagSpec, exact: bool) -> str | None:
         """Return the option that switches the flag off, or None if there is none. `exact` is True
         if the installed version is known. Otherwise the form --no-NAME is returned, which all
         versions accept."""

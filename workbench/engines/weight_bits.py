@@ -81,7 +81,7 @@ def token_bytes(
     `expert_bits` those of the experts (None: as `bits`), and `head_bits` those of the output
     matrix."""
     experts = parts.experts * parts.expert_share * (bits if expert_bits is None else expert_bits)
-    return (parts.dense * bits + experts + parts.output * head_bits) / 8
+    return (parts.dense * bits + experts + parts.output_matrix_weights * head_bits) / 8
 
 
 def held_bytes(parts: WeightParts, bits: float, *, head_bits: float = 16.0) -> float:

@@ -54,7 +54,7 @@ class FileWeights:
     parts: WeightParts
 
 
-def safetensors(header: str) -> list[Tensor]:
+def tensors_in_header(header: str) -> list[Tensor]:
     """Return the tensors that the JSON header of a safetensors file lists."""
     try:
         document = json.loads(header)
@@ -63,11 +63,11 @@ def safetensors(header: str) -> list[Tensor]:
     if not isinstance(document, Mapping):
         return []
     entries = [(name, entry) for name, entry in document.items() if isinstance(entry, Mapping)]
-    tensors = [_tensor(name, entry) for name, entry in entries]
+    tensors = [_tensor_of_entry(name, entry) for name, entry in entries]
     return [tensor for tensor in tensors if tensor]
 
 
-def _tensor(name: str, entry: Mapping[str, Any]) -> Tensor | None:
+def _tensor_of_entry(name: str, entry: Mapping[str, Any]) -> Tensor | None:
     where = entry.get("data_offsets")
     if (
         not isinstance(where, list)
@@ -93,7 +93,7 @@ def weights_of(
     sizes: dict[str, float] = {}
     counts: dict[str, float] = {}
     for tensor in tensors:
-        part = _part(tensor.name, layers)
+        part = _weight_part_of(tensor.name, layers)
         weights = tensor.bytes * 8 / packed_bits if tensor.weights is None else tensor.weights
         sizes[part] = sizes.get(part, 0.0) + tensor.bytes
         counts[part] = counts.get(part, 0.0) + weights
@@ -107,7 +107,7 @@ def weights_of(
     )
 
 
-def _part(name: str, layers: int | None) -> str:
+def _weight_part_of(name: str, layers: int | None) -> str:
     layer = _LAYER.search(name)
     if layers is not None and layer and int(layer[1]) >= layers:
         return "other"

@@ -6,20 +6,24 @@ from __future__ import annotations
 import asyncio
 import json
 import platform
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import Enum
 from typing import Any
 
 from workbench.gpu import measurement_lock_holder, remote_programs
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.hosts.directory_names import names_in
+from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import BenchError, HostError
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.measurement_owner import MeasurementOwner
-from workbench.model.untrusted_records import record
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_records import read_record
+from workbench.model.untrusted_text import clean_text
 
 _LOOK_S = 10.0
+_RETAKE_S = 5.0  # between two tries to take a lost lock again
 NEXT_STEP = (
     "wait until that measurement ends (--wait), or measure beside it (--anyway): the result says so"
 )
@@ -33,6 +37,67 @@ class IfHeld(Enum):
     BESIDE = "beside"
 
 
+@dataclass(slots=True)
+class OtherMeasurement:
+    """A measurement of somebody else on the same host. `ended_s` is when its end was noticed, on the
+    clock of `time.monotonic`; None while it lasts."""
+
+    who: str
+    identity: tuple[str, int] | None  # user and process; None if unknown
+    ended_s: float | None = None
+
+
+class OtherMeasurements:
+    """Who else measures on a host while a measurement runs, and when nobody could know, because the
+    measurement had lost its lock."""
+
+    def __init__(self) -> None:
+        self._noted: list[OtherMeasurement] = []
+        # when the lock was lost and when it was taken again, on the clock of `time.monotonic`
+        self._losses: list[tuple[float, float | None]] = []
+
+    @property
+    def lock_is_lost(self) -> bool:
+        return bool(self._losses) and self._losses[-1][1] is None
+
+    def note_loss(self) -> None:
+        self._losses.append((time.monotonic(), None))
+
+    def end_loss(self) -> None:
+        """Note that a lost lock was taken again, or is no longer needed."""
+        if self.lock_is_lost:
+            lost_s, _ = self._losses.pop()
+            self._losses.append((lost_s, time.monotonic()))
+
+    def without_lock_s(self, begin_s: float) -> float | None:
+        """Return for how many seconds since `begin_s` of `time.monotonic` the measurement has had no
+        lock, None if it has never lost it since then."""
+        now_s = time.monotonic()
+        ends = [(lost_s, now_s if again_s is None else again_s) for lost_s, again_s in self._losses]
+        found = [end_s - max(lost_s, begin_s) for lost_s, end_s in ends if end_s >= begin_s]
+        return sum(found) if found else None
+
+    def note_begin(self, owner: MeasurementOwner | None) -> str:
+        """Note a measurement of `owner`, None if the owner is unknown. Return who that is."""
+        who = str(owner) if owner is not None else "by an unknown user"
+        self._noted.append(OtherMeasurement(who, _identity_of(owner)))
+        return who
+
+    def note_end(self, owner: MeasurementOwner) -> None:
+        for one in self._noted:
+            if one.identity == _identity_of(owner) and one.ended_s is None:
+                one.ended_s = time.monotonic()
+
+    def since(self, begin_s: float) -> tuple[str, ...]:
+        """Return who measured at any time after `begin_s` of `time.monotonic`."""
+        lasted = (one for one in self._noted if one.ended_s is None or one.ended_s >= begin_s)
+        return tuple(dict.fromkeys(one.who for one in lasted))
+
+
+def _identity_of(owner: MeasurementOwner | None) -> tuple[str, int] | None:
+    return None if owner is None else (owner.user, owner.pid)
+
+
 class HostOccupied(BenchError):
     """Raised if somebody else measures on the host, and the user has not chosen to wait or to
     measure beside it."""
@@ -41,44 +106,127 @@ class HostOccupied(BenchError):
 @asynccontextmanager
 async def locked_for_measurement(
     host: Host, what: str, *, if_held: IfHeld = IfHeld.REFUSE, tell: Callable[[str], None]
-) -> AsyncIterator[str | None]:
-    """Hold the host's measurement lock while the block runs, and yield None. If somebody else has
-    the lock, `if_held` decides: raise HostOccupied, report it through `tell` and wait, or run the
-    block beside the other measurement. In the last case, yield who holds the lock. If the host can
-    have no lock, because it lacks python3 or a common directory, report that through `tell` and run
-    the block without a lock."""
-    orders = {"what": what, "machine": platform.node(), "wait": if_held is IfHeld.WAIT}
+) -> AsyncIterator[OtherMeasurements]:
+    """Hold the host's measurement lock while the block runs, and yield who else measures meanwhile.
+    If somebody else has the lock, `if_held` decides: raise HostOccupied, report it through `tell`
+    and wait, or run the block beside the other measurement. If the host can have no lock, because
+    it lacks python3 or a common directory, report that through `tell` and run the block without a
+    lock. If the lock is lost meanwhile, report that through `tell`, note it in what is yielded, and
+    take the lock again."""
+    orders = {
+        "what": what,
+        "machine": platform.node(),
+        "wait": if_held is IfHeld.WAIT,
+        "beside": if_held is IfHeld.BESIDE,
+    }
+    others = OtherMeasurements()
     try:
         stream = await remote_programs.MEASUREMENT_LOCK.stream(host, orders)
     except HostUnreachable:
         raise
     except (CommandNotFound, HostError) as error:
         tell(f"it is unknown whether others measure on this host: {error.message}")
-        yield None
+        yield others
         return
+    watching: asyncio.Task[None] | None = None
     try:
-        beside: str | None = None
         problem: str | None = "its program ended"
-        async for line in stream.lines():
-            answer = _answer(line)
-            problem = _problem(answer)
+        lines = stream.lines()
+        async for line in lines:
+            answer = _parse_holder_line(line)
+            problem = _problem_in_answer(answer)
             if problem is not None or answer.get("held"):
                 break
-            by = str(_owner(answer.get("by")) or "by an unknown user")
+            owner = _owner_from_json(answer.get("by"))
+            if if_held is IfHeld.BESIDE:
+                _note_holder(owner, others, host.name, tell)
+                break
+            by = str(owner or "by an unknown user")
             if if_held is IfHeld.REFUSE:
                 raise HostOccupied(
                     f"this host is being measured: {by}", host=host.name, next_step=NEXT_STEP
                 )
-            if if_held is IfHeld.BESIDE:
-                beside = by
-                tell(f"{host.name} is being measured: {by}; measuring beside it")
-                break
             tell(f"{host.name} is being measured: {by}; waiting for its end")
         if problem is not None:
             tell(f"it is unknown whether others measure on this host: {problem}")
-        yield beside
+        else:
+            watching = asyncio.create_task(_keep_lock(host, orders, lines, others, tell))
+        yield others
+    finally:
+        if watching is not None:
+            await end_all([watching])
+        others.end_loss()
+        await stream.close()
+
+
+async def _keep_lock(
+    host: Host,
+    orders: Mapping[str, Any],
+    lines: AsyncIterator[bytes],
+    others: OtherMeasurements,
+    tell: Callable[[str], None],
+) -> None:
+    """Note who else measures, from the `lines` of the program that holds the lock. If that program
+    ends, which releases the lock, report it and take the lock again, until this is cancelled."""
+    with suppress(HostError):  # the link is lost, and the program ends with it
+        await _note_others(lines, others, host.name, tell)
+    while True:
+        if not others.lock_is_lost:
+            others.note_loss()
+            tell(
+                f"{host.name}: the measurement lock is lost, because the program that held it has "
+                "ended; taking it again"
+            )
+        with suppress(CommandNotFound, HostError):
+            await _hold_again(host, {**orders, "wait": False, "beside": True}, others, tell)
+        await asyncio.sleep(_RETAKE_S)
+
+
+async def _hold_again(
+    host: Host,
+    orders: Mapping[str, Any],
+    others: OtherMeasurements,
+    tell: Callable[[str], None],
+) -> None:
+    """Take a lost lock again, or measure beside its new holder, until the program that does so
+    ends."""
+    stream = await remote_programs.MEASUREMENT_LOCK.stream(host, orders)
+    try:
+        lines = stream.lines()
+        answer = _parse_holder_line(await anext(lines, b""))
+        if _problem_in_answer(answer) is not None:
+            return
+        others.end_loss()
+        if not answer.get("held"):
+            _note_holder(_owner_from_json(answer.get("by")), others, host.name, tell)
+        await _note_others(lines, others, host.name, tell)
     finally:
         await stream.close()
+
+
+def _note_holder(
+    owner: MeasurementOwner | None,
+    others: OtherMeasurements,
+    host: str,
+    tell: Callable[[str], None],
+) -> None:
+    who = others.note_begin(owner)
+    tell(f"{host} is being measured: {who}; measuring beside it")
+
+
+async def _note_others(
+    lines: AsyncIterator[bytes], others: OtherMeasurements, host: str, tell: Callable[[str], None]
+) -> None:
+    """Note who begins and ends to measure on the host, as its program says, and report each begin
+    through `tell`."""
+    async for line in lines:
+        answer = _parse_holder_line(line)
+        joined, left = (_owner_from_json(answer.get(name)) for name in ("joined", "left"))
+        if joined is not None:
+            who = others.note_begin(joined)
+            tell(f"{host} is measured by somebody else at the same time: {who}")
+        if left is not None:
+            others.note_end(left)
 
 
 async def holder(host: Host, directory: str) -> MeasurementOwner | None:
@@ -91,19 +239,19 @@ async def holder(host: Host, directory: str) -> MeasurementOwner | None:
     ):
         return None
     if host.is_local:
-        return await asyncio.to_thread(_holder_here, directory)
+        return await asyncio.to_thread(_holder_on_this_machine, directory)
     done = await remote_programs.MEASUREMENT_LOCK.run(host, {"look": True}, timeout_s=_LOOK_S)
-    return _owner(_answer(done.stdout).get("by"))
+    return _owner_from_json(_parse_holder_line(done.stdout).get("by"))
 
 
-def _holder_here(directory: str) -> MeasurementOwner | None:
+def _holder_on_this_machine(directory: str) -> MeasurementOwner | None:
     try:
-        return _owner(measurement_lock_holder.holder_in(directory))
+        return _owner_from_json(measurement_lock_holder.holder_in(directory))
     except OSError:
         return None
 
 
-def _answer(line: bytes) -> Mapping[str, Any]:
+def _parse_holder_line(line: bytes) -> Mapping[str, Any]:
     try:
         answer = json.loads(line)
     except (ValueError, RecursionError):
@@ -111,13 +259,13 @@ def _answer(line: bytes) -> Mapping[str, Any]:
     return answer if isinstance(answer, dict) else {"problem": "its program gave no valid answer"}
 
 
-def _problem(answer: Mapping[str, Any]) -> str | None:
-    return clean(str(answer["problem"])) if "problem" in answer else None
+def _problem_in_answer(answer: Mapping[str, Any]) -> str | None:
+    return clean_text(str(answer["problem"])) if "problem" in answer else None
 
 
-def _owner(by: Any) -> MeasurementOwner | None:
+def _owner_from_json(by: Any) -> MeasurementOwner | None:
     """Return the owner from the holder's JSON object, None for anything else."""
     try:
-        return record(MeasurementOwner, by)
+        return read_record(MeasurementOwner, by)
     except ValueError:
         return None

@@ -3,7 +3,8 @@ two measurements at the same time disturb each other.
 
 One lock file serves all users, in the directory of the register of GPU settings. The kernel
 releases the lock when this process ends, and this process ends with the process that started it. A
-second file names the holder of the lock and the measurement, for information only.
+second file names the holder of the lock and the measurement, for information only. Who measures
+beside the holder has such a file too, so that each learns of the others.
 
 Workbench sends this module to the host, so it uses only the standard library and Python 3.8.
 """
@@ -27,28 +28,30 @@ from typing import Any, NamedTuple
 
 from workbench.gpu.process_facts import start_of, uids_of
 from workbench.gpu.settings import register
-from workbench.model.untrusted_numbers import of_field, strict_json, whole
+from workbench.model.untrusted_numbers import integer_or_none, number_for_field, strict_json
 
 LOCK = "workbench-measuring.lock"
 PREFIX = "workbench-measuring."
+BESIDE_PREFIX = "workbench-measuring-beside."  # of files of those that measure without the lock
 MOST_BYTES = 4096
 MOST_FILES = 256
 COMMAND_BYTES = 160
 MOST_PID = 2**31 - 1
-EACH_S = 0.5  # between two tries of a process that waits
+EACH_S = 0.5  # between two tries of a process that waits, and two looks for others
 
 
 def main() -> None:
     """Take the lock and hold it until stdin is closed. argv[1] is JSON: {"what": name of the
-    measurement, "machine": machine of the user, "wait": whether to wait for the lock}, or {"look":
-    true} to read only who holds the lock. Prints lines of JSON: {"held": true} once this process
-    holds the lock; {"by": holder or null} if another process holds it; {"problem": text} if this
-    host can have no lock."""
+    measurement, "machine": machine of the user, "wait": whether to wait for the lock, "beside":
+    whether to measure beside its holder}, or {"look": true} to read only who holds the lock. Prints
+    lines of JSON: {"held": true} once this process holds the lock; {"by": holder or null} if another
+    process holds it; {"problem": text} if this host can have no lock. Then, until stdin is closed,
+    {"joined": who} and {"left": who} of others that measure at the same time."""
     orders = json.loads(sys.argv[1])
     try:
-        directory = register.place(os.environ.get("WORKBENCH_GPU_REGISTER"))
+        directory = register.register_directory(os.environ.get("WORKBENCH_GPU_REGISTER"))
         if orders.get("look"):
-            _say({"by": holder_in(directory)})
+            _print_answer({"by": holder_in(directory)})
             return
         lock = _open_lock_file(f"{directory}/{LOCK}")
         told: Any = ()
@@ -56,29 +59,70 @@ def main() -> None:
             by = holder_in(directory)
             who = by and (by["pid"], by["what"])
             if who != told:
-                _say({"by": by})
+                _print_answer({"by": by})
                 told = who
+            if orders.get("beside"):
+                _measure_beside(directory, orders, by)
+                return
             if not orders["wait"] or _stdin_closes(EACH_S):
                 return
         holder_in(directory)  # removes the files of killed processes of this user
-        path = _write_holder_file(directory, orders)
+        own = _write_holder_file(directory, orders, PREFIX)
     except OSError as error:
-        _say({"problem": f"{error.filename or 'the lock'}: {error.strerror}"})
+        _print_answer({"problem": f"{error.filename or 'the lock'}: {error.strerror}"})
         return
-    _say({"held": True})
-    while not _stdin_closes(None):
-        pass
+    _print_answer({"held": True})
+    _tell_of_others(directory, own, with_holder=False, known={})
+    _remove_file(own)
+
+
+def _measure_beside(directory: str, orders: dict[str, Any], by: dict[str, Any] | None) -> None:
+    """Name this process in a file beside that of the lock's holder `by`, until stdin is closed."""
+    own = _write_holder_file(directory, orders, BESIDE_PREFIX)
+    known = {} if by is None else {_identity(by): by}
+    _tell_of_others(directory, own, with_holder=True, known=known)
+    _remove_file(own)
+
+
+def _tell_of_others(
+    directory: str, own: str, *, with_holder: bool, known: dict[Any, dict[str, Any]]
+) -> None:
+    """Print who begins and who ends to measure on this host, until stdin is closed. `own` is the
+    file of this process, and `known` has those that were told before, by their identity."""
+    own_inode = _inode_of(own)
+    while True:
+        now: dict[Any, dict[str, Any]] = {}
+        with contextlib.suppress(OSError):
+            files = _holder_files(directory, BESIDE_PREFIX)
+            others = [one.said for one in files if one.inode != own_inode]
+            holder = holder_in(directory) if with_holder else None
+            others += [] if holder is None else [holder]
+            now = {_identity(said): said for said in others}
+        for name in now.keys() - known.keys():
+            _print_answer({"joined": now[name]})
+        for name in known.keys() - now.keys():
+            _print_answer({"left": known[name]})
+        known = now
+        if _stdin_closes(EACH_S):
+            return
+
+
+def _identity(said: dict[str, Any]) -> Any:
+    return said["user"], said["pid"]
+
+
+def _print_answer(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer), flush=True)  # noqa: T201
+
+
+def _remove_file(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
-def _say(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer), flush=True)  # noqa: T201
-
-
-def _stdin_closes(timeout_s: float | None) -> bool:
-    """Wait until stdin is closed, but at most `timeout_s` seconds (None: without a limit), and
-    return whether it is closed. Stdin closes when the process that started this one ends."""
+def _stdin_closes(timeout_s: float) -> bool:
+    """Wait until stdin is closed, but at most `timeout_s` seconds, and return whether it is closed.
+    Stdin closes when the process that started this one ends."""
     ready, _, _ = select.select([0], [], [], timeout_s)
     return bool(ready) and not os.read(0, 4096)
 
@@ -106,18 +150,18 @@ def _try_lock(handle: int) -> bool:
     return True
 
 
-def _write_holder_file(directory: str, orders: dict[str, Any]) -> str:
-    """Write a file that names this process as the holder of the lock, and return its path. `orders`
-    has under "what" the name of the measurement, and under "machine" the user's machine. The file
-    stays locked while this process runs, which distinguishes it from the file of an ended process.
-    """
+def _write_holder_file(directory: str, orders: dict[str, Any], prefix: str) -> str:
+    """Write a file that names this process, and return its path, whose name begins with `prefix`.
+    `orders` has under "what" the name of the measurement, and under "machine" the user's machine.
+    The file stays locked while this process runs, which distinguishes it from the file of an ended
+    process."""
     said = {
         "pid": os.getpid(),
         "since_unix_s": time.time(),
         "what": orders["what"],
         "machine": orders["machine"],
     }
-    path = f"{directory}/{PREFIX}{os.geteuid()}.{secrets.token_hex(8)}.json"
+    path = f"{directory}/{prefix}{os.geteuid()}.{secrets.token_hex(8)}.json"
     # stays open with this process
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,12 +178,12 @@ def holder_in(directory: str) -> dict[str, Any] | None:
     not list the locks of processes in other containers. Then the file alone counts, if its own lock
     is not in the list either.
     """
-    files, locks = list(_holder_files(directory)), kernel_locks()
-    lock = _inode(f"{directory}/{LOCK}")
+    files, locks = list(_holder_files(directory, PREFIX)), kernel_locks()
+    lock = _inode_of(f"{directory}/{LOCK}")
     for pid, inode in locks:
         if inode == lock:
             own = (one.said for one in files if one.said["pid"] == pid and one.uid in uids_of(pid))
-            return next(own, None) or _process(pid)
+            return next(own, None) or _process_with_lock(pid)
     listed = {inode for _, inode in locks}
     return next((one.said for one in files if one.inode not in listed), None)
 
@@ -158,14 +202,14 @@ def kernel_locks() -> list[tuple[int, tuple[int, int]]]:
     return found
 
 
-def _inode(path: str) -> tuple[int, int] | None:
+def _inode_of(path: str) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
         found = os.lstat(path)
         return found.st_dev, found.st_ino
     return None
 
 
-def _process(pid: int) -> dict[str, Any]:
+def _process_with_lock(pid: int) -> dict[str, Any]:
     """Return who holds the lock if only the kernel tells: the process, its user, its start and its
     command."""
     uids = uids_of(pid)
@@ -198,15 +242,15 @@ def _started_unix_s(pid: int) -> float | None:
 
 
 class _HolderFile(NamedTuple):
-    """A file in which a holder of the lock names itself. `said` is the content, `uid` the owner."""
+    """A file in which a process that measures names itself. `said` is the content, `uid` the owner."""
 
     said: dict[str, Any]
     uid: int
     inode: tuple[int, int]
 
 
-def _holder_files(directory: str) -> Iterator[_HolderFile]:
-    names = [name for name in os.listdir(directory) if name.startswith(PREFIX)]
+def _holder_files(directory: str, prefix: str) -> Iterator[_HolderFile]:
+    names = [name for name in os.listdir(directory) if name.startswith(prefix)]
     for name in sorted(name for name in names if name.endswith(".json"))[:MOST_FILES]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             found = _read_holder_file(f"{directory}/{name}")
@@ -215,7 +259,7 @@ def _holder_files(directory: str) -> Iterator[_HolderFile]:
 
 
 def _read_holder_file(path: str) -> _HolderFile | None:
-    """Return the contents of the file in which a holder of the lock names itself. None if the file
+    """Return the contents of the file in which a process that measures names itself. None if the file
     is invalid, or if no process has it locked. In the second case, remove the file if it belongs to
     this user."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -230,13 +274,13 @@ def _read_holder_file(path: str) -> _HolderFile | None:
         said = strict_json(os.read(handle, MOST_BYTES).decode())
     finally:
         os.close(handle)
-    pid = whole(said["pid"], 1, MOST_PID)
+    pid = integer_or_none(said["pid"], 1, MOST_PID)
     if pid is None:
         return None
     told = {
         "user": register.user_name(found.st_uid),
         "pid": pid,
-        "since_unix_s": of_field("since_unix_s", said["since_unix_s"]),
+        "since_unix_s": number_for_field("since_unix_s", said["since_unix_s"]),
         "what": str(said["what"])[:200],
         "machine": str(said["machine"])[:80],
     }

@@ -23,18 +23,18 @@ _NVML_ERROR = "NVML_ERROR_"  # pynvml makes a class for each name that begins wi
 
 
 @cache
-def whole() -> Path:
-    """Return the file of the installed pynvml."""
+def installed_pynvml_file() -> Path:
+    """Return the file of the installed pynvml. Raises ModuleNotFoundError if it is missing."""
     spec = find_spec("pynvml")
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError("pynvml is missing; the distribution nvidia-ml-py contains it")
     return Path(spec.origin)
 
 
-def source(users: Sequence[Path]) -> str:
+def reduced_source(users: Sequence[Path]) -> str:
     """Return the source of pynvml without the definitions that no module in the files `users`
     needs, neither directly nor through other definitions."""
-    all_of_it = whole().read_text("utf-8")
+    all_of_it = installed_pynvml_file().read_text("utf-8")
     part = used_definitions(all_of_it, "".join(path.read_text("utf-8") for path in users))
     try:
         compile(part, "pynvml", "exec")
@@ -43,42 +43,42 @@ def source(users: Sequence[Path]) -> str:
     return part
 
 
-def kept(users: Sequence[Path]) -> Path | None:
+def cached_part_directory(users: Sequence[Path]) -> Path | None:
     """Return the directory in the user's cache that contains pynvml's part for the modules in the
     files `users`. None if there is no such directory or if another user could have written it. That
     can be the case under sudo, which may use the cache of another user."""
     try:
-        folder = _folder(users)
+        folder = _cache_directory_for(users)
         own = all(map(_is_own, (*folder.parents[:2], folder, folder / "pynvml.py")))
     except (OSError, RuntimeError):  # RuntimeError: this user has no home
         return None
     return folder if own else None
 
 
-def keep(users: Sequence[Path]) -> None:
+def cache_part(users: Sequence[Path]) -> None:
     """Write pynvml's part for the modules in the files `users` into the user's cache, unless the
     cache contains it. Do nothing if the cache cannot be written, or if another user can write in
     its directories: that user could place a link there, and root would write to its target."""
-    if kept(users) is not None:
+    if cached_part_directory(users) is not None:
         return
     try:
-        folder = _folder(users)
+        folder = _cache_directory_for(users)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not all(map(_is_own, (*folder.parents[:2], folder))):
             return
         new = folder / f"pynvml.{os.getpid()}"
-        new.write_text(source(users), "utf-8")
+        new.write_text(reduced_source(users), "utf-8")
         new.replace(folder / "pynvml.py")
     except (OSError, RuntimeError):
         return
 
 
-def _folder(users: Sequence[Path]) -> Path:
+def _cache_directory_for(users: Sequence[Path]) -> Path:
     """Return the directory in the user's cache for pynvml's part for the modules in the files
     `users`. Its name changes when one of these files or pynvml changes."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     cache_dir = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    files = [path.stat() for path in (whole(), Path(__file__), *users)]
+    files = [path.stat() for path in (installed_pynvml_file(), Path(__file__), *users)]
     stamp = zlib.crc32(repr([(file.st_mtime_ns, file.st_size) for file in files]).encode())
     return cache_dir / "workbench" / f"pynvml-{stamp:08x}"
 

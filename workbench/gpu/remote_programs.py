@@ -18,47 +18,56 @@ _REGISTER = (
 )
 
 
-def _files_of(program: PythonProgram) -> list[Path]:
+def _program_files(program: PythonProgram) -> list[Path]:
     package = Path(__file__).parents[1]
     return [package / f"{module.replace('.', '/')}.py" for module in program.modules]
 
 
-def _files_of_agent() -> list[Path]:
-    return _files_of(AGENT)
+def _agent_files() -> list[Path]:
+    return _program_files(AGENT)
 
 
-def _sent_pynvml() -> dict[str, str]:
-    return {"pynvml": pynvml_part.source(_files_of_agent())}
+def _pynvml_to_send() -> dict[str, str]:
+    return {"pynvml": pynvml_part.reduced_source(_agent_files())}
 
 
-def _place_of_pynvml() -> tuple[str, ...]:
-    return (str(pynvml_part.kept(_files_of_agent()) or pynvml_part.whole().parent),)
+def _pynvml_directory() -> tuple[str, ...]:
+    return (
+        str(
+            pynvml_part.cached_part_directory(_agent_files())
+            or pynvml_part.installed_pynvml_file().parent
+        ),
+    )
 
 
-def _pynvml_of_topology() -> dict[str, str]:
-    return {"pynvml": pynvml_part.source(_files_of(TOPOLOGY))}
+def _pynvml_for_topology() -> dict[str, str]:
+    return {"pynvml": pynvml_part.reduced_source(_program_files(TOPOLOGY))}
 
 
-def _whole_pynvml() -> tuple[str, ...]:
-    return (str(pynvml_part.whole().parent),)
+def _whole_pynvml_directory() -> tuple[str, ...]:
+    return (str(pynvml_part.installed_pynvml_file().parent),)
 
 
 def keep_part_of_pynvml() -> None:
     """Write the part of pynvml that the telemetry agent uses into the user's cache, from which the
     next agent on this machine reads it. Writing takes 0.02 s, so call this only after the present
     agent has begun to read the GPUs."""
-    pynvml_part.keep(_files_of_agent())
+    pynvml_part.cache_part(_agent_files())
 
 
 AGENT = PythonProgram(
     "telemetry agent",
     (
         "model.core_values",
+        "model.named_tuple",
+        "model.gpu_readings",
+        "model.pcie_link",
         "model.process_container",
         "model.untrusted_numbers",
         *(
             f"gpu.telemetry.{name}"
             for name in (
+                "board_power",
                 "clock_event_reasons",
                 "nvml_library",
                 "plausible_readings",
@@ -70,14 +79,14 @@ AGENT = PythonProgram(
     options=("-S", "-u"),
     # pynvml imports find_library and never uses it; ctypes.util would load 20 modules: 1 MiB.
     first='sys.modules["ctypes.util"] = types.SimpleNamespace(find_library=None)',
-    library=_sent_pynvml,
-    places=_place_of_pynvml,
+    library=_pynvml_to_send,
+    places=_pynvml_directory,
 )
 TOPOLOGY = PythonProgram(
     "topology of the GPUs",
     ("gpu.telemetry.nvml_library", "gpu.topology"),
-    library=_pynvml_of_topology,
-    places=_whole_pynvml,
+    library=_pynvml_for_topology,
+    places=_whole_pynvml_directory,
 )
 JOURNAL = PythonProgram(
     "journal of GPU settings",

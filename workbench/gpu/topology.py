@@ -84,6 +84,8 @@ def look() -> dict[str, Any]:
 
 
 def gpu(nvml: Nvml, index: int, handle: Any) -> dict[str, Any]:
+    """Return what NVML says about one GPU and its links. A value that it does not report is
+    None."""
     mode = nvml.maybe("nvmlDeviceGetMigMode", handle)
     running = nvml.maybe("nvmlDeviceGetComputeRunningProcesses", handle)
     links = [
@@ -168,6 +170,8 @@ def acs(bridge: str) -> list[str] | None:
 
 
 def pairs(nvml: Nvml, handles: list[Any]) -> list[dict[str, Any]]:
+    """Return each pair of GPUs with the common ancestor of their PCIe paths and what peer access
+    NVML reports. What it does not report is missing."""
     found = []
     for a, one in enumerate(handles):
         for b in range(a + 1, len(handles)):

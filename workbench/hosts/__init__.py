@@ -19,6 +19,7 @@ files_via_shell    reads and writes files of a host with commands alone
 shell_scripts      all POSIX shell code that runs on hosts
 python_programs    Python programs that Workbench sends to a host, which stores them under their hash
 host_facts         properties of a host (user, kernel, memory, GPU tools) from the output of one script
+boot               under which boot a host runs
 swept_command      runs a program, then ends all processes that it has left behind
 detached_process   processes that outlive Workbench, each in a run directory
 run_processes      which processes belong to a run
@@ -71,7 +72,7 @@ def _is_ssh_name(name: str) -> bool:
 def _ssh_names() -> Iterable[str]:
     from workbench.hosts import ssh_names
 
-    return ssh_names.aliases()
+    return ssh_names.host_aliases()
 
 
 def _open_ssh(name: str, known_as: str) -> Host:

@@ -29,7 +29,7 @@ from workbench.hosts.line_splitter import OUTPUT_MAX_BYTES
 from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 LOOPBACK = "127.0.0.1"
 
@@ -51,7 +51,7 @@ class Completed:
     @property
     def err(self) -> str:
         """What the command printed on stderr, as text without control characters."""
-        return clean(self.stderr, lines=True)
+        return clean_text(self.stderr, lines=True)
 
     @property
     def command(self) -> str:
@@ -121,7 +121,9 @@ def check_argv(argv: Sequence[str], host: str) -> None:
         raise HostError("an argument of the command contains a NUL byte", host=host)
 
 
-def not_found(argv: Sequence[str], host: str, command: str | None = None) -> CommandNotFound:
+def command_not_found_error(
+    argv: Sequence[str], host: str, command: str | None = None
+) -> CommandNotFound:
     """Return the error for an executable that is not on the host's PATH."""
     step = (
         "check the path"
@@ -133,7 +135,7 @@ def not_found(argv: Sequence[str], host: str, command: str | None = None) -> Com
     )
 
 
-def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
+def command_timeout_error(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeout:
     """Return the error for a command that was killed after `timeout_s` seconds."""
     words = [word for word in argv if word not in ("sudo", "-n", "env", "--")]
     program = words[0].rpartition("/")[2] if words else ""
@@ -145,7 +147,7 @@ def timed_out(argv: Sequence[str], timeout_s: float, host: str) -> CommandTimeou
     )
 
 
-def no_answer(program: str, timeout_s: float, host: str) -> CommandTimeout:
+def no_answer_error(program: str, timeout_s: float, host: str) -> CommandTimeout:
     """Return the error for a program of containers, such as docker, that has not answered within
     `timeout_s` seconds."""
     return CommandTimeout(
@@ -162,7 +164,7 @@ def short_command(argv: Sequence[str]) -> str:
     return " ".join("..." if "\n" in word else shlex.quote(word) for word in argv)
 
 
-def too_much(argv: Sequence[str], host: str) -> OutputTooLarge:
+def output_too_large_error(argv: Sequence[str], host: str) -> OutputTooLarge:
     """Return the error for a command that was killed because its output exceeded OUTPUT_MAX_BYTES."""
     return OutputTooLarge(
         f"printed more than {OUTPUT_MAX_BYTES >> 20} MiB and was killed",
@@ -184,7 +186,7 @@ def raise_for(done: Completed, host: str) -> None:
         raise CommandFailed(": ".join([how, *last]), done, host=host)
 
 
-def state_dir_missing(host: str, reason: str | None, path: str = "") -> FileError:
+def state_dir_error(host: str, reason: str | None, path: str = "") -> FileError:
     """Return the error for a state directory on the host that cannot be created. `reason` is the
     host's error message, None if there is none.
     """
@@ -417,7 +419,7 @@ class Host(Protocol):
         Empty if this host is no container."""
         ...
 
-    async def gpus_given(self) -> tuple[str, ...] | None:
+    async def gpus_of_batch_job(self) -> tuple[str, ...] | None:
         """Return the indices or UUIDs of the GPUs that a batch system gave to this host, if this
         host is a job on a machine with more GPUs. None if this host may use all GPUs that the
         driver shows. Raises HostError if that cannot be read."""
@@ -460,7 +462,7 @@ class BaseHost(ABC):
     async def processes_around(self, pids: Collection[int]) -> Mapping[int, ProcessAround]:
         return {}
 
-    async def gpus_given(self) -> tuple[str, ...] | None:
+    async def gpus_of_batch_job(self) -> tuple[str, ...] | None:
         return None
 
     async def run(

@@ -24,7 +24,7 @@ from workbench.hosts.base import (
     SshAddress,
     Stream,
 )
-from workbench.hosts.cluster_network import places
+from workbench.hosts.cluster_network import place_nodes
 from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.host_entry import ClusterEntry, ClusterNode
@@ -67,7 +67,7 @@ class ClusterHost(BaseHost):
         self.may_sudo = self.head.may_sudo
         self.preset_variables = self.head.preset_variables
         # what hosts.toml names; all once connected
-        self.places = places(entry.nodes, [NodeNetwork()] * len(hosts))
+        self.places = place_nodes(entry.nodes, [NodeNetwork()] * len(hosts))
         self.cluster_variables = _variables(self.places)
         # node: why it could not be reached when the cluster was opened
         self.unreached: Mapping[str, str] = {}
@@ -123,8 +123,10 @@ class ClusterHost(BaseHost):
     async def read_network(self) -> None:
         """Find the addresses, interfaces and RDMA devices of all nodes, and store them in `places`.
         If a node does not answer, the `problem` of its entry there has the reason."""
-        networks = await asyncio.gather(*(interfaces.read(node.host) for node in self.nodes))
-        self.places = places(self.entry.nodes, networks)
+        networks = await asyncio.gather(
+            *(interfaces.read_node_network(node.host) for node in self.nodes)
+        )
+        self.places = place_nodes(self.entry.nodes, networks)
         self.cluster_variables = _variables(self.places)
 
     def accept_host_key(self, fingerprint: str) -> None:

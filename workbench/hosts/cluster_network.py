@@ -15,16 +15,18 @@ _WRITTEN = "hosts.toml"
 _PCI_DOMAIN = re.compile(r"P\d+(?=p\d)")
 
 
-def places(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> tuple[NodePlace, ...]:
+def place_nodes(
+    nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]
+) -> tuple[NodePlace, ...]:
     """Return the address, interface and RDMA devices of each node. Values in hosts.toml take
     precedence. The other values are those of the fastest network that all nodes have in common."""
-    shared = _shared_network(nodes, networks)
+    shared = _network_of_all_nodes(nodes, networks)
     return tuple(
-        _place(node, network, shared) for node, network in zip(nodes, networks, strict=True)
+        _place_node(node, network, shared) for node, network in zip(nodes, networks, strict=True)
     )
 
 
-def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodePlace:
+def _place_node(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodePlace:
     origins: dict[str, str] = {}
     address, name = node.address, node.interface
     if address:
@@ -37,7 +39,9 @@ def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodeP
     elif address:
         found = network.with_address(address)
     if found is None and not name and not address and shared is not None:
-        found = next((i for i in _usable(network) if shared in _networks(i)), None)
+        found = next(
+            (i for i in _usable_interfaces(network) if shared in _network_addresses(i)), None
+        )
         if found is not None:
             origins["interface"] = f"the fastest network that all nodes are in, {shared}"
     elif found is not None and not name:
@@ -53,13 +57,13 @@ def _place(node: ClusterNode, network: NodeNetwork, shared: str | None) -> NodeP
     rdma = node.rdma
     if rdma:
         origins["rdma"] = _WRITTEN
-    elif name and (rdma := _rdma_of(name, network)):
+    elif name and (rdma := _rdma_devices_of(name, network)):
         origins["rdma"] = f"active on interface {name}"
     problem = None if address else network.problem or "no network that all nodes are in was found"
     return NodePlace(node.host, address, name, rdma, origins, problem)
 
 
-def _rdma_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
+def _rdma_devices_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
     """Return the names of the active RDMA devices on the same physical port as the network
     interface. A port of the ConnectX-7 in a DGX Spark has two devices, on two PCIe links with half
     of the bandwidth each, and both are returned."""
@@ -71,7 +75,7 @@ def _rdma_of(interface: str, network: NodeNetwork) -> tuple[str, ...]:
     )
 
 
-def _usable(network: NodeNetwork) -> list[Interface]:
+def _usable_interfaces(network: NodeNetwork) -> list[Interface]:
     """Return the interfaces that can connect nodes: those that are up, have an address, and are not
     bridges of containers, because such bridges have the same addresses on every host."""
     bridges = ("docker", "virbr", "br-", "cni", "podman", "veth", "lxc")
@@ -82,20 +86,22 @@ def _usable(network: NodeNetwork) -> list[Interface]:
     ]
 
 
-def _networks(interface: Interface) -> list[str]:
+def _network_addresses(interface: Interface) -> list[str]:
     return [str(ip_interface(address).network) for address in interface.addresses]
 
 
-def _shared_network(nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]) -> str | None:
+def _network_of_all_nodes(
+    nodes: Sequence[ClusterNode], networks: Sequence[NodeNetwork]
+) -> str | None:
     """Return the network, such as "10.0.0.0/24", in which every node has an interface; None if
     there is none. Of several, prefer one with RDMA, then the fastest, then the first by name.
     Loopback counts only if there is no other network."""
     options: dict[str, list[tuple[bool, int]]] = {}
     for network in networks:
         own: dict[str, tuple[bool, int]] = {}
-        for interface in _usable(network):
-            rank = bool(_rdma_of(interface.name, network)), interface.speed_mbit_s or 0
-            for found in _networks(interface):
+        for interface in _usable_interfaces(network):
+            rank = bool(_rdma_devices_of(interface.name, network)), interface.speed_mbit_s or 0
+            for found in _network_addresses(interface):
                 own[found] = max(rank, own.get(found, (False, 0)))
         for found, rank in own.items():
             options.setdefault(found, []).append(rank)

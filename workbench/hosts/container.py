@@ -37,9 +37,9 @@ from workbench.hosts.base import (
     ProcessAround,
     Stream,
     check_argv,
-    no_answer,
-    not_found,
-    timed_out,
+    command_not_found_error,
+    command_timeout_error,
+    no_answer_error,
 )
 from workbench.hosts.container_kinds import (
     ABSENT,
@@ -47,20 +47,20 @@ from workbench.hosts.container_kinds import (
     RUNNING,
     ContainerKind,
     ContainerState,
-    refused_rights,
+    is_refusal_of_rights,
 )
 from workbench.hosts.container_listing import containers_of
 from workbench.hosts.container_ports import ContainerPorts
-from workbench.hosts.line_splitter import split
+from workbench.hosts.line_splitter import split_lines
 from workbench.hosts.login_question import Ask
 from workbench.hosts.reconnecting_link import Link
 from workbench.hosts.shared_answers import SharedAnswer
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.process_container import container_of
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.process_container import container_of_process
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 __all__ = ["KINDS", "ContainerHost", "containers_of", "open_container"]
 
@@ -129,7 +129,7 @@ class ContainerStream:
             data = await self._read()
             if not data:
                 await self._ended()
-                raise await self._host.not_begun(
+                raise await self._host.command_not_started_error(
                     self._running, argv, await self.inner.stderr_tail()
                 )
             seen += data
@@ -158,7 +158,7 @@ class ContainerStream:
             await self.wait()
 
     def lines(self) -> AsyncIterator[bytes]:
-        return split(self.chunks())
+        return split_lines(self.chunks())
 
     async def write(self, data: bytes) -> None:
         await self.inner.write(data)
@@ -167,14 +167,14 @@ class ContainerStream:
         """Return the command's exit code. Raises HostUnreachable if the command was cut off,
         because the program that entered the container was killed or the container stopped."""
         ended = await self.inner.wait()
-        _, code = shell_scripts.exit_code(await self.inner.stderr_tail())
+        _, code = shell_scripts.split_exit_code(await self.inner.stderr_tail())
         if code is None and not self._closing:
             raise await self._host.cut_off(self._running)
         return ended if code is None else code
 
     async def stderr_tail(self) -> str:
-        errors, _ = shell_scripts.exit_code(await self.inner.stderr_tail())
-        return shell_scripts.after_mark(errors, shell_scripts.INSIDE).strip()
+        errors, _ = shell_scripts.split_exit_code(await self.inner.stderr_tail())
+        return shell_scripts.stderr_after_mark(errors, shell_scripts.INSIDE).strip()
 
     async def close(self) -> None:
         self._closing = True
@@ -202,14 +202,14 @@ class ContainerHost(BaseHost):
         self.container = container
         around = "" if inner.is_local else f"{inner.name}/"
         self._link: Link[_Running] = Link(
-            f"{around}{kind.name}:{container}", self._dial, longest_retry_s=kind.look_s
+            f"{around}{kind.name}:{container}", self._start_connection, longest_retry_s=kind.look_s
         )
         self._sudo = sudo
         self._id = ""  # of the container that was entered last
         self._why: HostError | None = None  # why the container cannot be entered
         self._state_dir: str | None = None
-        self._asked_state_dir = SharedAnswer(lambda: files_via_shell.state_dir(self))
-        self._asked_facts = SharedAnswer(lambda: host_facts.ask(self))
+        self._asked_state_dir = SharedAnswer(lambda: files_via_shell.state_dir_via_shell(self))
+        self._asked_facts = SharedAnswer(lambda: host_facts.ask_host_facts(self))
         self._ports = ContainerPorts(self, inner)
         self._streams: set[ContainerStream] = set()
         self._checking = asyncio.Lock()
@@ -259,10 +259,10 @@ class ContainerHost(BaseHost):
 
     # ---- the state of the container
 
-    async def _dial(self) -> _Running:
+    async def _start_connection(self) -> _Running:
         await self.inner.connect()
         try:
-            running = await self._find()
+            running = await self._find_container()
         except HostError as error:
             self._why = error
             raise
@@ -271,7 +271,7 @@ class ContainerHost(BaseHost):
         self._why = None
         return running
 
-    async def _find(self) -> _Running:
+    async def _find_container(self) -> _Running:
         """Find the running container. Return its id and whether commands need sudo to enter it.
         Raises HostUnreachable if the container does not run, or if the container program, such as
         docker, does not report its state."""
@@ -280,7 +280,7 @@ class ContainerHost(BaseHost):
             if before and not await self._may_sudo():
                 break
             try:
-                state = await self._look(before, self.container)
+                state = await self._read_container_state(before, self.container)
             except (CommandNotFound, _StateUnknown) as error:
                 problem = problem or str(getattr(error, "message", error))
                 continue
@@ -291,7 +291,7 @@ class ContainerHost(BaseHost):
         if other is None:
             step = (
                 kind.rights
-                if refused_rights(problem)
+                if is_refusal_of_rights(problem)
                 else f"check on {self.inner.name}: {' '.join(kind.look(self.container))}"
             )
             message = (
@@ -300,11 +300,13 @@ class ContainerHost(BaseHost):
             )
             raise HostUnreachable(message, host=self.name, next_step=step)
         if other.state == ABSENT:
-            raise await self._absent()
+            raise await self._container_absent_error()
         step = f"on {self.inner.name}: {kind.wake_up(other.state, self.container)}"
         raise HostUnreachable(f"the {kind.noun} is {other.state}", host=self.name, next_step=step)
 
-    async def _look(self, before: tuple[str, ...], container: str) -> ContainerState:
+    async def _read_container_state(
+        self, before: tuple[str, ...], container: str
+    ) -> ContainerState:
         """Return the state of the container that has the name or id `container`. `before`, () or
         sudo, is put before the command that asks for the state. Raises _StateUnknown, with the text
         that this command printed, if it reports no state."""
@@ -312,7 +314,7 @@ class ContainerHost(BaseHost):
         try:
             done = await self.inner.run(argv, timeout_s=LOOK_S)
         except CommandTimeout:
-            silent = no_answer(self.container_kind.listing[0], LOOK_S, self.name)
+            silent = no_answer_error(self.container_kind.listing[0], LOOK_S, self.name)
             raise HostUnreachable(
                 silent.message,
                 host=self.name,
@@ -330,13 +332,13 @@ class ContainerHost(BaseHost):
             return False
         return (await self.inner.run(["id", "-u"])).out.strip() != "0"
 
-    async def _absent(self) -> HostUnreachable:
+    async def _container_absent_error(self) -> HostUnreachable:
         """Return the error for a container that does not exist. If it was renamed, the error names
         the new name."""
         kind = self.container_kind
         for before in ((), shell_scripts.SUDO) if self._id else ():
             with contextlib.suppress(HostError, _StateUnknown):
-                now = await self._look(before, self._id)
+                now = await self._read_container_state(before, self._id)
                 if now.name and now.name != self.container:
                     around, own = (
                         self.name.removesuffix(self.container),
@@ -358,21 +360,23 @@ class ContainerHost(BaseHost):
             f"the {kind.noun} {self.container} {gone}", host=self.name, next_step=step
         )
 
-    async def _check(self, running: _Running) -> None:
+    async def _check_still_runs(self, running: _Running) -> None:
         """Check whether the container still runs. If it does not, or if a new one has its name,
         treat the connection as lost."""
         async with self._checking:
             if not self._link.connected:
                 return
             try:
-                found = await self._find()
+                found = await self._find_container()
             except HostError as error:
                 self.lost(running, error)
                 return
             if found.id != running.id:
-                self.lost(running, HostUnreachable(self._replaced(), host=self.name))
+                self.lost(
+                    running, HostUnreachable(self._why_container_was_replaced(), host=self.name)
+                )
 
-    def _replaced(self) -> str:
+    def _why_container_was_replaced(self) -> str:
         if self.container_kind.elsewhere:
             return "the job was put back into the queue, and runs again"
         return "the container was replaced by a new one"
@@ -381,14 +385,14 @@ class ContainerHost(BaseHost):
         """End the streamed commands and search for the container again, because it can no longer be
         entered for the reason `why`."""
         self._why = why
-        self._link.lost(running, why.message)
+        self._link.report_lost(running, why.message)
         for stream in tuple(self._streams):
             self._spawn(stream.end)
 
     async def cut_off(self, running: _Running) -> HostError:
         """Return the error for a command whose output ended before the command itself, because the
         program that entered the container, such as docker, ended or the container stopped."""
-        await self._check(running)
+        await self._check_still_runs(running)
         if not self._link.connected and self._why is not None:
             return self._why
         noun = self.container_kind.noun
@@ -396,12 +400,14 @@ class ContainerHost(BaseHost):
         message = f"{self.container_kind.program} ended before the command in the {noun}"
         return HostUnreachable(message, host=self.name, next_step=step)
 
-    async def not_begun(self, running: _Running, argv: Sequence[str], errors: str) -> HostError:
+    async def command_not_started_error(
+        self, running: _Running, argv: Sequence[str], errors: str
+    ) -> HostError:
         """Return the error for a command that never started. `errors` is what was printed on
         stderr."""
         noun = self.container_kind.noun
         if f"{shell_scripts.INSIDE} missing" in errors:
-            return not_found(argv, self.name)
+            return command_not_found_error(argv, self.name)
         if f"{shell_scripts.INSIDE} setsid" in errors:
             step = f"install util-linux or busybox in the {noun}"
             return HostUnreachable(
@@ -409,10 +415,10 @@ class ContainerHost(BaseHost):
                 host=self.name,
                 next_step=step,
             )
-        await self._check(running)
+        await self._check_still_runs(running)
         if not self._link.connected and self._why is not None:
             return self._why
-        last = clean(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
+        last = clean_text(errors, lines=True).strip().splitlines()[-1:] or ["no output"]
         by_hand = " ".join((*self.container_kind.enter(self.container), "sh"))
         step = f"the cause shows on {self.inner.name} with: {by_hand}"
         if _NO_SHELL.search(errors):
@@ -422,7 +428,7 @@ class ContainerHost(BaseHost):
         )
 
     def _spawn(self, work: Callable[[], Awaitable[None]]) -> None:
-        task = asyncio.create_task(_quietly(work))
+        task = asyncio.create_task(_ignore_errors_of(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -436,11 +442,11 @@ class ContainerHost(BaseHost):
             self.heard_s = time.monotonic()
             running = self._link.current
             if self._streams and running is not None:
-                await self._check(running)
+                await self._check_still_runs(running)
 
     # ---- commands
 
-    async def _get(self) -> _Running:
+    async def _get_running(self) -> _Running:
         try:
             return await self._link.get()
         except HostUnreachable:
@@ -448,14 +454,16 @@ class ContainerHost(BaseHost):
                 raise self._why from None
             raise
 
-    def _order(self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool) -> bytes:
+    def _shell_order(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool
+    ) -> bytes:
         check_argv(argv, self.name)
         try:
-            return shell_scripts.order(argv, env, guard, shell_scripts.PRELUDE_INSIDE)
+            return shell_scripts.shell_order_line(argv, env, guard, shell_scripts.PRELUDE_INSIDE)
         except ValueError as error:
             raise HostError(str(error), host=self.name) from None
 
-    def _words(self, running: _Running, token: str) -> tuple[str, ...]:
+    def _entering_argv(self, running: _Running, token: str) -> tuple[str, ...]:
         kind = self.container_kind
         shell = ("sh", "-c", shell_scripts.ENTER, f"workbench-{token}", shell_scripts.READ_ORDER)
         return (*kind.environment, *running.before, *kind.enter(self.container), *shell)
@@ -467,41 +475,45 @@ class ContainerHost(BaseHost):
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
-        first = self._order(argv, env, guard=False)
-        running, token = await self._get(), secrets.token_hex(8)
+        first = self._shell_order(argv, env, guard=False)
+        running, token = await self._get_running(), secrets.token_hex(8)
         try:
             done = await self.inner.run(
-                self._words(running, token), input=first + (input or b""), timeout_s=timeout_s
+                self._entering_argv(running, token),
+                input=first + (input or b""),
+                timeout_s=timeout_s,
             )
         except HostUnreachable as error:
             self.lost(running, error)
             raise
         except CommandTimeout:
-            self._spawn(partial(self._end, running, token))
-            raise timed_out(argv, timeout_s, self.name) from None
+            self._spawn(partial(self._end_command_processes, running, token))
+            raise command_timeout_error(argv, timeout_s, self.name) from None
         except (HostError, asyncio.CancelledError):
-            self._spawn(partial(self._end, running, token))
+            self._spawn(partial(self._end_command_processes, running, token))
             raise
-        errors, code = shell_scripts.exit_code(done.stderr.decode("utf-8", "surrogateescape"))
+        errors, code = shell_scripts.split_exit_code(done.stderr.decode("utf-8", "surrogateescape"))
         if code is None and not _REFUSED.search(errors):
-            self._spawn(partial(self._end, running, token))
+            self._spawn(partial(self._end_command_processes, running, token))
         if _MARK + b"\n" not in done.stdout:
-            raise await self.not_begun(running, argv, errors)
+            raise await self.command_not_started_error(running, argv, errors)
         if code is None:
             raise await self.cut_off(running)
         out = done.stdout.partition(_MARK + b"\n")[2]
-        err = shell_scripts.after_mark(errors, shell_scripts.INSIDE).encode(
+        err = shell_scripts.stderr_after_mark(errors, shell_scripts.INSIDE).encode(
             "utf-8", "surrogateescape"
         )
         return Completed(tuple(argv), code, out, err)
 
-    async def _end(self, running: _Running, token: str) -> None:
+    async def _end_command_processes(self, running: _Running, token: str) -> None:
         """End those processes in the container that belong to a command for which nobody waits any
         more. They have `token` in their environment."""
-        order = self._order(shell_scripts.sh(shell_scripts.END, token), None, guard=False)
+        order = self._shell_order(
+            shell_scripts.shell_argv(shell_scripts.END, token), None, guard=False
+        )
         with contextlib.suppress(HostError):
             await self.inner.run(
-                self._words(running, secrets.token_hex(8)), input=order, timeout_s=END_S
+                self._entering_argv(running, secrets.token_hex(8)), input=order, timeout_s=END_S
             )
 
     async def stream(
@@ -511,9 +523,9 @@ class ContainerHost(BaseHost):
         input: bytes | None = None,
         env: Mapping[str, str] | None = None,
     ) -> ContainerStream:
-        first = self._order(argv, env, guard=True)
-        running = await self._get()
-        words = self._words(running, secrets.token_hex(8))
+        first = self._shell_order(argv, env, guard=True)
+        running = await self._get_running()
+        words = self._entering_argv(running, secrets.token_hex(8))
         inner = await self.inner.stream(words, input=first + (input or b""))
         stream = ContainerStream(self, running, inner, lambda: self._streams.discard(stream))
         self._streams.add(stream)
@@ -541,25 +553,25 @@ class ContainerHost(BaseHost):
         return self._state_dir
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        return await files_via_shell.read(self, path, offset, limit)
+        return await files_via_shell.read_file_via_shell(self, path, offset, limit)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        await files_via_shell.write(self, path, data, mode)
+        await files_via_shell.write_file_via_shell(self, path, data, mode)
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
         """Open a local port that leads to `address`:`port` as the container reaches it. If the
         container shares the network of the host around it, the local port leads to the port of that
         host."""
-        return await self._ports.forward(await self._get(), port, address)
+        return await self._ports.forward(await self._get_running(), port, address)
 
     async def facts(self) -> HostFacts:
         facts = await self._asked_facts.get()
         return replace(facts, container=facts.container or self.container_kind.runtime or None)
 
-    async def gpus_given(self) -> tuple[str, ...] | None:
+    async def gpus_of_batch_job(self) -> tuple[str, ...] | None:
         if not self.container_kind.elsewhere:
             return None
-        done = await self.run(shell_scripts.sh(shell_scripts.GPUS_OF_JOB), check=True)
+        done = await self.run(shell_scripts.shell_argv(shell_scripts.GPUS_OF_JOB), check=True)
         given = tuple(filter(None, done.out.strip().split(",")))
         return None if given == ("all",) else given
 
@@ -567,17 +579,19 @@ class ContainerHost(BaseHost):
         if self.container_kind.elsewhere:
             return {}  # the driver counts processes as the node does
         done = await self.inner.run(
-            shell_scripts.sh(shell_scripts.AROUND, *(str(pid) for pid in pids))
+            shell_scripts.shell_argv(shell_scripts.AROUND, *(str(pid) for pid in pids))
         )
-        return dict(self._around(block) for block in f"\n{done.out}".split("\npid ")[1:])
+        return dict(
+            self._parse_process_block(block) for block in f"\n{done.out}".split("\npid ")[1:]
+        )
 
-    def _around(self, block: str) -> tuple[int, ProcessAround]:
+    def _parse_process_block(self, block: str) -> tuple[int, ProcessAround]:
         pid, _, rest = block.partition("\n")
-        number = whole_number(pid) or 0
+        number = parse_whole_number(pid) or 0
         lines = dict(
             line.partition(" ")[::2] for line in rest.replace("inside\t", "inside ").splitlines()
         )
-        place = container_of(rest)
+        place = container_of_process(rest)
         kind, _, name = place.partition(":")
         same = (
             name == self.container
@@ -585,13 +599,13 @@ class ContainerHost(BaseHost):
             else bool(name) and self._id.startswith(name)
         )
         inside = lines.get("inside", pid).split()[-1:]
-        title = clean(lines.get("name", ""), NAME_CHARS) or None
+        title = clean_text(lines.get("name", ""), NAME_CHARS) or None
         if same and inside:
-            return number, ProcessAround(whole_number(inside[0]), title)
+            return number, ProcessAround(parse_whole_number(inside[0]), title)
         return number, ProcessAround(None, title, place or self.inner.name)
 
 
-async def _quietly(work: Callable[[], Awaitable[None]]) -> None:
+async def _ignore_errors_of(work: Callable[[], Awaitable[None]]) -> None:
     """Await what `work` returns, and ignore its errors. The task may be cancelled before it begins,
     and a coroutine that was made before would then never be awaited."""
     with contextlib.suppress(Exception):  # it ends what nobody awaits

@@ -19,7 +19,7 @@ from typing import Any
 
 from workbench.hosts.base import Completed
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import NAME_CHARS, clean, clean_json
+from workbench.model.untrusted_text import NAME_CHARS, clean_json, clean_text
 
 RUNNING = "running"
 ABSENT = "absent"
@@ -84,47 +84,49 @@ class ContainerKind:
         return f"{self.wake.get(state, self.wake[''])} {name}"
 
 
-def refused_rights(problem: str) -> bool:
+def is_refusal_of_rights(problem: str) -> bool:
     """Return whether a program's error message `problem` says that the user may not use the
     program."""
     return re.search("permission|root|password|sudo", problem, re.IGNORECASE) is not None
 
 
-def _inspected(done: Completed) -> ContainerState | None:
+def _parse_inspected_state(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return ContainerState(ABSENT) if "no such" in done.err.lower() else None
     try:
         found: dict[str, Any] = clean_json(done.stdout)[0]
-        state = clean(str(found["State"]["Status"]), NAME_CHARS)
+        state = clean_text(str(found["State"]["Status"]), NAME_CHARS)
         return ContainerState(
-            state, clean(str(found["Id"]), 80), clean(str(found["Name"]).lstrip("/"), NAME_CHARS)
+            state,
+            clean_text(str(found["Id"]), 80),
+            clean_text(str(found["Name"]).lstrip("/"), NAME_CHARS),
         )
     except (ValueError, LookupError, TypeError):
         return None
 
 
-def _pct_state(done: Completed) -> ContainerState | None:
+def _parse_pct_state(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return ContainerState(ABSENT) if "does not exist" in done.err else None
-    word = clean(done.out, NAME_CHARS).partition("status:")[2].strip()
+    word = clean_text(done.out, NAME_CHARS).partition("status:")[2].strip()
     return ContainerState(word) if word else None
 
 
-def _lxc_state(done: Completed) -> ContainerState | None:
+def _parse_lxc_state(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return ContainerState(ABSENT) if "doesn't exist" in done.err else None
-    word = clean(done.out, NAME_CHARS).strip().lower()
+    word = clean_text(done.out, NAME_CHARS).strip().lower()
     return ContainerState(word) if word else None
 
 
-def _instance_state(done: Completed) -> ContainerState | None:
+def _parse_instance_state(done: Completed) -> ContainerState | None:
     if done.returncode != 0:
         return None
-    name, _, state = clean(done.out, NAME_CHARS).strip().partition(",")
+    name, _, state = clean_text(done.out, NAME_CHARS).strip().partition(",")
     return ContainerState(state.lower(), name=name) if name else ContainerState(ABSENT)
 
 
-def _docker_like(name: str) -> ContainerKind:
+def _docker_like_kind(name: str) -> ContainerKind:
     def listed(text: str) -> Iterable[ListedContainer]:
         for line in text.splitlines():
             id_, _, rest = line.partition("\t")
@@ -138,7 +140,7 @@ def _docker_like(name: str) -> ContainerKind:
         re.compile(_NAME),
         lambda container: (name, "exec", "-i", container),
         lambda container: (name, "inspect", "--type", "container", container),
-        _inspected,
+        _parse_inspected_state,
         (name, "ps", "--format", "{{.ID}}\t{{.Names}}\t{{.Image}}"),
         listed,
         {"paused": f"{name} unpause", "": f"{name} start"},
@@ -149,7 +151,7 @@ def _docker_like(name: str) -> ContainerKind:
     )
 
 
-def _pct_listed(text: str) -> Iterable[ListedContainer]:
+def _parse_pct_list(text: str) -> Iterable[ListedContainer]:
     for line in text.splitlines()[1:]:
         number, state, *rest = [*line.split(), "", ""][:4]
         if number.isdecimal() and state == RUNNING:
@@ -158,7 +160,7 @@ def _pct_listed(text: str) -> Iterable[ListedContainer]:
             )
 
 
-def _lxc_listed(text: str) -> Iterable[ListedContainer]:
+def _parse_lxc_list(text: str) -> Iterable[ListedContainer]:
     return (ListedContainer("lxc", name) for name in text.split())
 
 
@@ -168,9 +170,9 @@ _PCT = ContainerKind(
     re.compile(r"[1-9][0-9]{0,9}"),
     lambda container: ("pct", "exec", container, "--"),
     lambda container: ("pct", "status", container),
-    _pct_state,
+    _parse_pct_state,
     ("pct", "list"),
-    _pct_listed,
+    _parse_pct_list,
     {"": "pct start"},
     runtime="lxc",
     rights="log in as root, or allow your user `sudo -n pct`",
@@ -184,16 +186,16 @@ _LXC = ContainerKind(
     re.compile(_NAME),
     lambda container: ("lxc-attach", "--clear-env", "-n", container, "--"),
     lambda container: ("lxc-info", "-n", container, "-s", "-H"),
-    _lxc_state,
+    _parse_lxc_state,
     ("lxc-ls", "--running", "-1"),
-    _lxc_listed,
+    _parse_lxc_list,
     {"frozen": "lxc-unfreeze -n", "": "lxc-start -n"},
     runtime="lxc",
     rights="log in as root, or allow your user `sudo -n lxc-attach` and `sudo -n lxc-info`",
 )
 
 
-def _instances(name: str, program: str) -> ContainerKind:
+def _instance_kind(name: str, program: str) -> ContainerKind:
     """Return the kind of Incus or LXD, whose client is called `program`."""
 
     def listed(text: str) -> Iterable[ListedContainer]:
@@ -205,7 +207,7 @@ def _instances(name: str, program: str) -> ContainerKind:
         re.compile(r"[A-Za-z][A-Za-z0-9-]*"),
         lambda container: (program, "exec", container, "--mode=non-interactive", "--"),
         lambda container: (program, "list", f"^{container}$", "--format=csv", "--columns=ns"),
-        _instance_state,
+        _parse_instance_state,
         (program, "list", "status=running", "--format=csv", "--columns=n"),
         listed,
         {"": f"{program} start"},
@@ -214,19 +216,19 @@ def _instances(name: str, program: str) -> ContainerKind:
     )
 
 
-def _job_state(done: Completed) -> ContainerState | None:
+def _parse_job_state(done: Completed) -> ContainerState | None:
     """Return the state of a Slurm job from the output of squeue, None if squeue did not report it.
     The state's `id` consists of the job's first node and its start time, because both change when
     the job is queued again and restarts."""
     if done.returncode != 0:
         return ContainerState(ABSENT) if "invalid job id" in done.err.lower() else None
-    word, _, place = next(iter(clean(done.out, NAME_CHARS, lines=True).splitlines()), "").partition(
-        "|"
-    )
+    word, _, place = next(
+        iter(clean_text(done.out, NAME_CHARS, lines=True).splitlines()), ""
+    ).partition("|")
     return ContainerState(word.lower(), place) if word else ContainerState(ABSENT)
 
 
-def _jobs_listed(text: str) -> Iterable[ListedContainer]:
+def _parse_job_list(text: str) -> Iterable[ListedContainer]:
     for line in text.splitlines():
         job, _, name = line.partition("|")
         if name:
@@ -241,9 +243,9 @@ _SLURM = ContainerKind(
     ),  # also a task of an array, or a part of a heterogeneous job
     lambda job: ("srun", f"--jobid={job}", "--overlap", *_ONE_TASK),
     lambda job: ("squeue", "-h", "-t", "all", "-j", job, "-o", "%T|%B %S"),
-    _job_state,
+    _parse_job_state,
     ("squeue", "--me", "-h", "-t", "RUNNING", "-o", "%i|%j"),
-    _jobs_listed,
+    _parse_job_list,
     {"pending": "squeue --start -j", "": "squeue -t all -j"},
     runtime="",
     rights="log in as the user whose job it is",
@@ -256,12 +258,12 @@ KINDS: Mapping[str, ContainerKind] = MappingProxyType(
     {
         kind.name: kind
         for kind in (
-            _docker_like("docker"),
-            _docker_like("podman"),
+            _docker_like_kind("docker"),
+            _docker_like_kind("podman"),
             _PCT,
             _LXC,
-            _instances("incus", "incus"),
-            _instances("lxd", "lxc"),
+            _instance_kind("incus", "incus"),
+            _instance_kind("lxd", "lxc"),
             _SLURM,
         )
     }

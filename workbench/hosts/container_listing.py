@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 
 from workbench.hosts import shell_scripts
-from workbench.hosts.base import CommandTimeout, Host, no_answer
-from workbench.hosts.container_kinds import KINDS, ContainerKind, ListedContainer, refused_rights
+from workbench.hosts.base import CommandTimeout, Host, no_answer_error
+from workbench.hosts.container_kinds import (
+    KINDS,
+    ContainerKind,
+    ListedContainer,
+    is_refusal_of_rights,
+)
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 LIST_S = 8.0  # below the limit of a check of hosts
 # Prints those of its arguments that are programs. Other users than root often lack /usr/sbin in
@@ -46,7 +51,7 @@ async def containers_of(host: Host, *, sudo: bool | None = None) -> ContainerLis
     """Return the running containers of `host`. `sudo` says whether sudo may be used, and None means
     only if the user's own rights are not enough. Raises HostError if the host is out of reach."""
     programs = sorted({kind.listing[0] for kind in KINDS.values()})
-    present = (await host.run(shell_scripts.sh(PRESENT, *programs))).out.split()
+    present = (await host.run(shell_scripts.shell_argv(PRESENT, *programs))).out.split()
     kinds = [kind for kind in KINDS.values() if kind.listing[0] in present]
     if "pct" in present:  # its containers are those of LXC
         kinds = [kind for kind in kinds if kind.name != "lxc"]
@@ -67,14 +72,17 @@ async def _list_containers(
         try:
             done = await host.run([*before, *kind.listing], timeout_s=LIST_S)
         except CommandTimeout:
-            return (), f"{no_answer(kind.listing[0], LIST_S, host.name).message} on {host.name}"
+            return (
+                (),
+                f"{no_answer_error(kind.listing[0], LIST_S, host.name).message} on {host.name}",
+            )
         except HostError as error:
             problem = problem or error.message
             continue
         if done.returncode == 0:
-            return tuple(kind.listed(clean(done.stdout, 1 << 20, lines=True))), ""
+            return tuple(kind.listed(clean_text(done.stdout, 1 << 20, lines=True))), ""
         problem = problem or done.problem
-    step = f"; {kind.rights}" if refused_rights(problem) else ""
+    step = f"; {kind.rights}" if is_refusal_of_rights(problem) else ""
     listing = " ".join(kind.listing[:2])
     return (), (
         f"{kind.listing[0]} is installed on {host.name}, but `{listing}` lists nothing: "

@@ -119,10 +119,10 @@ class _Connection:
     async def drain(self) -> None:
         data, self._unsent = bytes(self._unsent), bytearray()
         if data:
-            await self._inside.say(self.number, DATA, data)
+            await self._inside.send_frame(self.number, DATA, data)
 
     def write_eof(self) -> None:
-        self._inside.say_soon(self.number, END)
+        self._inside.send_frame_soon(self.number, END)
 
     def close(self) -> None:
         self._inside.forget(self)
@@ -146,10 +146,10 @@ class _Valve(asyncio.Transport):
         self._inside, self._number = inside, number
 
     def pause_reading(self) -> None:
-        self._inside.hold(self._number)
+        self._inside.pause_reading_for(self._number)
 
     def resume_reading(self) -> None:
-        self._inside.free(self._number)
+        self._inside.resume_reading_for(self._number)
 
 
 class _PortProgram:
@@ -177,7 +177,7 @@ class _PortProgram:
         connection = _Connection(self, self._last)
         self._connections[connection.number] = connection
         try:
-            await self.say(connection.number, OPEN, f"{address} {port}".encode())
+            await self.send_frame(connection.number, OPEN, f"{address} {port}".encode())
             async with asyncio.timeout(CONNECT_S):
                 await connection.opened
         except BaseException:
@@ -185,25 +185,25 @@ class _PortProgram:
             raise
         return connection
 
-    async def say(self, number: int, kind: int, data: bytes = b"") -> None:
+    async def send_frame(self, number: int, kind: int, data: bytes = b"") -> None:
         async with self._turn:
             await self._stream.write(HEADER.pack(number, kind, len(data)) + data)
 
-    def say_soon(self, number: int, kind: int) -> None:
-        task = asyncio.create_task(self.say(number, kind))
+    def send_frame_soon(self, number: int, kind: int) -> None:
+        task = asyncio.create_task(self.send_frame(number, kind))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def forget(self, connection: _Connection) -> None:
-        self.free(connection.number)
+        self.resume_reading_for(connection.number)
         if self._connections.pop(connection.number, None) is not None and not self.ended:
-            self.say_soon(connection.number, CLOSE)
+            self.send_frame_soon(connection.number, CLOSE)
 
-    def hold(self, number: int) -> None:
+    def pause_reading_for(self, number: int) -> None:
         self._full.add(number)
         self._flows.clear()
 
-    def free(self, number: int) -> None:
+    def resume_reading_for(self, number: int) -> None:
         self._full.discard(number)
         if not self._full:
             self._flows.set()
@@ -217,7 +217,7 @@ class _PortProgram:
                     number, kind, length = HEADER.unpack_from(pending)
                     if len(pending) < HEADER.size + length:
                         break
-                    self._take(number, kind, pending[HEADER.size : HEADER.size + length])
+                    self._handle_frame(number, kind, pending[HEADER.size : HEADER.size + length])
                     pending = pending[HEADER.size + length :]
                 await self._flows.wait()
         except HostError as error:
@@ -230,7 +230,7 @@ class _PortProgram:
                     self.problem.message if self.problem else "the program in the container ended"
                 )
 
-    def _take(self, number: int, kind: int, data: bytes) -> None:
+    def _handle_frame(self, number: int, kind: int, data: bytes) -> None:
         self.runs.set()
         connection = self._connections.get(number)
         if connection is None:
@@ -269,7 +269,7 @@ class ContainerPorts:
         examined again if `running` has changed."""
         if running is not self._running:
             self._network = _parse_network(
-                (await self._host.run(shell_scripts.sh(shell_scripts.NETWORK))).out
+                (await self._host.run(shell_scripts.shell_argv(shell_scripts.NETWORK))).out
             )
             self._around, _ = _parse_network(
                 (await self._inner.run(["readlink", "/proc/self/ns/net"])).out
@@ -345,9 +345,9 @@ def _parse_network(text: str) -> tuple[str, tuple[str, ...]]:
     """Parse the output of the script NETWORK. Return (network namespace, addresses of the container
     except loopback)."""
     name, _, table = text.partition("\n")
-    return name.strip(), tuple(_addresses(table))
+    return name.strip(), tuple(_parse_listening_addresses(table))
 
 
-def _addresses(table: str) -> Iterator[str]:
+def _parse_listening_addresses(table: str) -> Iterator[str]:
     found = dict.fromkeys(_LOCAL_ADDRESS.findall(table))
     return (address for address in found if not address.startswith("127."))

@@ -23,12 +23,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 
 from workbench.hosts import run_processes, shell_scripts
-from workbench.hosts.base import CommandNotFound, Completed, FileError, Host, not_found
+from workbench.hosts.base import (
+    CommandNotFound,
+    Completed,
+    FileError,
+    Host,
+    command_not_found_error,
+)
 from workbench.hosts.run_processes import Members, Process, RunFiles, Survey, signal_name
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import clean_text
 
 SLICE_S = 5.0  # longest wait within one command on the host, so that a lost link is noticed
 # time for the session's leader to record the exit after the last other process has ended
@@ -50,7 +56,7 @@ class WorkdirMissing(HostError):
 
 @dataclass(frozen=True, slots=True)
 class DetachedProcess:
-    """A process that `start` has started. `sid` is the id of its session and of its process group.
+    """A process that `start_detached` has started. `sid` is the id of its session and of its process group.
     `start_time` is in clock ticks since the host was booted.
     """
 
@@ -95,7 +101,7 @@ class ProcessStatus:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """The outcome of `stop`. `left` are the processes that still run, because they hang in the
+    """The outcome of `stop_run`. `left` are the processes that still run, because they hang in the
     kernel or the user may not signal them.
     """
 
@@ -106,7 +112,7 @@ class StopReport:
     status: ProcessStatus | None = None
 
     @property
-    def clean(self) -> bool:
+    def nothing_is_left(self) -> bool:
         return not self.left
 
 
@@ -117,7 +123,7 @@ class _RunState:
     found: Members
 
 
-async def start(
+async def start_detached(
     host: Host,
     run_dir: str,
     argv: Sequence[str],
@@ -142,7 +148,7 @@ async def start(
         )
     if not run_dir.startswith("/"):
         raise FileError(f"run directory {run_dir} is not an absolute path", host=host.name)
-    command = shell_scripts.start(
+    command = shell_scripts.start_script_argv(
         run_dir.rstrip("/"), secrets.token_hex(8), workdir or "", argv, open_files, port
     )
     return _started_process(await host.run(command, env=env), host, run_dir, argv, workdir)
@@ -156,10 +162,10 @@ async def start_again(
     its session are killed.
 
     Raises RunDirUsed if the run's process is alive or another caller starts it again, and the other
-    errors of `start`.
+    errors of `start_detached`.
     """
     look = await _read_run(host, run_dir)
-    if _status(look.run, look.survey, look.found).alive:
+    if _status_from_survey(look.run, look.survey, look.found).alive:
         raise RunDirUsed(f"the process of the run in {run_dir} still runs", host=host.name)
     await _kill_session(host, look)
     command = shell_scripts.start_again(
@@ -172,7 +178,7 @@ async def end_session(host: Host, run_dir: str) -> None:
     """Kill the processes that the ended process of a run has left in its session. Does nothing
     while it is alive."""
     look = await _read_run(host, run_dir)
-    if not _status(look.run, look.survey, look.found).alive:
+    if not _status_from_survey(look.run, look.survey, look.found).alive:
         await _kill_session(host, look)
 
 
@@ -185,7 +191,7 @@ async def _kill_session(host: Host, look: _RunState) -> None:
         return
     left = [p for p in look.found.others if p.session == look.run.sid]
     if left:
-        await _signal(host, "KILL", [p.key for p in left], left, SLICE_S)
+        await _signal_processes(host, "KILL", [p.key for p in left], left, SLICE_S)
 
 
 def _started_process(
@@ -194,21 +200,25 @@ def _started_process(
     """Return the process that a start script has started. `done` is the result of the script.
     Raises the error that the script printed."""
     words = done.out.split()
-    pid, start, sid = map(whole_number, [*words[1:4], "", "", ""][:3])
+    pid, start, sid = map(parse_whole_number, [*words[1:4], "", "", ""][:3])
     known = words[:1] == ["ok"] and len(words) == 4
     if done.returncode == 0 and known and pid and start is not None and sid is not None:
         return DetachedProcess(pid=pid, start_time=start, sid=sid)
     kind = words[1] if words[:1] == ["error"] and len(words) > 1 else ""
     if kind == "claimed":
-        raise _claimed(host, words[2:])
+        raise _port_claimed_error(host, words[2:])
     raise _start_error(kind, host, run_dir, argv, workdir, done)
 
 
-def _claimed(host: Host, first: Sequence[str]) -> PortClaimed:
+def _port_claimed_error(host: Host, first: Sequence[str]) -> PortClaimed:
     """Return the error for a port that another start has claimed. `first` is its user and, if
     known, its run."""
     user, run_id = (*first, "", "")[:2]
-    which = f"run {clean(run_id)} of {clean(user)}" if run_id else f"a server of {clean(user)}"
+    which = (
+        f"run {clean_text(run_id)} of {clean_text(user)}"
+        if run_id
+        else f"a server of {clean_text(user)}"
+    )
     return PortClaimed(
         f"the port was taken by another start at the same time: {which}",
         host=host.name,
@@ -221,7 +231,7 @@ def _start_error(
 ) -> HostError:
     shown = shlex.join(argv)
     if kind == "command":
-        return not_found(argv, host.name, shown)
+        return command_not_found_error(argv, host.name, shown)
     if kind == "workdir":
         message = f"working directory {workdir} cannot be entered"
         return WorkdirMissing(
@@ -254,7 +264,7 @@ def _start_error(
     )
 
 
-async def alive(host: Host, process: DetachedProcess) -> bool:
+async def is_process_alive(host: Host, process: DetachedProcess) -> bool:
     """Return whether the process itself still runs. The check reads one file only, so it can be
     called every second."""
     try:
@@ -264,27 +274,27 @@ async def alive(host: Host, process: DetachedProcess) -> bool:
     words = stat.rpartition(b") ")[2].split()
     if len(words) < 20 or words[0] in (b"Z", b"X"):
         return False
-    return whole_number(words[19].decode("ascii", "replace")) == process.start_time
+    return parse_whole_number(words[19].decode("ascii", "replace")) == process.start_time
 
 
-async def existing(host: Host, pids: Collection[int]) -> frozenset[int]:
+async def existing_pids(host: Host, pids: Collection[int]) -> frozenset[int]:
     """Return those of the process ids that exist on the host now."""
     if not pids:
         return frozenset()
     done = await host.run(
-        shell_scripts.sh(shell_scripts.EXISTING, *(str(pid) for pid in sorted(pids)))
+        shell_scripts.shell_argv(shell_scripts.EXISTING, *(str(pid) for pid in sorted(pids)))
     )
-    numbers = (whole_number(word) for word in done.out.split())
+    numbers = (parse_whole_number(word) for word in done.out.split())
     return frozenset(number for number in numbers if number is not None)
 
 
-async def status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
+async def read_status(host: Host, run_dir: str, *, files: Sequence[str] = ()) -> ProcessStatus:
     """Return the state of the run in `run_dir`. `files` names files in this directory; the result
     has the contents of those that exist. Raises HostError if the directory contains no run.
     """
     look = await _read_run(host, run_dir, files)
-    await _remember(host, look.run, look.found)
-    return _status(look.run, look.survey, look.found)
+    await _write_new_members(host, look.run, look.found)
+    return _status_from_survey(look.run, look.survey, look.found)
 
 
 async def list_runs(
@@ -294,9 +304,11 @@ async def list_runs(
     older runs), both empty if `root` does not exist. Older runs are marked as ended and not among
     the `newest` ones, so nothing of them is read. `files` names files in the run directories whose
     contents each state has, if they exist."""
-    survey = await _survey(host, ["-r", root.rstrip("/"), str(newest)], files)
+    survey = await _survey_host(host, ["-r", root.rstrip("/"), str(newest)], files)
     runs = sorted(survey.runs, key=lambda run: run.run_dir)
-    read = tuple(_status(run, survey, run_processes.members(run, survey)) for run in runs)
+    read = tuple(
+        _status_from_survey(run, survey, run_processes.living_members(run, survey)) for run in runs
+    )
     return read, survey.older
 
 
@@ -306,16 +318,18 @@ async def mark_ended(host: Host, root: str, runs: Mapping[str, str]) -> None:
     of its processes lives."""
     words = [word for run in runs.items() for word in run]
     if words:
-        await host.run(shell_scripts.sh(shell_scripts.MARK_ENDED, root, *words))
+        await host.run(shell_scripts.shell_argv(shell_scripts.MARK_ENDED, root, *words))
 
 
-async def living(host: Host, run_dirs: Sequence[str]) -> frozenset[str]:
+async def run_dirs_with_processes(host: Host, run_dirs: Sequence[str]) -> frozenset[str]:
     """Return those of the run directories that have a living process."""
-    survey = await _survey(host, run_dirs, ())
-    return frozenset(run.run_dir for run in survey.runs if run_processes.members(run, survey).all)
+    survey = await _survey_host(host, run_dirs, ())
+    return frozenset(
+        run.run_dir for run in survey.runs if run_processes.living_members(run, survey).all
+    )
 
 
-async def stop(
+async def stop_run(
     host: Host, run_dir: str, grace_s: float = 15.0, kill_after_s: float = 10.0
 ) -> StopReport:
     """End every process of the run and remove the shared memory that the run left. If the run has
@@ -329,14 +343,14 @@ async def stop(
     killed: set[int] = set()
     if look.found.all:
         await record_shared_memory(host, run_dir, [p.pid for p in look.found.others])
-        signalled = await _terminate(host, look)
+        signalled = await _terminate_members(host, look)
     deadline = time.monotonic() + grace_s
     while look.found.others and (rest := deadline - time.monotonic()) > 0:
-        await _signal(host, "TERM", (), look.found.others, rest)
+        await _signal_processes(host, "TERM", (), look.found.others, rest)
         look = await _read_run(host, run_dir, before=look)
     deadline = time.monotonic() + max(kill_after_s, LEADER_S)
     while look.found.all and (rest := deadline - time.monotonic()) > 0:
-        killed |= await _kill(host, look, rest)
+        killed |= await _kill_members(host, look, rest)
         look = await _read_run(host, run_dir, before=look)
     return StopReport(
         pids_signalled=tuple(sorted(signalled | killed)),
@@ -345,11 +359,11 @@ async def stop(
         shared_memory_removed=await clear_shared_memory(host, run_dir)
         if not look.found.all
         else (),
-        status=_status(look.run, look.survey, look.found),
+        status=_status_from_survey(look.run, look.survey, look.found),
     )
 
 
-async def _terminate(host: Host, look: _RunState) -> set[int]:
+async def _terminate_members(host: Host, look: _RunState) -> set[int]:
     """Send SIGTERM to the run's process group, and one by one to the members that left the group.
     Return the process ids that got the signal. No process gets SIGTERM twice, because some servers
     then exit at once without cleaning up.
@@ -357,45 +371,49 @@ async def _terminate(host: Host, look: _RunState) -> set[int]:
     sid, others = look.run.sid, look.found.others
     group = [p for p in look.found.all if p.group == sid]
     targets = [f"{group[-1].key}:{sid}"] if group else []
-    sent = await _signal(host, "TERM", [*targets, *(p.key for p in others if p.group != sid)])
+    sent = await _signal_processes(
+        host, "TERM", [*targets, *(p.key for p in others if p.group != sid)]
+    )
     reached = bool(group) and group[-1].pid in sent
     return {p.pid for p in others if (reached if p.group == sid else p.pid in sent)}
 
 
-async def _kill(host: Host, look: _RunState, wait_s: float) -> set[int]:
+async def _kill_members(host: Host, look: _RunState, wait_s: float) -> set[int]:
     """Send SIGKILL to all members of the run, and return the process ids that got it. The shell
     that leads the session records how the server ended, so it gets SIGKILL only if it does not end
     by itself within `wait_s` seconds."""
     leader, others = look.found.leader, look.found.others
     if others:
-        return await _signal(host, "KILL", [p.key for p in others], others, wait_s)
+        return await _signal_processes(host, "KILL", [p.key for p in others], others, wait_s)
     if leader is not None:
-        await _signal(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
+        await _signal_processes(host, "KILL", (), (leader,), min(wait_s, LEADER_S))
         again = await _read_run(host, look.run.run_dir, before=look)
         if again.found.leader is not None and not again.found.others:
-            await _signal(host, "KILL", [leader.key], (leader,), wait_s)
+            await _signal_processes(host, "KILL", [leader.key], (leader,), wait_s)
     return set()
 
 
 async def record_shared_memory(host: Host, run_dir: str, pids: Sequence[int]) -> None:
     """Write to the run directory which shared memory files the living processes `pids` created, so
     that the files can be removed after these processes are killed. Call this when the server is
-    ready. `stop` calls it too.
+    ready. `stop_run` calls it too.
     """
     if pids:
         await host.run(
-            shell_scripts.sh(shell_scripts.RECORD_SHARED_MEMORY, run_dir, *(str(p) for p in pids))
+            shell_scripts.shell_argv(
+                shell_scripts.RECORD_SHARED_MEMORY, run_dir, *(str(p) for p in pids)
+            )
         )
 
 
 async def clear_shared_memory(host: Host, run_dir: str) -> tuple[str, ...]:
     """Remove the shared memory files that the run created and that no process uses any more. Return
     their paths."""
-    done = await host.run(shell_scripts.sh(shell_scripts.CLEAR_SHARED_MEMORY, run_dir))
+    done = await host.run(shell_scripts.shell_argv(shell_scripts.CLEAR_SHARED_MEMORY, run_dir))
     return tuple(done.out.splitlines())
 
 
-async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
+async def _survey_host(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
     """Read the host's process table, and after it the files of the runs. A run that was started
     between the two has files and no process, so the survey is repeated for it."""
     survey = await _survey_once(host, dirs, files)
@@ -407,8 +425,8 @@ async def _survey(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Surv
 
 
 async def _survey_once(host: Host, dirs: Sequence[str], files: Sequence[str]) -> Survey:
-    done = await host.run(shell_scripts.sh(shell_scripts.SURVEY, " ".join(files), *dirs))
-    survey = run_processes.parse(done.stdout)
+    done = await host.run(shell_scripts.shell_argv(shell_scripts.SURVEY, " ".join(files), *dirs))
+    survey = run_processes.parse_survey(done.stdout)
     if survey is None:
         raise HostError(f"cannot list the processes of the runs: {done.problem}", host=host.name)
     return survey
@@ -420,29 +438,29 @@ async def _read_run(
     """Read the state of one run. A process that belonged to the run in the earlier state `before`
     still belongs to it, even if it has left the run's POSIX session since.
     """
-    survey = await _survey(host, [run_dir.rstrip("/")], files)
+    survey = await _survey_host(host, [run_dir.rstrip("/")], files)
     if not survey.runs:
         step = "`workbench servers` lists the runs of a host"
         raise HostError(f"there is no run directory {run_dir}", host=host.name, next_step=step)
     run = survey.runs[0]
     if before is not None:
         run = replace(run, seen=run.seen | before.run.seen | {p.key for p in before.found.others})
-    return _RunState(run, survey, run_processes.members(run, survey))
+    return _RunState(run, survey, run_processes.living_members(run, survey))
 
 
-async def _remember(host: Host, run: RunFiles, found: Members) -> None:
+async def _write_new_members(host: Host, run: RunFiles, found: Members) -> None:
     """Add newly found members of the run to the file `members` in the run directory. This file then
     proves that a process belongs to the run, even after the process's parents have ended."""
     new = [p.key for p in found.others if p.key not in run.seen]
     if new:
         await host.run(
-            shell_scripts.sh(
+            shell_scripts.shell_argv(
                 'dir=$1; shift; umask 077; printf "%s\\n" "$@" >>"$dir/members"', run.run_dir, *new
             )
         )
 
 
-def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
+def _status_from_survey(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
     pids = tuple(p.pid for p in found.others)
     started = run.pid in pids
     # before the start, or while the exit is recorded
@@ -469,7 +487,7 @@ def _status(run: RunFiles, survey: Survey, found: Members) -> ProcessStatus:
         start_time=run.start,
         started_unix_s=run.started_unix_s,
         ended_unix_s=run.ended_unix_s,
-        ended_ago_s=run_processes.ended_ago_s(run, survey),
+        ended_ago_s=run_processes.seconds_since_end(run, survey),
         now_unix_s=survey.now_unix_s,
         lost=lost,
         marked=run.marked,
@@ -485,7 +503,7 @@ def _init_is_younger(run: RunFiles, survey: Survey) -> bool:
     return init is not None and run.sid_start is not None and init.start > run.sid_start
 
 
-async def _signal(
+async def _signal_processes(
     host: Host,
     name: str,
     targets: Sequence[str],
@@ -498,9 +516,11 @@ async def _signal(
     keys = [p.key for p in wait_for]
     seconds = max(1, round(min(wait_s, SLICE_S))) if keys else 0
     done = await host.run(
-        shell_scripts.sh(shell_scripts.SIGNAL, name, str(seconds), *targets, "--", *keys),
+        shell_scripts.shell_argv(shell_scripts.SIGNAL, name, str(seconds), *targets, "--", *keys),
         timeout_s=seconds + 30,
     )
     words = [text.split() for text in done.out.splitlines()]
-    sent = [whole_number(w[1].split(":")[0]) for w in words if w[:1] == ["sent"] and len(w) > 1]
+    sent = [
+        parse_whole_number(w[1].split(":")[0]) for w in words if w[:1] == ["sent"] and len(w) > 1
+    ]
     return {pid for pid in sent if pid is not None}

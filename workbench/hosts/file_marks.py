@@ -18,17 +18,17 @@ def marks_of(host: Host, files: Iterable[str], names: Iterable[tuple[str, str]])
     the host is not this machine, because a look there costs as much as reading the files."""
     if not host.is_local:
         return None
-    found: list[object] = [_mark(Path(path)) for path in files]
+    found: list[object] = [_file_mark(Path(path)) for path in files]
     for directory, prefix in names:
         try:
             paths = [path for path in Path(directory).iterdir() if path.name.startswith(prefix)]
         except OSError:
             paths = []
-        found.append(tuple((path.name, _mark(path)) for path in sorted(paths)))
+        found.append(tuple((path.name, _file_mark(path)) for path in sorted(paths)))
     return tuple(found)
 
 
-def _mark(path: Path) -> object:
+def _file_mark(path: Path) -> object:
     try:
         status = path.lstat()
     except OSError:

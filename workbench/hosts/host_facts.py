@@ -8,9 +8,8 @@ import time
 from collections.abc import Mapping
 
 from workbench.hosts import shell_scripts
-from workbench.hosts.base import Host, HostFacts, timed_out, too_much
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import clean
+from workbench.hosts.base import Host, HostFacts, command_timeout_error, output_too_large_error
+from workbench.model.untrusted_numbers import parse_whole_number
 
 FACTS_S = 30.0
 FACTS_LINES = 10_000
@@ -37,11 +36,11 @@ _EXTRA = ("shell", "dmi_vendor", "dmi_product", "init", "missing_programs")
 _X86 = {"x86_64", "i686", "i386"}
 
 
-async def ask(host: Host) -> HostFacts:
+async def ask_host_facts(host: Host) -> HostFacts:
     """Return the properties of a host that is not this machine. They include the round-trip time in
     milliseconds, which is measured by sending a line to a running command."""
     look = ("sh", "-c", "facts about the host")
-    stream = await host.stream(shell_scripts.sh(shell_scripts.FACTS, "ping"))
+    stream = await host.stream(shell_scripts.shell_argv(shell_scripts.FACTS, "ping"))
     latency_s, lines = 0.0, list[str]()
     try:
         async with asyncio.timeout(FACTS_S):
@@ -51,42 +50,42 @@ async def ask(host: Host) -> HostFacts:
                 latency_s = latency_s or time.monotonic() - sent
                 lines.append(line.decode("utf-8", "replace"))
                 if len(lines) > FACTS_LINES:  # a login shell or a program prints without end
-                    raise too_much(look, host.name)
+                    raise output_too_large_error(look, host.name)
     except TimeoutError:
-        raise timed_out(look, FACTS_S, host.name) from None
+        raise command_timeout_error(look, FACTS_S, host.name) from None
     finally:
         await stream.close()
-    return parse("\n".join(lines), host.name, host.kind, round(latency_s * 1000, 3))
+    return parse_host_facts("\n".join(lines), host.name, host.kind, round(latency_s * 1000, 3))
 
 
-def parse(output: str, name: str, kind: str, latency_ms: float | None = None) -> HostFacts:
+def parse_host_facts(
+    output: str, name: str, kind: str, latency_ms: float | None = None
+) -> HostFacts:
     """Return the HostFacts in the script's output, which has lines of the form key=value. A
     property without a line is None.
     """
     facts: dict[str, str] = {}
-    for text in output.splitlines():
-        key, equals, value = clean(text).partition("=")
-        if equals:
-            facts.setdefault(key, value.strip())
-    memory_kib = whole_number(facts.get("memory_kib"))
+    for key, value in shell_scripts.key_value_pairs(output):
+        facts.setdefault(key, value.strip())
+    memory_kib = parse_whole_number(facts.get("memory_kib"))
     return HostFacts(
         name=name,
         kind=kind,
         user=facts.get("user"),
-        uid=whole_number(facts.get("uid")),
+        uid=parse_whole_number(facts.get("uid")),
         hostname=facts.get("hostname"),
         os=facts.get("os"),
         kernel=facts.get("kernel"),
         arch=facts.get("arch"),
         boot_id=facts.get("boot_id"),
-        cpu_count=whole_number(facts.get("cpu_count")),
+        cpu_count=parse_whole_number(facts.get("cpu_count")),
         memory_total_bytes=memory_kib * 1024 if memory_kib is not None else None,
         python3=facts.get("python3"),
-        python3_version=_version(facts.get("python3_version")),
+        python3_version=_python_version_in(facts.get("python3_version")),
         nvidia_smi=facts.get("nvidia_smi"),
-        initial_user_namespace=_initial_namespace(facts.get("uid_map")),
-        container=_container(facts),
-        virtualization=_virtualization(facts),
+        initial_user_namespace=_is_initial_namespace(facts.get("uid_map")),
+        container=_container_kind(facts),
+        virtualization=_hypervisor_name(facts),
         home=facts.get("home"),
         path=tuple(p for p in facts.get("path", "").split(":") if p),
         latency_ms=latency_ms,
@@ -95,18 +94,18 @@ def parse(output: str, name: str, kind: str, latency_ms: float | None = None) ->
     )
 
 
-def _version(text: str | None) -> str | None:
+def _python_version_in(text: str | None) -> str | None:
     return text if text and re.fullmatch(r"\d+(\.\w+)+\+?", text) else None
 
 
-def _initial_namespace(uid_map: str | None) -> bool | None:
+def _is_initial_namespace(uid_map: str | None) -> bool | None:
     """Return whether `uid_map`, the contents of /proc/self/uid_map, is that of the initial user
     namespace. There every id maps onto itself ("0 0 4294967295"). None if `uid_map` is None.
     """
     return None if uid_map is None else uid_map.split() == ["0", "0", "4294967295"]
 
 
-def _container(facts: Mapping[str, str]) -> str | None:
+def _container_kind(facts: Mapping[str, str]) -> str | None:
     """Return the kind of container that the host runs in ("lxc", "docker", "podman", …), or None if
     nothing indicates one.
     """
@@ -116,7 +115,7 @@ def _container(facts: Mapping[str, str]) -> str | None:
     return facts.get("container_manager") or facts.get("container_file")
 
 
-def _virtualization(facts: Mapping[str, str]) -> str | None:
+def _hypervisor_name(facts: Mapping[str, str]) -> str | None:
     """Return the name of the hypervisor as systemd-detect-virt prints it. If that program is
     missing, the name is derived from the firmware's product name. None if it cannot be determined.
     """

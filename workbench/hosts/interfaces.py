@@ -9,8 +9,8 @@ from workbench.hosts import shell_scripts
 from workbench.hosts.base import Host
 from workbench.model.errors import HostError
 from workbench.model.node_network import Interface, NodeNetwork, RdmaDevice
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import clean_text
 
 # Prints "net NAME STATE MTU SPEED KIND" and "rdma DEVICE INTERFACE STATE LINK_LAYER RATE…" with "-" for
 # a value that the kernel does not report, then the JSON of `ip`.
@@ -47,20 +47,20 @@ ip -j addr
 """
 
 
-async def read(host: Host) -> NodeNetwork:
+async def read_node_network(host: Host) -> NodeNetwork:
     """Return the interfaces and the RDMA devices of the host. If the host is out of reach or has no
     `ip`, the result contains only `problem`, the reason."""
     try:
-        done = await host.run(shell_scripts.sh(_LOOK))
+        done = await host.run(shell_scripts.shell_argv(_LOOK))
     except HostError as error:
         return NodeNetwork(problem=error.message)
-    return parse(done.out, done.err)
+    return parse_node_network(done.out, done.err)
 
 
-def parse(text: str, errors: str = "") -> NodeNetwork:
+def parse_node_network(text: str, errors: str = "") -> NodeNetwork:
     """Return the interfaces and the RDMA devices from `text` and `errors`, the output of the script
     `_LOOK` on stdout and on stderr."""
-    lines = clean(text, len(text), lines=True).splitlines()
+    lines = clean_text(text, len(text), lines=True).splitlines()
     rows = [line.split() for line in lines]
     states = {row[1]: row[2:] for row in rows if row[:1] == ["net"] and len(row) in (5, 6)}
     try:
@@ -68,18 +68,18 @@ def parse(text: str, errors: str = "") -> NodeNetwork:
             "".join(line for line in lines if not line.startswith(("net ", "rdma ")))
         )
         interfaces = tuple(
-            _interface(entry, states.get(str(entry["ifname"]), ["-"] * 4)) for entry in listed
+            _parse_interface(entry, states.get(str(entry["ifname"]), ["-"] * 4)) for entry in listed
         )
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        last = clean(errors).strip().splitlines()[-1:] or ["it printed no JSON"]
+        last = clean_text(errors).strip().splitlines()[-1:] or ["it printed no JSON"]
         return NodeNetwork(
             problem=f"`ip -j addr` failed: {last[0]} (iproute2 4.14 or newer is needed)"
         )
-    rdma = tuple(_rdma(row) for row in rows if row[:1] == ["rdma"] and len(row) >= 5)
+    rdma = tuple(_parse_rdma_device(row) for row in rows if row[:1] == ["rdma"] and len(row) >= 5)
     return NodeNetwork(interfaces, rdma)
 
 
-def _interface(entry: dict[str, Any], state: list[str]) -> Interface:
+def _parse_interface(entry: dict[str, Any], state: list[str]) -> Interface:
     addresses = (
         a for a in entry.get("addr_info", ()) if a.get("scope") != "link" and a.get("local")
     )
@@ -90,11 +90,11 @@ def _interface(entry: dict[str, Any], state: list[str]) -> Interface:
         up=str(entry.get("operstate", "")).upper() == "UP" or "LOWER_UP" in entry.get("flags", ()),
         inside=state[3:] == ["inside"],
         mtu=entry["mtu"] if isinstance(entry.get("mtu"), int) else None,
-        speed_mbit_s=whole_number(speed) or None,  # -1: none
+        speed_mbit_s=parse_whole_number(speed) or None,  # -1: none
     )
 
 
-def _rdma(words: list[str]) -> RdmaDevice:
+def _parse_rdma_device(words: list[str]) -> RdmaDevice:
     _, name, interface, state, layer, *rate = words
     shown = None if interface == "-" else interface
     return RdmaDevice(name, shown, state == "ACTIVE", " ".join(rate).strip("-"), layer.strip("-"))

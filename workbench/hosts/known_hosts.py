@@ -67,7 +67,7 @@ class HostKeys:
         the ssh library asks for them. As in OpenSSH with CheckHostIP no, `addr` is not looked up.
         If the host has a port, keys that are listed without it are not returned, because `accepts`
         checks those."""
-        self._name = self._entry(host, port)
+        self._name = self._known_hosts_name(host, port)
         exact = self._all.match(self._name, "", None)
         plain = self._all.match(host, "", None)
         self.known = exact[0]
@@ -81,9 +81,9 @@ class HostKeys:
             return True
         if not self.known and key in self._all.match(host, "", None)[0]:
             return True  # listed without the port, which OpenSSH accepts too
-        name = self._entry(host, port)
+        name = self._known_hosts_name(host, port)
         if self.known:
-            self.problem = self.changed(name, f"it is now {kind} {fingerprint}")
+            self.problem = self.key_changed_error(name, f"it is now {kind} {fingerprint}")
             return False
         self.accepting = (self._file, f"{name} {key.export_public_key().decode().strip()}")
         self.problem = HostKeyUnknown(
@@ -97,7 +97,7 @@ class HostKeys:
         )
         return False
 
-    def changed(self, name: str | None, how: str) -> HostKeyChanged:
+    def key_changed_error(self, name: str | None, how: str) -> HostKeyChanged:
         """Return the error for a host whose key differs from the known one. `name` is the host's
         entry in known_hosts, None for the entry that `match` searched last. `how` says in what way
         the key differs."""
@@ -110,11 +110,11 @@ class HostKeys:
             f"ssh-keygen -f {self._file} -R '{name}'",
         )
 
-    def _entry(self, host: str, port: int | None) -> str:
+    def _known_hosts_name(self, host: str, port: int | None) -> str:
         return host if self._aliased or port in (None, DEFAULT_PORT) else f"[{host}]:{port}"
 
 
-def read(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
+def read_known_hosts(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
     """Return the parsed contents of all of `files` together. As in OpenSSH, a missing file or an
     invalid line is ignored.
     """
@@ -124,10 +124,10 @@ def read(files: Iterable[str], parse: Callable[[str], KnownKeys]) -> KnownKeys:
             lines += Path(file).expanduser().read_text(errors="replace").splitlines()
         except OSError:
             continue
-    return parse("".join(f"{line}\n" for line in lines if _parses(line, parse)))
+    return parse("".join(f"{line}\n" for line in lines if _line_parses(line, parse)))
 
 
-def _parses(line: str, parse: Callable[[str], KnownKeys]) -> bool:
+def _line_parses(line: str, parse: Callable[[str], KnownKeys]) -> bool:
     try:
         parse(line)
     except ValueError:
@@ -135,7 +135,7 @@ def _parses(line: str, parse: Callable[[str], KnownKeys]) -> bool:
     return True
 
 
-def append(file: str, line: str) -> None:
+def append_line(file: str, line: str) -> None:
     """Append a line to a file. The file (0600) and its directory (0700) are created if they are
     missing."""
     path = Path(file).expanduser()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 LINE_MAX_BYTES = 1 << 20  # a longer line is yielded in pieces of this size
 # of one command: a program that prints without end must not fill the memory
@@ -15,9 +15,9 @@ CHUNK_BYTES = 65536
 TAIL_MAX_BYTES = 8192  # of stderr, for the message when a command fails
 
 
-async def split(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield the lines of the output without their newlines. Text after the last newline is yielded
-    as the last line."""
+    as the last line. A line that grows beyond LINE_MAX_BYTES is yielded in parts."""
     rest = b""
     async for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -42,7 +42,7 @@ class Tail:
         self._kept = (self._kept + data)[-TAIL_MAX_BYTES:]
 
     def text(self) -> str:
-        return clean(self._kept, lines=True).strip()
+        return clean_text(self._kept, lines=True).strip()
 
 
 class TooMuch(Exception):

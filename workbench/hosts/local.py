@@ -24,17 +24,17 @@ from workbench.hosts.base import (
     FileError,
     HostFacts,
     check_argv,
-    not_found,
-    state_dir_missing,
-    timed_out,
-    too_much,
+    command_not_found_error,
+    command_timeout_error,
+    output_too_large_error,
+    state_dir_error,
 )
-from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
+from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split_lines
 from workbench.hosts.local_disks import is_on_local_disk
 from workbench.hosts.local_process import LocalProcess, start_process
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 # The guard ends its command within 2 s; a process that remains after that hangs in the kernel and
 # is abandoned.
@@ -79,7 +79,7 @@ class LocalStream:
             yield data
 
     def lines(self) -> AsyncIterator[bytes]:
-        return split(self.chunks())
+        return split_lines(self.chunks())
 
     async def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -105,14 +105,14 @@ class LocalStream:
         await end_all([self._errors])
 
 
-async def _communicate(process: LocalProcess, input: bytes | None) -> CommandOutput:
+async def _exchange_with_process(process: LocalProcess, input: bytes | None) -> CommandOutput:
     """Read stdout and stderr of `process` to their end and write `input` to its stdin. Raises
     TooMuch if the output is too long.
     """
     assert process.stdout is not None
     assert process.stderr is not None
     output = CommandOutput()
-    feeding = asyncio.ensure_future(_feed(process, input))
+    feeding = asyncio.ensure_future(_write_input(process, input))
     try:
         await output.read(process.stdout, process.stderr)
         await process.wait()
@@ -121,7 +121,7 @@ async def _communicate(process: LocalProcess, input: bytes | None) -> CommandOut
     return output
 
 
-async def _feed(process: LocalProcess, input: bytes | None) -> None:
+async def _write_input(process: LocalProcess, input: bytes | None) -> None:
     if process.stdin is not None:
         # a process may end without reading its stdin
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -148,7 +148,7 @@ class LocalHost(BaseHost):
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise state_dir_missing(self.name, error.strerror, str(path)) from None
+            raise state_dir_error(self.name, error.strerror, str(path)) from None
         return str(path)
 
     async def _spawn(
@@ -160,18 +160,18 @@ class LocalHost(BaseHost):
         stdin: int,
     ) -> LocalProcess:
         environment = {**os.environ, **env} if env else None
-        await self._own_turn()
+        await self._wait_for_own_turn()
         try:
             return await start_process(argv, stdin=stdin, env=environment)
         except (FileNotFoundError, PermissionError, NotADirectoryError):
-            raise not_found(shown, self.name) from None
+            raise command_not_found_error(shown, self.name) from None
         except OSError as error:
             step = "shorten the command" if error.errno == errno.E2BIG else None
             raise HostError(
                 f"{shown[0]} could not be started: {error.strerror}", host=self.name, next_step=step
             ) from None
 
-    async def _own_turn(self) -> None:
+    async def _wait_for_own_turn(self) -> None:
         """Wait until no other process has been started in this turn of the event loop. To start ten
         programs in one turn takes 0.1 s, in which the screen would answer no key."""
         loop = asyncio.get_running_loop()
@@ -193,11 +193,11 @@ class LocalHost(BaseHost):
         check_argv(argv, self.name)
         process = await self._spawn(argv, env, argv, stdin=DEVNULL if input is None else PIPE)
         try:
-            output = await asyncio.wait_for(_communicate(process, input), timeout_s)
+            output = await asyncio.wait_for(_exchange_with_process(process, input), timeout_s)
         except TimeoutError:
-            raise timed_out(argv, timeout_s, self.name) from None
+            raise command_timeout_error(argv, timeout_s, self.name) from None
         except TooMuch:
-            raise too_much(argv, self.name) from None
+            raise output_too_large_error(argv, self.name) from None
         finally:
             await process.end()
         code = process.returncode if process.returncode is not None else -signal.SIGKILL
@@ -213,9 +213,11 @@ class LocalHost(BaseHost):
         check_argv(argv, self.name)
         path = {**os.environ, **(env or {})}.get("PATH")
         if shutil.which(argv[0], path=path) is None:
-            raise not_found(argv, self.name)
+            raise command_not_found_error(argv, self.name)
         stream = LocalStream(
-            await self._spawn(shell_scripts.sh(shell_scripts.GUARD, *argv), env, argv, stdin=PIPE)
+            await self._spawn(
+                shell_scripts.shell_argv(shell_scripts.GUARD, *argv), env, argv, stdin=PIPE
+            )
         )
         try:
             if input is not None:
@@ -230,23 +232,23 @@ class LocalHost(BaseHost):
             with Path(path).open("rb") as file:
                 if offset:
                     file.seek(offset)
-                    self._see_disk(path)
+                    self._note_disk_of(path)
                 return file.read(-1 if limit is None else limit)
 
         with self._file_error("read", path):
             if _PROCESS_STATE.fullmatch(path):
-                return _process_state(path, limit)
-            if offset and self._ends_at(path, offset):
+                return _read_proc_file(path, limit)
+            if offset and self._file_ends_at(path, offset):
                 return b""
             return await asyncio.to_thread(read)
 
-    def _see_disk(self, path: str) -> None:
+    def _note_disk_of(self, path: str) -> None:
         """Note whether the directory of a file that grows is on a disk of this machine."""
         folder = path.rpartition("/")[0]
         if folder not in self._on_local_disk:
             self._on_local_disk[folder] = is_on_local_disk(folder)
 
-    def _ends_at(self, path: str, offset: int) -> bool:
+    def _file_ends_at(self, path: str, offset: int) -> bool:
         """Return whether a file on a disk of this machine has no bytes after `offset`. A log is
         asked every second and seldom has. The kernel knows its size, and needs no thread. A network
         file system could let the screen wait."""
@@ -293,15 +295,15 @@ class LocalHost(BaseHost):
     async def forward(self, port: int, address: str = LOOPBACK) -> LocalForward:
         # a scheduler or a container told it, and the URL would be another's
         if not _ADDRESS.fullmatch(address):
-            raise HostError(f"{clean(address)!r} is not the address of a host", host=self.name)
+            raise HostError(f"{clean_text(address)!r} is not the address of a host", host=self.name)
         return LocalForward(port, address)
 
     async def facts(self) -> HostFacts:
-        done = await self.run(shell_scripts.sh(shell_scripts.FACTS, "-"))
-        return host_facts.parse(done.out, self.name, self.kind, latency_ms=0.0)
+        done = await self.run(shell_scripts.shell_argv(shell_scripts.FACTS, "-"))
+        return host_facts.parse_host_facts(done.out, self.name, self.kind, latency_ms=0.0)
 
 
-def _process_state(path: str, limit: int | None) -> bytes:
+def _read_proc_file(path: str, limit: int | None) -> bytes:
     """Read a file that the kernel makes, without a thread."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -23,14 +23,14 @@ def is_on_local_disk(folder: str, mounts: str = _MOUNTS) -> bool:
         words, kinds = mount.split(" "), rest.split(" ")
         if len(words) < 5:
             continue
-        point = Path(_unescaped(words[4]))
+        point = Path(_unescape_path(words[4]))
         # of two mounts at one place, the later one hides the other
         if len(point.parts) >= length and inside.is_relative_to(point):
             kind, length = kinds[0], len(point.parts)
     return kind in _KINDS
 
 
-def _unescaped(text: str) -> str:
+def _unescape_path(text: str) -> str:
     """Return a path of the kernel's list, which has blanks and backslashes as octal numbers."""
     for code, char in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
         text = text.replace(code, char)

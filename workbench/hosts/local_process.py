@@ -70,7 +70,8 @@ class LocalProcess:
 
     @property
     def returncode(self) -> int | None:
-        """The exit code, or minus the number of the signal that ended the process."""
+        """The exit code, or minus the number of the signal that ended the process; None while it
+        runs."""
         return self._process.returncode
 
     async def wait(self) -> int:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Awaitable, Callable, Sequence
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 MOST_LINES = 6  # of one question
 MOST_CHARS = 160  # of one line
@@ -42,7 +42,7 @@ class LoginQuestion:
         if not self.said:
             return f"{self.prompt}: "
         width = max(20, min(columns, _MOST_WIDTH) - len(MARGIN) - 1)
-        rows = [f"{MARGIN}{row}" for line in self.said for row in _rows(line, width)]
+        rows = [f"{MARGIN}{row}" for line in self.said for row in _wrap_server_line(line, width)]
         return "\n".join([self.asks, *rows, f"{self.prompt}: "])
 
 
@@ -50,26 +50,26 @@ class LoginQuestion:
 Ask = Callable[[LoginQuestion], Awaitable[str | None]]
 
 
-def server_words(*texts: str) -> tuple[str, ...]:
+def clean_server_lines(*texts: str) -> tuple[str, ...]:
     """Return the words of a server as lines to show: without control characters, empty lines and
     runs of spaces, and no more than fit into a question."""
-    lines = [clean(line) for text in texts for line in text.splitlines()[: MOST_LINES + 1]]
+    lines = [clean_text(line) for text in texts for line in text.splitlines()[: MOST_LINES + 1]]
     found = [" ".join(line.split()) for line in lines]
-    return tuple(_cut(line) for line in found if line)[:MOST_LINES]
+    return tuple(_cut_line(line) for line in found if line)[:MOST_LINES]
 
 
-def server_line(text: str) -> str:
+def quote_server_line(text: str) -> str:
     """Return the words of a server as one line in quotation marks, for a place inside a message of
     Workbench."""
-    words = server_words(" ".join(clean(text).split()))
+    words = clean_server_lines(" ".join(clean_text(text).split()))
     return f'"{words[0]}"' if words else "no words"
 
 
-def _cut(line: str) -> str:
+def _cut_line(line: str) -> str:
     return line if len(line) <= MOST_CHARS else f"{line[:MOST_CHARS]}…"
 
 
-def _rows(line: str, width: int) -> Sequence[str]:
+def _wrap_server_line(line: str, width: int) -> Sequence[str]:
     """Return a line of the server as rows of at most `width` cells. A character that is not ASCII
     may be two cells wide."""
     return textwrap.wrap(line, width if line.isascii() else width // 2)

@@ -50,7 +50,7 @@ class Relay:
         """Open the local port. If the calling task is cancelled, or if `close` is called meanwhile,
         the port is closed again."""
         self._server = await asyncio.start_server(
-            self._accepted, LOOPBACK, 0, limit=CHUNK_BYTES, start_serving=False
+            self._relay_accepted, LOOPBACK, 0, limit=CHUNK_BYTES, start_serving=False
         )
         self.local_port = int(self._server.sockets[0].getsockname()[1])
         self.url = f"http://{LOOPBACK}:{self.local_port}"
@@ -62,24 +62,26 @@ class Relay:
         if self._closed:
             self._server.close()
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._carry(reader, writer))
+    def _relay_accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._carry_connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         # a task that is cancelled before its first step closes nothing
         task.add_done_callback(lambda _: writer.transport.abort())
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         far: Writer | None = None
         try:
             far_reader, far = await self._open_far()
             async with asyncio.TaskGroup() as both:
-                both.create_task(_pump(reader, far))
-                both.create_task(_pump(far_reader, writer))
+                both.create_task(_copy_bytes(reader, far))
+                both.create_task(_copy_bytes(far_reader, writer))
             writer.close()
         except BaseException as error:
-            _reset(writer)
-            if not self._expected(error):
+            _reset_connection(writer)
+            if not self._is_expected_error(error):
                 raise
         finally:
             if far is not None:
@@ -87,9 +89,9 @@ class Relay:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
-    def _expected(self, error: BaseException) -> bool:
+    def _is_expected_error(self, error: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):
-            return all(self._expected(e) for e in error.exceptions)
+            return all(self._is_expected_error(e) for e in error.exceptions)
         return isinstance(error, self._errors)
 
     async def close(self) -> None:
@@ -99,7 +101,7 @@ class Relay:
         await end_all(self._tasks)
 
 
-def _reset(writer: asyncio.StreamWriter) -> None:
+def _reset_connection(writer: asyncio.StreamWriter) -> None:
     """Close the connection with a TCP reset. `abort` alone sends a normal end, which a client takes
     for a complete but short answer.
     """
@@ -110,7 +112,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-async def _pump(reader: Reader, writer: Writer) -> None:
+async def _copy_bytes(reader: Reader, writer: Writer) -> None:
     while data := await reader.read(CHUNK_BYTES):
         writer.write(data)
         await writer.drain()

@@ -94,6 +94,7 @@ elif hashlib.sha256(packed).hexdigest() != digest:
     if hashlib.sha256(packed).hexdigest() != digest: sys.exit("the program arrived changed")
     try: keep()
     except OSError: pass
+elif {framed}: asked()
 {first}
 where, sources = json.loads(zlib.decompress(packed).decode())
 if where:
@@ -135,18 +136,21 @@ class PythonProgram:
     def _sources(self) -> bytes:
         """The sources of all modules, as compressed JSON, for another machine."""
         frame: tuple[list[str], list[tuple[str, str | None]]]
-        frame = ([], [*self.library().items(), *_sources(self.modules)])
+        frame = ([], [*self.library().items(), *_module_sources(self.modules)])
         return zlib.compress(json.dumps(frame).encode(), 9)
 
     @cached_property
     def digest(self) -> str:
-        """The SHA-256 of `_sources`. A host stores the sources in a file with this name."""
+        """The SHA-256 of `_module_sources`. A host stores the sources in a file with this name."""
         return hashlib.sha256(self._sources).hexdigest()
 
-    def argv(self, python: str, local: bool, orders: Mapping[str, Any]) -> list[str]:
+    def argv(
+        self, python: str, local: bool, orders: Mapping[str, Any], *, framed: bool = False
+    ) -> list[str]:
         """Return the command that starts the program. Its last word is `orders`, the program's
         parameters, as JSON. Python runs isolated and without its site module, so it starts in a
-        third of the time, and no file on the host can change the program."""
+        third of the time, and no file on the host can change the program. `framed` says that stdin
+        begins with the frame, also if the host has the program by then."""
         package, _, name = self.modules[-1].rpartition(".")
         text = _PROGRAM.format(
             title=self.title,
@@ -159,11 +163,12 @@ class PythonProgram:
             most=KEPT_MAX_BYTES,
             digest=self.digest if self.kept and not local else "",
             asks=ASKED + b"\n",
+            framed=framed,
             first=self.first,
         )
         return [python, "-I", *self.options, "-c", text, json.dumps(orders)]
 
-    def frame(self, local: bool) -> bytes:
+    def stdin_frame(self, local: bool) -> bytes:
         """Return the bytes for the program's stdin: a marker, the length in eight digits, and
         compressed JSON. The JSON has the directories to import from if `local`, otherwise the
         sources."""
@@ -175,11 +180,11 @@ class PythonProgram:
             packed = self._sources
         return FRAME + b"%08d" % len(packed) + packed
 
-    def _start(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:
+    def _command_and_input(self, host: Host, orders: Mapping[str, Any]) -> tuple[list[str], bytes]:
         """Return (command that starts the program on `host` with the parameters `orders`, bytes to
         write to its stdin first)."""
         python, local = python_on(host)
-        first = self.frame(local) if local or not self.kept else b""
+        first = self.stdin_frame(local) if local or not self.kept else b""
         return self.argv(python, local, orders), first
 
     async def run(
@@ -187,17 +192,19 @@ class PythonProgram:
     ) -> Completed:
         """Run the program on `host` with the parameters `orders`, and with `input` on its stdin.
         Return its result after its end."""
-        argv, first = self._start(host, orders)
+        argv, first = self._command_and_input(host, orders)
         done = await host.run(argv, input=first + input, timeout_s=timeout_s)
         if done.returncode == MISSING and not first:
-            done = await host.run(argv, input=self.frame(False) + input, timeout_s=timeout_s)
+            # another call may have brought the program meanwhile
+            argv = self.argv(*python_on(host), orders, framed=True)
+            done = await host.run(argv, input=self.stdin_frame(False) + input, timeout_s=timeout_s)
             done = replace(done, stdout=done.stdout.replace(ASKED + b"\n", b"", 1))
         return done
 
     async def stream(self, host: Host, orders: Mapping[str, Any]) -> Stream:
         """Start the program on `host` with the parameters `orders`. Its stdin stays open until the
         stream is closed."""
-        argv, first = self._start(host, orders)
+        argv, first = self._command_and_input(host, orders)
         stream = await host.stream(argv, input=first)
         return stream if first else ProgramStream(stream, self)
 
@@ -214,7 +221,7 @@ class ProgramStream:
     async def lines(self) -> AsyncIterator[bytes]:
         async for line in self._stream.lines():
             if self._early is not None and line == ASKED:
-                await self._stream.write(self._program.frame(False) + b"".join(self._early))
+                await self._stream.write(self._program.stdin_frame(False) + b"".join(self._early))
                 self._early = None
                 continue
             if line.startswith(b"{"):
@@ -257,7 +264,7 @@ async def python_starts(host: Host) -> bool:
         return False
 
 
-def _sources(modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
+def _module_sources(modules: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
     """Yield (full name, source) of each package that contains one of `modules`, and then of each of
     the modules. The source of a package is None."""
     names = [f"workbench.{module}" for module in modules]

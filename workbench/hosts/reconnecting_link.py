@@ -28,7 +28,7 @@ LONGEST_RETRY_S = 5.0  # short enough for a user who watches the screen
 
 class Link(Generic[C]):
     """Keeps one connection to a host open. The function `dial` opens the connection. A user of the
-    connection that notices its loss calls `lost`, and the link opens a new connection."""
+    connection that notices its loss calls `report_lost`, and the link opens a new connection."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Link(Generic[C]):
             if self._connection is None:
                 connection = await self._dial()
                 self._closed = False
-                self._arrived(connection)
+                self._set_connection(connection)
             assert self._connection is not None
             return self._connection
 
@@ -96,16 +96,16 @@ class Link(Generic[C]):
             return self._connection
         if self._refused is not None:
             raise self._refused
-        raise self.unreachable()
+        raise self.unreachable_error()
 
-    def unreachable(self) -> HostUnreachable:
+    def unreachable_error(self) -> HostUnreachable:
         """Return the error for using a connection that is lost."""
         since = f" for {self.outage_s:.0f} s" if self.outage_s is not None else ""
         reason = f" ({self._reason})" if self._reason else ""
         step = "servers on the host continue to run; Workbench keeps trying to reconnect"
         return HostUnreachable(f"no connection{since}{reason}", host=self.host, next_step=step)
 
-    def lost(self, connection: C, reason: str) -> None:
+    def report_lost(self, connection: C, reason: str) -> None:
         """Report that `connection` has ended, with the `reason`. If a newer connection has replaced
         it already, do nothing."""
         if connection is not self._connection:
@@ -115,7 +115,7 @@ class Link(Generic[C]):
             return
         self._lost_at, self._reason = time.monotonic(), reason
         self._back.clear()
-        self._tell(LinkEvent(self.host, False, reason))
+        self._notify_listener(LinkEvent(self.host, False, reason))
         self._retrying = asyncio.create_task(self._retry())
 
     async def _retry(self) -> None:
@@ -132,22 +132,22 @@ class Link(Generic[C]):
             ) as error:  # more attempts could lock the account
                 self._refused = error
                 self._back.set()
-                self._tell(
+                self._notify_listener(
                     LinkEvent(self.host, False, error.message, retries=retries, refused=error)
                 )
                 return
             except HostError as error:
                 self._reason = error.message
-                self._tell(LinkEvent(self.host, False, error.message, retries=retries))
+                self._notify_listener(LinkEvent(self.host, False, error.message, retries=retries))
 
-    def _arrived(self, connection: C) -> None:
+    def _set_connection(self, connection: C) -> None:
         outage = self.outage_s
         self._connection, self._lost_at, self._reason = connection, None, ""
         self._back.set()
         if outage is not None:
-            self._tell(LinkEvent(self.host, True, outage_s=outage))
+            self._notify_listener(LinkEvent(self.host, True, outage_s=outage))
 
-    def _tell(self, event: LinkEvent) -> None:
+    def _notify_listener(self, event: LinkEvent) -> None:
         for listener in tuple(self._listeners):
             listener(event)
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import decimal, range_of, whole_number
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
 
 # `sh` reports 128 + n for a command ended by signal n. A program that itself exits with such a code
 # looks the same.
@@ -98,7 +98,7 @@ class Members:
         return (*self.others, self.leader) if self.leader else self.others
 
 
-def parse(output: bytes) -> Survey | None:
+def parse_survey(output: bytes) -> Survey | None:
     """Return the process table and the run directories of a host, from the output of the script
     SURVEY. None if the output is cut off."""
     boot, now, complete = "", 0.0, False
@@ -121,12 +121,12 @@ def parse(output: bytes) -> Survey | None:
             continue
         kind, _, rest = raw.decode("utf-8", "surrogateescape").partition(" ")
         if kind == "proc":
-            process = _process(rest)
+            process = _parse_process_row(rest)
             if process is not None:
                 processes[process.pid] = process
         elif kind == "token":
             pid, _, token = rest.partition(" ")
-            tokens[whole_number(pid) or 0] = token
+            tokens[parse_whole_number(pid) or 0] = token
         elif kind == "run":
             runs.append((rest, {}, {}))
         elif kind == "older":
@@ -137,41 +137,41 @@ def parse(output: bytes) -> Survey | None:
         elif kind == "boot":
             boot = rest
         elif kind == "now":
-            now = decimal(rest, *range_of("unix_s")) or 0.0
+            now = parse_decimal(rest, *range_of("unix_s")) or 0.0
         elif kind == "uptime":
-            uptime = decimal(rest, *range_of("uptime_s"))
+            uptime = parse_decimal(rest, *range_of("uptime_s"))
         elif kind == "end":
             complete = True
     if not complete:
         return None
     found = (
-        _run(run_dir, values, {n: b"".join(lines) for n, lines in files.items()})
+        _parse_run_files(run_dir, values, {n: b"".join(lines) for n, lines in files.items()})
         for run_dir, values, files in runs
     )
     return Survey(boot, now, processes, tokens, tuple(found), tuple(older), uptime)
 
 
-def _process(row: str) -> Process | None:
+def _parse_process_row(row: str) -> Process | None:
     """Return the process in a row of the table; None for a row of another form."""
     pid, state, *rest = [*row.split(), "", ""]
-    numbers = [whole_number(word) for word in (pid, *rest[:4])]
+    numbers = [parse_whole_number(word) for word in (pid, *rest[:4])]
     known = [number for number in numbers if number is not None]
     if len(known) < 5 or len(rest) != 6:
         return None
     return Process(known[0], state, *known[1:])
 
 
-def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> RunFiles:
-    ended = [whole_number(word) for word in values.get("exit", "").split()]
+def _parse_run_files(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> RunFiles:
+    ended = [parse_whole_number(word) for word in values.get("exit", "").split()]
     code, ticks, unix = (*ended, None, None, None)[:3]
     seen = files.pop("members", b"").decode("ascii", "replace").split()
-    started = whole_number(values.get("started"))
+    started = parse_whole_number(values.get("started"))
     return RunFiles(
         run_dir,
-        pid=whole_number(values.get("pid")),
-        start=whole_number(values.get("starttime")),
-        sid=whole_number(values.get("sid")),
-        sid_start=whole_number(values.get("sid_starttime")),
+        pid=parse_whole_number(values.get("pid")),
+        start=parse_whole_number(values.get("starttime")),
+        sid=parse_whole_number(values.get("sid")),
+        sid_start=parse_whole_number(values.get("sid_starttime")),
         boot_id=values.get("boot_id"),
         token=values.get("token") or None,
         started_unix_s=None if started is None else float(started),
@@ -184,7 +184,7 @@ def _run(run_dir: str, values: Mapping[str, str], files: dict[str, bytes]) -> Ru
     )
 
 
-def members(run: RunFiles, survey: Survey) -> Members:
+def living_members(run: RunFiles, survey: Survey) -> Members:
     """Return the living processes of `run`. Zombies do not count as living."""
     if run.boot_id != survey.boot_id:
         return Members(None, ())
@@ -204,7 +204,7 @@ def members(run: RunFiles, survey: Survey) -> Members:
         run.sid not in table and any(_proves_session(p, run, known) for p in session)
     ):
         known.update(p.pid for p in session)
-    found = _descendants(known, table)
+    found = _descendants_of(known, table)
     if leader is not None:
         found.discard(leader.pid)
     others = tuple(table[pid] for pid in sorted(found) if table[pid].alive)
@@ -218,7 +218,7 @@ def is_too_new(run: RunFiles, survey: Survey) -> bool:
     if not starts or run.exit_code is not None or run.boot_id != survey.boot_id:
         return False
     read_at = max((process.start for process in survey.processes.values()), default=0)
-    return max(starts) >= read_at and not members(run, survey).all
+    return max(starts) >= read_at and not living_members(run, survey).all
 
 
 def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:
@@ -228,7 +228,7 @@ def _proves_session(process: Process, run: RunFiles, known: set[int]) -> bool:
     return process.pid in known or (run.exit_ticks is not None and process.start <= run.exit_ticks)
 
 
-def _descendants(roots: set[int], table: Mapping[int, Process]) -> set[int]:
+def _descendants_of(roots: set[int], table: Mapping[int, Process]) -> set[int]:
     children: dict[int, list[int]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process.pid)
@@ -253,7 +253,7 @@ def signal_name(exit_code: int | None) -> str | None:
         return None
 
 
-def ended_ago_s(run: RunFiles, survey: Survey) -> float | None:
+def seconds_since_end(run: RunFiles, survey: Survey) -> float | None:
     """Return how many seconds before the survey the run's server ended. The time is counted in
     clock ticks since boot, so setting the clock has no effect. None if the server has not ended, or
     ended before the host's last boot."""

@@ -25,7 +25,7 @@ class SharedAnswer(Generic[T]):
         otherwise make a request."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._ask())
-            self._task.add_done_callback(_retrieve)
+            self._task.add_done_callback(_retrieve_exception)
         return await asyncio.shield(self._task)
 
     async def close(self) -> None:
@@ -33,6 +33,6 @@ class SharedAnswer(Generic[T]):
             await end_all([self._task])
 
 
-def _retrieve(task: asyncio.Task[T]) -> None:
+def _retrieve_exception(task: asyncio.Task[T]) -> None:
     if not task.cancelled():
         task.exception()  # asyncio logs an exception that nobody retrieves

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import VARIABLE_NAME
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import LINE_CHARS, VARIABLE_NAME, clean_text
 
 SUDO = ("sudo", "-n")  # before a command that needs root; fails where sudo would ask for a password
 
@@ -22,14 +22,21 @@ def quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''").replace("\n", "'\"$_wb_nl\"'") + "'"
 
 
-def sh(script: str, *arguments: str) -> tuple[str, ...]:
+def key_value_pairs(output: str, limit: int = LINE_CHARS) -> list[tuple[str, str]]:
+    """Return (key, value) of each line key=value in the output of a script, as clean text of at most
+    `limit` characters a line. Other lines are left out."""
+    found = (clean_text(line, limit).partition("=") for line in output.split("\n"))
+    return [(key, value) for key, equals, value in found if equals]
+
+
+def shell_argv(script: str, *arguments: str) -> tuple[str, ...]:
     """Return the argv that runs `script` with `arguments` as $1, $2, …"""
     return ("sh", "-c", script, "sh", *arguments)
 
 
 # The text that sshd passes to the user's login shell for every command. POSIX shells, fish and csh
 # must parse it alike: no newline, no backslash, no "!". The command itself is the first line of
-# stdin (`order`), which only sh reads.
+# stdin (`shell_order_line`), which only sh reads.
 LINE = """exec sh -c 'IFS= read -r _wb && eval "$_wb"'"""
 
 
@@ -80,7 +87,7 @@ exec "$@"
 """
 
 
-def order(
+def shell_order_line(
     argv: Sequence[str],
     env: Mapping[str, str] | None = None,
     guard: bool = False,
@@ -100,18 +107,18 @@ def order(
     return text.encode("utf-8", "surrogateescape")
 
 
-def after_mark(errors: str, mark: str = MARK) -> str:
+def stderr_after_mark(errors: str, mark: str = MARK) -> str:
     """Return the part of stderr, given as `errors`, that the command itself wrote. It begins after
     the line `mark`, before which the login shell wrote."""
     before, mark, rest = errors.partition(mark)
     return rest.partition("\n")[2] if mark else before
 
 
-def marked_pid(errors: str) -> int | None:
+def pid_in_stderr(errors: str) -> int | None:
     """Return the process id that the script PRELUDE printed on stderr after MARK. None if it
     printed none."""
     word = errors.partition(MARK)[2].split("\n")[0].strip()
-    return whole_number(word)
+    return parse_whole_number(word)
 
 
 # In place of MARK in a container: the host around it may be behind ssh, and mark its own output.
@@ -230,12 +237,12 @@ exit 0
 """
 
 
-def exit_code(errors: str) -> tuple[str, int | None]:
+def split_exit_code(errors: str) -> tuple[str, int | None]:
     """Return (stderr without the exit code that the script PRELUDE_INSIDE wrote at its end, that
     exit code). The code is None if it is missing, because the command was cut off. Text after the
     code is removed: it is from the program that entered the container, such as srun."""
     before, mark, rest = errors.rpartition(f"\n{INSIDE} exit ")
-    code = whole_number(rest.partition("\n")[0].strip())
+    code = parse_whole_number(rest.partition("\n")[0].strip())
     return (before, code) if mark and code is not None else (errors, None)
 
 
@@ -459,7 +466,7 @@ echo "ok $pid $start $sid"
 )
 
 
-def start(
+def start_script_argv(
     run_dir: str,
     token: str,
     workdir: str,
@@ -474,7 +481,7 @@ def start(
     `port`.
     """
     numbers = str(open_files or ""), str(port or "")
-    return sh(_START, run_dir, token, workdir, *numbers, _LEAD, _BECOME, *argv)
+    return shell_argv(_START, run_dir, token, workdir, *numbers, _LEAD, _BECOME, *argv)
 
 
 # $1 run directory, $2 id of the process that has ended, $3 _START, then its arguments from the
@@ -511,7 +518,7 @@ def start_again(run_dir: str, ended: str, argv: Sequence[str]) -> tuple[str, ...
     """Return the argv that starts `argv` in the directory of a run whose process has ended.
     `ended`, "PID-STARTTIME" of that process, becomes a part of the name of the subdirectory to
     which its files are moved."""
-    return sh(_START_AGAIN, run_dir, ended, _START, "", "", "", _LEAD, _BECOME, *argv)
+    return shell_argv(_START_AGAIN, run_dir, ended, _START, "", "", "", _LEAD, _BECOME, *argv)
 
 
 # $1 names of files to print in full, then run directories; or $2 "-r", $3 their parent, $4 a
@@ -557,17 +564,29 @@ print "$@"
 echo end
 """
 
+# `kernel_log` prints the kernel's log since its start, with the seconds since boot in front: nothing if
+# this user may not read it. "$limit" guards the programs, such as "timeout 1".
+KERNEL_LOG_FUNCTION = r"""
+kernel_log() {
+    log=$($limit dmesg 2>/dev/null)
+    [ -n "$log" ] || log=$($limit journalctl -k -b -q --no-pager -o short-monotonic -n 5000 2>/dev/null)
+    [ -n "$log" ] && printf '%s\n' "$log"
+}
+"""
+
 # Prints "read" and the lines of the kernel's log that report the end of a process or a fault of a
-# GPU, with the seconds since boot in front. Prints "denied" if this user may not read that log.
-KERNEL_LOG = r"""
-log=$(dmesg 2>/dev/null)
-[ -n "$log" ] || log=$(journalctl -k -b -q --no-pager -o short-monotonic -n 5000 2>/dev/null)
-[ -n "$log" ] || { echo denied; exit 0; }
+# GPU. Prints "denied" if this user may not read that log.
+KERNEL_LOG = (
+    KERNEL_LOG_FUNCTION
+    + r"""
+limit=
+lines=$(kernel_log) || { echo denied; exit 0; }
 echo read
-printf '%s\n' "$log" |
+printf '%s\n' "$lines" |
     grep -aiE 'killed process|oom-kill:|segfault at|general protection|trap |NVRM: Xid' | tail -n 300
 exit 0
 """
+)
 
 # $1 parent of run directories, then names and texts in turn. Writes each text into the file `ended`
 # of that directory.

@@ -31,13 +31,13 @@ from workbench.hosts.base import (
     LinkEvent,
     SshAddress,
     check_argv,
-    not_found,
-    timed_out,
-    too_much,
+    command_not_found_error,
+    command_timeout_error,
+    output_too_large_error,
 )
 from workbench.hosts.known_hosts import HostKeys
-from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split
-from workbench.hosts.login_question import Ask, LoginQuestion, server_line, server_words
+from workbench.hosts.line_splitter import CHUNK_BYTES, CommandOutput, Tail, TooMuch, split_lines
+from workbench.hosts.login_question import Ask, LoginQuestion, clean_server_lines, quote_server_line
 from workbench.hosts.port_relay import Reader, Relay, Writer
 from workbench.hosts.reconnecting_link import PATIENCE_S, Link
 from workbench.hosts.shared_answers import SharedAnswer
@@ -123,7 +123,7 @@ class _Client(asyncssh.SSHClient):
         answers: list[str] = []
         for number, (prompt, _echo) in enumerate(prompts):
             around = (name, instructions) if number == 0 else ()
-            said = server_words(*around, prompt)
+            said = clean_server_lines(*around, prompt)
             wanted = "Your answer" if said else "Password"
             answer = await self._ask(LoginQuestion(wanted, self._server, said))
             if answer is None:
@@ -161,10 +161,10 @@ class SshStream:
             data = await self._read()
             if not data:
                 await asyncio.wait([self._errors], timeout=CLOSE_S)
-                raise self._host.not_begun(argv, self._tail.text())
+                raise self._host.command_not_started_error(argv, self._tail.text())
             count += len(data)
             if count > EARLY_MAX_BYTES:
-                raise self._host.too_noisy()
+                raise self._host.noisy_shell_error()
             seen = seen[-len(end) :] + data
         self._early = seen.partition(end)[2]
 
@@ -174,14 +174,14 @@ class SshStream:
         except (asyncssh.Error, OSError):
             if self._closing:
                 return b""
-            raise self._host.cut() from None
+            raise self._host.connection_lost_error() from None
         if (
             not data
             and not self._closing
             and self._process.channel.is_closing()
             and self._process.returncode is None
         ):
-            raise self._host.cut()
+            raise self._host.connection_lost_error()
         return data
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -192,7 +192,7 @@ class SshStream:
             yield data
 
     def lines(self) -> AsyncIterator[bytes]:
-        return split(self.chunks())
+        return split_lines(self.chunks())
 
     async def write(self, data: bytes) -> None:
         with contextlib.suppress(asyncssh.Error, OSError):  # it ended: `wait` says how
@@ -202,13 +202,13 @@ class SshStream:
     async def wait(self) -> int:
         await self._process.wait_closed()
         if self._process.returncode is None:
-            raise self._host.cut()
+            raise self._host.connection_lost_error()
         return self._process.returncode
 
     async def stderr_tail(self) -> str:
         if self._process.returncode is not None:
             await asyncio.wait([self._errors], timeout=1.0)
-        return shell_scripts.after_mark(self._tail.text())
+        return shell_scripts.stderr_after_mark(self._tail.text())
 
     async def close(self) -> None:
         """Close stdin and wait up to CLOSE_S seconds for the command to end, so that its ssh
@@ -241,7 +241,7 @@ class SshHost(BaseHost):
         ssh_config: str | Path | None = None,
         ask: Ask | None = None,
     ) -> None:
-        self.address = ssh_names.check(address)
+        self.address = ssh_names.check_host_name(address)
         self.name = known_as or address
         self._config = [str(Path(ssh_config).expanduser())] if ssh_config is not None else ()
         self.ask = ask
@@ -253,7 +253,7 @@ class SshHost(BaseHost):
         self._limit = asyncio.Timeout(None)  # of the connection attempt
         self._accepted: set[str] = set()
         self._unknown: dict[str, tuple[str, str]] = {}
-        self._link: Link[asyncssh.SSHClientConnection] = Link(self.name, self._dial)
+        self._link: Link[asyncssh.SSHClientConnection] = Link(self.name, self._open_connection)
         # where sshd allows too few sessions on one
         self._more: list[asyncssh.SSHClientConnection] = []
         self._more_from_s = 0.0  # monotonic time from which another one may be tried
@@ -262,7 +262,7 @@ class SshHost(BaseHost):
         self._streams = asyncio.Semaphore(STREAMS_MAX)
         self._relays: list[Relay] = []
         self._state_dir: str | None = None
-        self._asked_state_dir = SharedAnswer(lambda: files_via_shell.state_dir(self))
+        self._asked_state_dir = SharedAnswer(lambda: files_via_shell.state_dir_via_shell(self))
         self._asked_facts = SharedAnswer(self._read_facts)
 
     @property
@@ -281,7 +281,7 @@ class SshHost(BaseHost):
         file, line = self._unknown.pop(fingerprint)
         self._accepted.add(fingerprint)
         try:
-            known_hosts.append(file, line)
+            known_hosts.append_line(file, line)
         except OSError as error:
             raise HostError(
                 f"cannot add the host's key to {file}: {error.strerror}", host=self.name
@@ -298,17 +298,19 @@ class SshHost(BaseHost):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(connection.wait_closed(), CLOSE_S)
 
-    async def _dial(self) -> asyncssh.SSHClientConnection:
+    async def _open_connection(self) -> asyncssh.SSHClientConnection:
         user, _, host = self.address.rpartition("@")
         self._methods.clear()
         self._answered = False
         self._check_short_logins()
         try:
-            connection = await self._open(host, {"username": user} if user else {}, None, JUMPS_MAX)
+            connection = await self._connect_through(
+                host, {"username": user} if user else {}, None, JUMPS_MAX
+            )
         except HostError:
             raise
         except Exception as error:  # no error of asyncssh may end the screen or the retries
-            failed = self._login_failed(error)
+            failed = self._login_error(error)
             # it may have been mistyped; a host that does not answer says nothing
             if isinstance(failed, AuthFailed):
                 self._passphrases.clear()
@@ -333,9 +335,9 @@ class SshHost(BaseHost):
             next_step=f"see what it does: ssh {self.address}",
         )
 
-    def _login_failed(self, error: Exception) -> HostError:
+    def _login_error(self, error: Exception) -> HostError:
         if not isinstance(error, asyncssh.PermissionDenied):
-            failed = _explain(error, self.name, self.address)
+            failed = _explain_ssh_error(error, self.name, self.address)
             if not self._answered:
                 return failed
             # not tried again by itself: the server would ask the user again, without an end
@@ -354,7 +356,7 @@ class SshHost(BaseHost):
                 message, host=self.name, next_step="connect again and retype the passphrase"
             )
         if not self._methods:
-            return _explain(error, self.name, self.address)
+            return _explain_ssh_error(error, self.name, self.address)
         kinds = " or a ".join(sorted(self._methods))
         if self.ask is None:
             step = (
@@ -369,7 +371,7 @@ class SshHost(BaseHost):
             next_step=f"connect again and retype the {kinds}",
         )
 
-    async def _configured(
+    async def _connection_options(
         self, host: str, given: Mapping[str, Any]
     ) -> asyncssh.SSHClientConnectionOptions:
         """Return the connection options that the user's ssh configuration has for `host`. `given`
@@ -405,13 +407,13 @@ class SshHost(BaseHost):
     async def _ask_passphrase(self, file: str) -> str | None:
         wanted, answer = f"Passphrase for {file}", None
         for _ in range(TRIES_MAX):
-            answer = await self._asking(LoginQuestion(wanted, self.name, stays_here=True))
-            if not answer or await asyncio.to_thread(_unlocks, file, answer):
+            answer = await self._ask_user(LoginQuestion(wanted, self.name, stays_here=True))
+            if not answer or await asyncio.to_thread(_passphrase_unlocks, file, answer):
                 return answer
             wanted = f"Wrong. Passphrase for {file}"
         return answer
 
-    async def _asking(self, question: LoginQuestion) -> str | None:
+    async def _ask_user(self, question: LoginQuestion) -> str | None:
         """Ask the user and return the answer, or None if the user declines. The connection's time
         limit pauses meanwhile."""
         assert self.ask is not None
@@ -425,7 +427,7 @@ class SshHost(BaseHost):
             with contextlib.suppress(RuntimeError):
                 self._limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S)
 
-    async def _open(
+    async def _connect_through(
         self,
         host: str,
         given: Mapping[str, Any],
@@ -435,7 +437,7 @@ class SshHost(BaseHost):
         """Connect to `host` with the options `given`, and return the connection. It leads through
         the connection `through`, or, if that is None, through the configured ProxyJump hosts, at
         most `jumps` one after the other."""
-        options = await self._configured(host, given)
+        options = await self._connection_options(host, given)
         jump = options.tunnel if through is None and isinstance(options.tunnel, str) else ""
         for hop in filter(None, jump.split(",")):
             if jumps == 0:
@@ -444,7 +446,7 @@ class SshHost(BaseHost):
                 )
             hop_host, hop_given = ssh_names.parse_jump_host(hop)
             if hop_host != host:
-                through = await self._open(hop_host, hop_given, through, jumps - 1)
+                through = await self._connect_through(hop_host, hop_given, through, jumps - 1)
         keys = self._host_keys(host, options)
         final = host == self.address.rpartition("@")[2]
         server = self.name if final else f"{host} (on the way to {self.name})"
@@ -452,9 +454,9 @@ class SshHost(BaseHost):
 
         def lost(error: Exception | None) -> None:
             if made:
-                self._link.lost(
+                self._link.report_lost(
                     made[0],
-                    "closed by the other side" if error is None else server_line(str(error)),
+                    "closed by the other side" if error is None else quote_server_line(str(error)),
                 )
 
         try:
@@ -465,7 +467,7 @@ class SshHost(BaseHost):
                     # None, unlike (), goes past the configuration's ProxyJump
                     tunnel=cast(Any, through),
                     client_factory=lambda: _Client(
-                        keys, self._asking if self.ask else None, lost, self._methods, server
+                        keys, self._ask_user if self.ask else None, lost, self._methods, server
                     ),
                     known_hosts=keys.match,
                     keepalive_interval=KEEPALIVE_S,
@@ -482,10 +484,10 @@ class SshHost(BaseHost):
         except asyncssh.HostKeyNotVerifiable as error:
             if isinstance(keys.problem, HostKeyUnknown):
                 self._unknown[keys.problem.fingerprint] = keys.accepting
-            raise keys.problem or keys.changed(None, error.reason) from None
+            raise keys.problem or keys.key_changed_error(None, error.reason) from None
         except asyncssh.KeyExchangeFailed as error:
             if keys.known and "host key" in error.reason:
-                raise keys.changed(
+                raise keys.key_changed_error(
                     None, "the host offers no key of the types in known_hosts"
                 ) from None
             raise
@@ -498,7 +500,7 @@ class SshHost(BaseHost):
         config = cast(Any, options.config)
         user_files = [str(f) for f in config.get("UserKnownHostsFile", known_hosts.DEFAULT_USER)]
         files = [*user_files, *config.get("GlobalKnownHostsFile", known_hosts.DEFAULT_GLOBAL)]
-        known = known_hosts.read(files, asyncssh.import_known_hosts)
+        known = known_hosts.read_known_hosts(files, asyncssh.import_known_hosts)
         file = user_files[0] if user_files else known_hosts.DEFAULT_USER[0]
         aliased = options.host_key_alias is not None
         return HostKeys(
@@ -510,12 +512,12 @@ class SshHost(BaseHost):
             accepted=self._accepted,
         )
 
-    def cut(self) -> HostUnreachable:
+    def connection_lost_error(self) -> HostUnreachable:
         """Return the error for an operation during which the connection was lost."""
         step = "check the host once the connection is back: the operation may have continued there"
         return HostUnreachable("the connection was lost", host=self.name, next_step=step)
 
-    def too_noisy(self) -> HostError:
+    def noisy_shell_error(self) -> HostError:
         """Return the error for a login shell that prints so much that no command starts."""
         return HostError(
             f"the user's login shell printed more than {EARLY_MAX_BYTES >> 20} MiB before any command"
@@ -524,16 +526,16 @@ class SshHost(BaseHost):
             next_step=f"see what it prints: ssh {self.address} true | head",
         )
 
-    def not_begun(self, argv: Sequence[str], output: str) -> HostError:
+    def command_not_started_error(self, argv: Sequence[str], output: str) -> HostError:
         """Return the error for a command that the host's login shell never started. `output` is
         what that shell printed.
         """
         if f"{shell_scripts.MARK} missing" in output:
-            return not_found(argv, self.name)
-        last = server_line("".join(output.splitlines()[-1:]))
+            return command_not_found_error(argv, self.name)
+        last = quote_server_line("".join(output.splitlines()[-1:]))
         return HostError(f"the user's login shell does not run commands: {last}", host=self.name)
 
-    async def _exec(
+    async def _start_command(
         self, argv: Sequence[str], env: Mapping[str, str] | None, guard: bool
     ) -> tuple[_Process, bytes]:
         """Start `argv` on the host. Return (process, bytes to write to its stdin first). During an
@@ -541,27 +543,27 @@ class SshHost(BaseHost):
         session."""
         check_argv(argv, self.name)
         try:
-            first = shell_scripts.order(argv, env, guard)
+            first = shell_scripts.shell_order_line(argv, env, guard)
         except ValueError as error:
             raise HostError(str(error), host=self.name) from None
         deadline = time.monotonic() + PATIENCE_S
         while True:
             connection = await self._link.get()
             try:
-                return await self._process(connection), first
+                return await self._start_shell(connection), first
             except (asyncssh.Error, OSError) as error:
                 if connection.is_closed():
-                    self._link.lost(connection, server_line(str(error)))
+                    self._link.report_lost(connection, quote_server_line(str(error)))
                 elif time.monotonic() > deadline:
                     step = "raise MaxSessions in the host's sshd_config, or close other sessions"
                     raise HostError(
-                        f"cannot open an SSH session: {server_line(str(error))}",
+                        f"cannot open an SSH session: {quote_server_line(str(error))}",
                         host=self.name,
                         next_step=step,
                     ) from None
                 await asyncio.sleep(0.1)
 
-    async def _process(self, connection: asyncssh.SSHClientConnection) -> _Process:
+    async def _start_shell(self, connection: asyncssh.SSHClientConnection) -> _Process:
         """Start a shell in an ssh session of `connection`. If sshd allows no more sessions on this
         connection (MaxSessions), use an additional connection to the same host. Raises
         asyncssh.ChannelOpenError if there is none."""
@@ -574,12 +576,14 @@ class SshHost(BaseHost):
                     shell_scripts.LINE, encoding=None, request_pty=False
                 )
             except asyncssh.ChannelOpenError:
-                tried = None if connection.is_closed() else await self._further(number)
+                tried = (
+                    None if connection.is_closed() else await self._additional_connection(number)
+                )
                 if tried is None:
                     raise
                 number += 1
 
-    async def _further(self, number: int) -> asyncssh.SSHClientConnection | None:
+    async def _additional_connection(self, number: int) -> asyncssh.SSHClientConnection | None:
         """Return the additional connection with this number to the same host, and open it if
         necessary. None if there are too many already, if opening one failed just before, or if the
         user would be asked for a password again."""
@@ -590,7 +594,7 @@ class SshHost(BaseHost):
             if self._methods or number >= MORE_MAX or time.monotonic() < self._more_from_s:
                 return None
             try:
-                self._more.append(await self._dial())
+                self._more.append(await self._open_connection())
             except HostError:
                 self._more_from_s = time.monotonic() + PATIENCE_S
                 return None
@@ -604,7 +608,7 @@ class SshHost(BaseHost):
         env: Mapping[str, str] | None,
     ) -> Completed:
         async with self._sessions:
-            process, first = await self._exec(argv, env, guard=False)
+            process, first = await self._start_command(argv, env, guard=False)
             output = CommandOutput()
             try:
                 # the command may have ended without reading
@@ -615,30 +619,33 @@ class SshHost(BaseHost):
                     await output.read(process.stdout, process.stderr)
                     await process.wait_closed()
             except TimeoutError:
-                await self._kill(output)
-                raise timed_out(argv, timeout_s, self.name) from None
+                await self._end_command_processes(output)
+                raise command_timeout_error(argv, timeout_s, self.name) from None
             except TooMuch:
-                await self._kill(output)
-                raise too_much(argv, self.name) from None
+                await self._end_command_processes(output)
+                raise output_too_large_error(argv, self.name) from None
+            except asyncio.CancelledError:
+                await asyncio.shield(self._end_command_processes(output))
+                raise
             except (asyncssh.Error, OSError):
-                raise self.cut() from None
+                raise self.connection_lost_error() from None
             finally:
                 process.close()
         if process.returncode is None:
-            raise self.cut()
+            raise self.connection_lost_error()
         out, err = bytes(output.out), bytes(output.err)
         if _MARK + b"\n" not in out:
-            raise self.not_begun(argv, err.decode("utf-8", "replace"))
-        errors = shell_scripts.after_mark(err.decode("utf-8", "surrogateescape")).encode(
+            raise self.command_not_started_error(argv, err.decode("utf-8", "replace"))
+        errors = shell_scripts.stderr_after_mark(err.decode("utf-8", "surrogateescape")).encode(
             "utf-8", "surrogateescape"
         )
         own_out = out.partition(_MARK + b"\n")[2]
         return Completed(tuple(argv), process.returncode, own_out, errors)
 
-    async def _kill(self, output: CommandOutput) -> None:
+    async def _end_command_processes(self, output: CommandOutput) -> None:
         """End the processes of a command for which nobody waits any more, since closing its channel
         would leave them running. Their process id is in `output`, on stderr."""
-        pid = shell_scripts.marked_pid(output.err.decode("utf-8", "replace"))
+        pid = shell_scripts.pid_in_stderr(output.err.decode("utf-8", "replace"))
         if pid is None or not self.connected:
             return
         connection = await self._link.get()
@@ -662,7 +669,7 @@ class SshHost(BaseHost):
             self._streams.release()
 
         try:
-            process, first = await self._exec(argv, env, guard=True)
+            process, first = await self._start_command(argv, env, guard=True)
         except BaseException:
             release()
             raise
@@ -678,9 +685,9 @@ class SshHost(BaseHost):
     async def ssh_address(self) -> SshAddress:
         user, _, host = self.address.rpartition("@")
         try:
-            options = await self._configured(host, {"username": user} if user else {})
+            options = await self._connection_options(host, {"username": user} if user else {})
         except Exception as error:  # no error of asyncssh may end a listing
-            raise _explain(error, self.name, self.address) from None
+            raise _explain_ssh_error(error, self.name, self.address) from None
         through = options.tunnel if isinstance(options.tunnel, str) else ""
         port = options.port or known_hosts.DEFAULT_PORT
         return SshAddress(options.host or host, options.username, port, through, self.address)
@@ -691,10 +698,10 @@ class SshHost(BaseHost):
         return self._state_dir
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        return await files_via_shell.read(self, path, offset, limit)
+        return await files_via_shell.read_file_via_shell(self, path, offset, limit)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        await files_via_shell.write(self, path, data, mode)
+        await files_via_shell.write_file_via_shell(self, path, data, mode)
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Relay:
         """Open a local port whose connections lead to `address`:`port` as the host reaches it. If
@@ -715,10 +722,10 @@ class SshHost(BaseHost):
         return await self._asked_facts.get()
 
     async def _read_facts(self) -> HostFacts:
-        return await host_facts.ask(self)
+        return await host_facts.ask_host_facts(self)
 
 
-def _unlocks(file: str, passphrase: str) -> bool:
+def _passphrase_unlocks(file: str, passphrase: str) -> bool:
     """Return whether the passphrase unlocks a key file. True also for a file that cannot be read,
     because another passphrase would not help."""
     try:
@@ -730,7 +737,7 @@ def _unlocks(file: str, passphrase: str) -> bool:
     return True
 
 
-def _explain(error: Exception, name: str, address: str) -> HostError:
+def _explain_ssh_error(error: Exception, name: str, address: str) -> HostError:
     if isinstance(error, asyncssh.PermissionDenied):
         step = (
             f"make `ssh {address} true` work without a question: ssh-add, or ssh-copy-id {address}"
@@ -744,7 +751,7 @@ def _explain(error: Exception, name: str, address: str) -> HostError:
         )
     if isinstance(error, asyncssh.KeyExchangeFailed) and "No matching" in error.reason:
         kind = error.reason.removeprefix("No matching ").partition(" algorithm found")[0]
-        offered = server_line(error.reason.rpartition(" received ")[2])
+        offered = quote_server_line(error.reason.rpartition(" received ")[2])
         return HostUnreachable(
             f"the host offers no {kind} algorithm that is still in use; it offers {offered}",
             host=name,
@@ -770,7 +777,7 @@ def _explain(error: Exception, name: str, address: str) -> HostError:
     if isinstance(error, UnicodeError):
         reason = "DNS allows no such name"  # Python's own text is about a codec
     if isinstance(error, asyncssh.Error):
-        reason = server_line(str(reason))  # it may be the reason that the server gave
+        reason = quote_server_line(str(reason))  # it may be the reason that the server gave
     return HostUnreachable(
         f"no connection: {reason}",
         host=name,

@@ -21,7 +21,7 @@ _LONGEST = 253  # characters of a name in DNS
 _RESOLVER_WAIT_S = 1.0
 
 
-def check(name: str) -> str:
+def check_host_name(name: str) -> str:
     """Return `name` unchanged if it can name a host: an alias, HOST, ADDRESS or USER@HOST. Raises
     InputError for any other text, such as one that ssh would read as an option.
     """
@@ -43,7 +43,7 @@ def parse_jump_host(text: str) -> tuple[str, dict[str, Any]]:
     return host.strip("[]"), given | ({"port": int(port)} if port else {})
 
 
-def aliases(config: Path | None = None) -> list[str]:
+def host_aliases(config: Path | None = None) -> list[str]:
     """Return the host aliases in an ssh configuration file, without patterns and without what
     cannot name a host. None means the user's ~/.ssh/config."""
     names = (
@@ -64,7 +64,7 @@ def is_known(name: str) -> bool:
     patterns = [p for p in _host_patterns(_user_config()) if p != "*"]
     if any(not p.startswith("!") and fnmatch.fnmatchcase(host, p) for p in patterns):
         return True
-    return _in_known_hosts(host) or _resolves(host)
+    return _is_in_known_hosts(host) or _name_resolves(host)
 
 
 def _user_config() -> Path:
@@ -90,7 +90,7 @@ def _host_patterns(config: Path, depth: int = 0) -> Iterator[str]:
                     yield from _host_patterns(found, depth + 1)
 
 
-def _in_known_hosts(host: str) -> bool:
+def _is_in_known_hosts(host: str) -> bool:
     try:
         lines = (Path.home() / ".ssh" / "known_hosts").read_text(errors="replace").splitlines()
     except OSError:
@@ -115,7 +115,7 @@ def _field_contains(field: str, host: str) -> bool:
     return hmac.compare_digest(hmac.new(salt, host.encode(), hashlib.sha1).digest(), digest)
 
 
-def _resolves(host: str) -> bool:
+def _name_resolves(host: str) -> bool:
     found: list[bool] = []
 
     def ask() -> None:

@@ -25,7 +25,7 @@ async def end_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
             task.exception()  # asyncio logs an exception that nobody retrieves
 
 
-async def end(task: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
     """Cancel `task` and wait for its end. If the task raised an error, raise that error."""
     await end_all([task])
     if not task.cancelled():

@@ -19,10 +19,13 @@ engine_live          the live metrics of an engine
 systemd_text         quoting of command lines in the file of a systemd unit
 server_run           state, log and counters of a server run
 process_container    the container of a process, from its control groups
+pcie_link            the nominal bandwidth of a PCIe link
 gpu, settings        telemetry of GPUs; the table of GPU settings and their values
+gpu_readings         the table of the readings of a GPU: how each is read and shown
 setting_commands     the commands that change settings, and the check, comparison and text of each setting's values;
                      programs on a host use this module too
 setting_records      commands, outcomes and records of changes of settings
+alerts               the rules of alerts, and alerts
 timeline             the history of a host: metric values per second, and events
 measurement_owner    the Workbench process that measures on a host
 errors, findings     problems that are reported to the user
@@ -36,7 +39,7 @@ untrusted_text       cleaning of text from other programs
 quality              scored texts, greedy answers, and whether the answers of two servers are the same
 student_t            Student's t distribution
 multiple_tests       several statistical tests at once
-distribution, fuzzy  statistics of values; search in lists
+distribution, fuzzy  statistics of values and the table of percentiles; search in lists
 json_records         dataclasses to JSON and back
 load_spec            the workload of a benchmark, with the declaration of each of its options
 declared_options     what the declaration of an option consists of, and the kinds of values

@@ -8,10 +8,10 @@ So an answer shows four things without knowledge of the model: whether it is lan
 text, and, if the code word stands in front of a long text, whether the whole prompt was read.
 
 `short_asks` and `long_ask` make the prompts, `request_body` the body of a request that is not
-streamed, `read_answer` reads the reply, and `judge` compares the answers. A caller sends the
+streamed, `read_answer` reads the reply, and `judge_probe` compares the answers. A caller sends the
 requests: alone, several at once, and at the length of its own prompts.
 
-What a random or tiny model must not be blamed for, `judge` cannot know: the caller passes
+What a random or tiny model must not be blamed for, `judge_probe` cannot know: the caller passes
 `nonsense_expected`.
 """
 
@@ -28,26 +28,26 @@ from workbench.model.answer_text import (
     Answer,
     PlaceOutcome,
     ProbeOutcome,
+    answer_excerpt,
     characters_per_token,
     equal_answers,
-    excerpt,
-    features,
+    text_features,
 )
-from workbench.model.answer_usage import Counted, said_per_token, usage_agrees
+from workbench.model.answer_usage import Counted, reported_tokens_per_token, usage_agrees
 from workbench.model.answer_words import (
     begin_alike,
-    doubled_words,
     has_words,
     nearly_equal,
-    out_of_order,
-    spelled_out,
     template_mark,
-    unrelated_words,
-    without_spaces,
+    why_spaces_are_missing,
+    why_text_is_spelled_out,
+    why_words_are_doubled,
+    why_words_are_unordered,
+    why_words_are_unrelated,
 )
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
@@ -129,15 +129,15 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One prompt of the probe. `word` is the code word that the answer must contain. `words` is the
-    least number of tokens that the prompt can have: the number of its words."""
+    """One prompt of the probe. `word` is the code word that the answer must contain. `count_words` is
+    the least number of tokens that the prompt can have."""
 
     prompt: str
     word: str
     place: Place = Place.ALONE
 
     @property
-    def words(self) -> int:
+    def count_words(self) -> int:
         return len(self.prompt.split())
 
 
@@ -159,7 +159,7 @@ def short_asks(count: int, place: Place = Place.ALONE) -> tuple[Ask, ...]:
     for i in range(count):
         word = CODE_WORDS[i % len(CODE_WORDS)]
         topic = _TOPICS[(i + i // len(CODE_WORDS)) % len(_TOPICS)]
-        asks.append(Ask(f"The code word is {word}. {_task(topic)}", word, place))
+        asks.append(Ask(f"The code word is {word}. {_task_text(topic)}", word, place))
     return tuple(asks)
 
 
@@ -170,7 +170,7 @@ def long_ask(
     question behind it. `number` selects the code word."""
     word = CODE_WORDS[-1 - number % len(CODE_WORDS)]
     front = f"Remember this: the code word is {word}. Here is a text that does not matter.\n"
-    task = _task(_TOPICS[number % len(_TOPICS)])
+    task = _task_text(_TOPICS[number % len(_TOPICS)])
     question = f"\nThe text has ended. What was the code word at the very beginning? {task}"
     wanted = tokens * characters_per_token - len(front) - len(question)
     sentences: list[str] = []
@@ -181,7 +181,7 @@ def long_ask(
     return Ask(f"{front}{' '.join(sentences)}{question}", word, Place.LONG)
 
 
-def _task(topic: str) -> str:
+def _task_text(topic: str) -> str:
     return f"{_ECHO} explain in two or three sentences {topic}."
 
 
@@ -210,35 +210,35 @@ def read_answer(body: Any, prompt: str = "") -> Answer | None:
         return None
     message = choice.get("message")
     message = message if isinstance(message, dict) else choice
-    text = _text(message, "content", "text", "refusal")
+    text = _message_text(message, "content", "text", "refusal")
     if not text and (message.get("tool_calls") or message.get("function_call")):
         text = TOOL_CALL
     usage = body.get("usage")
     return Answer(
         text=text,
-        reasoning=_text(message, "reasoning_content", "reasoning"),
-        output_tokens=_count(usage, "completion_tokens"),
-        prompt_tokens=_count(usage, "prompt_tokens"),
-        finish_reason=_name(choice.get("finish_reason")),
-        model=_name(body.get("model")),
+        reasoning=_message_text(message, "reasoning_content", "reasoning"),
+        output_tokens=_token_count(usage, "completion_tokens"),
+        prompt_tokens=_token_count(usage, "prompt_tokens"),
+        finish_reason=_model_name(choice.get("finish_reason")),
+        model=_model_name(body.get("model")),
         prompt=prompt,
     )
 
 
-def _text(message: Mapping[str, Any], *names: str) -> str:
+def _message_text(message: Mapping[str, Any], *names: str) -> str:
     return next(
         (message[name] for name in names if isinstance(message.get(name), str) and message[name]),
         "",
     )
 
 
-def _count(usage: Any, name: str) -> int | None:
+def _token_count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _name(value: Any) -> str | None:
-    return clean(value, NAME_CHARS) if isinstance(value, str) and value else None
+def _model_name(value: Any) -> str | None:
+    return clean_text(value, NAME_CHARS) if isinstance(value, str) and value else None
 
 
 # -- the judge -------------------------------------------------------------------------------------
@@ -258,12 +258,12 @@ class Probed:
     invalid_utf8: bool = False
 
     @property
-    def remembered(self) -> bool:
+    def repeats_code_word(self) -> bool:
         """Whether the answer contains the code word of its prompt."""
         return self.ask.word in self.answer.all_text.lower()
 
     @property
-    def only_tools(self) -> bool:
+    def is_only_tool_call(self) -> bool:
         """Whether the answer is a tool call, although no tool was offered."""
         return self.answer.text == TOOL_CALL and not self.answer.reasoning
 
@@ -272,31 +272,31 @@ class Probed:
         """Whether tokens were made and none was shown until the answer was cut: the engine hides
         the reasoning."""
         answer = self.answer
-        return answer.empty and answer.finish_reason == "length" and bool(answer.output_tokens)
+        return answer.is_empty and answer.finish_reason == "length" and bool(answer.output_tokens)
 
     @property
-    def beginning(self) -> str:
+    def opening_text(self) -> str:
         """The part of the answer in which a model that follows repeats the code word."""
         return self.answer.all_text[:_BEGINNING].lower()
 
     @property
     def defect(self) -> str:
         """What is wrong with this answer; "" if nothing is."""
-        if self.answer.empty or self.only_tools:
+        if self.answer.is_empty or self.is_only_tool_call:
             return "has no text"
         if self.invalid_utf8:
             return "has bytes that are not UTF-8"
-        return _defect_of(self.answer.all_text)
+        return _defect_of_text(self.answer.all_text)
 
     @property
-    def echoes(self) -> bool:
+    def repeats_instruction(self) -> bool:
         """Whether the answer repeats the instruction of its prompt."""
-        return _plain(_ECHO) in _plain(self.answer.text)
+        return _plain_words(_ECHO) in _plain_words(self.answer.text)
 
     @property
     def is_echo(self) -> bool:
         """Whether the answer is hardly more than its own prompt, once or several times."""
-        said, asked = _plain(self.answer.text), _plain(self.ask.prompt)
+        said, asked = _plain_words(self.answer.text), _plain_words(self.ask.prompt)
         if asked[:_ECHOED] == said[:_ECHOED]:
             return len(said) >= _ECHOED
         rest = said.replace(asked, "")
@@ -304,38 +304,44 @@ class Probed:
         return len(rest) - last <= _BESIDE_ECHO * len(said) and len(said) >= _ECHOED
 
 
-def _plain(text: str) -> str:
+def _plain_words(text: str) -> str:
     return " ".join(text.lower().split())
 
 
 @lru_cache(maxsize=1024)  # the judge asks for it several times, and it takes half a millisecond
-def _defect_of(text: str) -> str:
+def _defect_of_text(text: str) -> str:
     """Return what is wrong with the text of an answer; "" if nothing is."""
-    if defect := features(text).defect or without_spaces(text) or spelled_out(text):
+    if (
+        defect := text_features(text).defect
+        or why_spaces_are_missing(text)
+        or why_text_is_spelled_out(text)
+    ):
         return defect
-    if defect := doubled_words(text) or features(text[len(text) // 2 :]).defect_of_end:
+    if defect := why_words_are_doubled(text) or text_features(text[len(text) // 2 :]).defect_of_end:
         return defect
     return "" if has_words(text) else "has no words"
 
 
-def outcome(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:
+def probe_outcome(probed: Sequence[Probed], skipped: str = "") -> ProbeOutcome:
     """Return the summary of a probe's answers."""
     places = {}
     for place in Place:
         here = [one for one in probed if one.ask.place is place]
         if here:
-            places[place.value] = _place_outcome(here)
+            places[place.value] = _outcome_of_place(here)
     return ProbeOutcome(places, characters_per_token([one.answer for one in probed]), skipped)
 
 
-def _place_outcome(here: Sequence[Probed]) -> PlaceOutcome:
+def _outcome_of_place(here: Sequence[Probed]) -> PlaceOutcome:
     broken = [one for one in here if one.defect]
     shown = broken[0] if broken else here[0]
-    remembered = sum(one.remembered for one in here)
-    return PlaceOutcome(len(here), len(broken), remembered, shown.defect, excerpt(shown.answer))
+    remembered = sum(one.repeats_code_word for one in here)
+    return PlaceOutcome(
+        len(here), len(broken), remembered, shown.defect, answer_excerpt(shown.answer)
+    )
 
 
-def judge(
+def judge_probe(
     probed: Sequence[Probed],
     *,
     model: str = "",
@@ -356,35 +362,51 @@ def judge(
     """
     if not probed:
         return ()
-    found = _empty(probed, nonsense_expected) or _unrelated(probed, nonsense_expected)
-    found = found or _degenerate(probed, together, long_tokens, nonsense_expected) or _echo(probed)
-    found = found or _mixed_up(probed) or _nearly_equal(probed, nonsense_expected)
-    found = found or _not_followed(probed, nonsense_expected)
-    cut = _cut(probed) or ([] if found else _forgotten(probed, long_tokens, nonsense_expected))
-    usage = _usage(probed, short, nonsense_expected)
-    marks = (*_template_marks(probed), *_filtered(probed), *_disorder(probed, nonsense_expected))
-    return (*found, *cut, *usage, *marks, *other_models(probed, model))
+    found = _find_empty_answers(probed, nonsense_expected) or _find_unrelated_answers(
+        probed, nonsense_expected
+    )
+    found = (
+        found
+        or _find_degenerate_answers(probed, together, long_tokens, nonsense_expected)
+        or _find_echoed_instructions(probed)
+    )
+    found = (
+        found
+        or _find_mixed_up_answers(probed)
+        or _find_nearly_equal_answers(probed, nonsense_expected)
+    )
+    found = found or _find_unfollowed_instructions(probed, nonsense_expected)
+    cut = _find_cut_prompts(probed) or (
+        [] if found else _find_forgotten_beginning(probed, long_tokens, nonsense_expected)
+    )
+    usage = _find_wrong_usage(probed, short, nonsense_expected)
+    marks = (
+        *_find_template_marks(probed),
+        *_find_filtered_answers(probed),
+        *_find_disordered_words(probed, nonsense_expected),
+    )
+    return (*found, *cut, *usage, *marks, *find_other_models(probed, model))
 
 
-def _empty(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
-    empty = [one for one in probed if one.answer.empty or one.only_tools]
+def _find_empty_answers(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+    empty = [one for one in probed if one.answer.is_empty or one.is_only_tool_call]
     if len(empty) < _MOST * len(probed) or not empty:
         return []
-    if tools := sum(one.only_tools for one in empty):
+    if tools := sum(one.is_only_tool_call for one in empty):
         text = f"only tool calls: {tools} of {len(probed)} answers, although no tool was offered"
-        return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt(empty[0].answer))]
+        return [Finding(Level.ERROR, EMPTY, text, evidence=answer_excerpt(empty[0].answer))]
     blank = all(one.answer.all_characters for one in empty)
     if blank and nonsense_expected:
         text = f"only spaces and line breaks; this is expected, because {nonsense_expected}"
-        return [Finding(Level.INFO, EMPTY, text, evidence=excerpt(empty[0].answer))]
+        return [Finding(Level.INFO, EMPTY, text, evidence=answer_excerpt(empty[0].answer))]
     tokens = max((one.answer.output_tokens or 0 for one in empty), default=0)
     text = f"no content: {len(empty)} of {len(probed)} answers have no text" + (
         f", although usage says up to {tokens} tokens" if tokens else ""
     )
-    return [Finding(Level.ERROR, EMPTY, text, evidence=excerpt(empty[0].answer))]
+    return [Finding(Level.ERROR, EMPTY, text, evidence=answer_excerpt(empty[0].answer))]
 
 
-def _degenerate(
+def _find_degenerate_answers(
     probed: Sequence[Probed], together: int, long_tokens: int, nonsense_expected: str
 ) -> list[Finding]:
     level = Level.INFO if nonsense_expected else Level.ERROR
@@ -392,23 +414,25 @@ def _degenerate(
     groups: dict[tuple[Place, bool], list[Probed]] = {}
     for one in probed:
         groups.setdefault((one.ask.place, one.after), []).append(one)
-    failed = {group: here for group, here in groups.items() if _place_outcome(here).failed}
+    failed = {group: here for group, here in groups.items() if _outcome_of_place(here).failed}
     broken = [one for here in failed.values() for one in here if one.defect]
     everywhere = [one for one in probed if one.defect]
     if not failed and len(everywhere) >= max(_LEAST_SPREAD, _SPREAD_SHARE * len(probed)):
         failed, broken = groups, everywhere
     if len(broken) >= min(_LEAST_ANSWERS, len(probed)):
-        where = _where(set(failed), set(groups), together, long_tokens)
+        where = _where_text_is_broken(set(failed), set(groups), together, long_tokens)
         asked = sum(len(here) for here in failed.values())
         text = (
             f"degenerate output{where}: {len(broken)} of {asked} answers are broken; one "
             f"{broken[0].defect}"
         )
-        return [Finding(level, DEGENERATE, text + expected, evidence=excerpt(broken[0].answer))]
+        return [
+            Finding(level, DEGENERATE, text + expected, evidence=answer_excerpt(broken[0].answer))
+        ]
     equal = equal_answers([one.answer for one in probed])
     if len(equal) >= max(_LEAST_ANSWERS, _MOST * len(probed)):
         text = f"degenerate output: {len(equal)} answers to different prompts are equal"
-        return [Finding(level, DEGENERATE, text + expected, evidence=excerpt(equal[0]))]
+        return [Finding(level, DEGENERATE, text + expected, evidence=answer_excerpt(equal[0]))]
     return []
 
 
@@ -416,40 +440,40 @@ _LEAST_NEAR = 4  # a weak model may say nearly the same to two or three prompts
 _LEAST_BEGINNINGS = 6
 
 
-def _nearly_equal(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+def _find_nearly_equal_answers(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
     """Return a finding if most answers are without their code word and differ only in a word or a
     number. With the right code word, a weak model may say the same about everything."""
     if nonsense_expected:
         return []
-    lost = [one for one in probed if not one.remembered]
+    lost = [one for one in probed if not one.repeats_code_word]
     for candidate in lost[:_CANDIDATES]:
-        near = _alike(lost, candidate, nearly_equal)
-        if not _of_most(near, probed, _LEAST_NEAR):
-            near = _alike(lost, candidate, begin_alike)
-            if not _of_most(near, probed, _LEAST_BEGINNINGS):
+        near = _answers_alike(lost, candidate, nearly_equal)
+        if not _covers_most_prompts(near, probed, _LEAST_NEAR):
+            near = _answers_alike(lost, candidate, begin_alike)
+            if not _covers_most_prompts(near, probed, _LEAST_BEGINNINGS):
                 continue
         text = (
             f"degenerate output: {len(near)} answers to different prompts differ in a word or a"
             " number only"
         )
-        return [Finding(Level.ERROR, DEGENERATE, text, evidence=excerpt(near[0].answer))]
+        return [Finding(Level.ERROR, DEGENERATE, text, evidence=answer_excerpt(near[0].answer))]
     return []
 
 
-def _alike(
+def _answers_alike(
     lost: Sequence[Probed], candidate: Probed, alike: Callable[[str, str, Sequence[str]], bool]
 ) -> list[Probed]:
     said = candidate.answer.all_text
     return [one for one in lost if alike(one.answer.all_text, said, CODE_WORDS)]
 
 
-def _of_most(near: Sequence[Probed], probed: Sequence[Probed], least: int) -> bool:
+def _covers_most_prompts(near: Sequence[Probed], probed: Sequence[Probed], least: int) -> bool:
     """Return whether these answers are those to most prompts, and to `least` of them at least."""
     prompts = {one.ask.prompt for one in near}
     return len(prompts) >= max(least, _MOST * len({one.ask.prompt for one in probed}))
 
 
-def _where(
+def _where_text_is_broken(
     failed: set[tuple[Place, bool]],
     groups: set[tuple[Place, bool]],
     together: int,
@@ -472,30 +496,30 @@ def _where(
     return where + (" after the load" if only_after else "")
 
 
-def _unrelated(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+def _find_unrelated_answers(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
     """Return a finding if the answers that lack their code word are no language all together. Each
     of them may be too short to be judged alone."""
-    lost = [one.answer for one in probed if not one.remembered]
-    why = unrelated_words(lost)
+    lost = [one.answer for one in probed if not one.repeats_code_word]
+    why = why_words_are_unrelated(lost)
     if not why or nonsense_expected:
         return []
     text = f"degenerate output: {len(lost)} of {len(probed)} answers are unrelated words; {why}"
-    return [Finding(Level.ERROR, DEGENERATE, text, evidence=excerpt(lost[0]))]
+    return [Finding(Level.ERROR, DEGENERATE, text, evidence=answer_excerpt(lost[0]))]
 
 
-def _echo(probed: Sequence[Probed]) -> list[Finding]:
+def _find_echoed_instructions(probed: Sequence[Probed]) -> list[Finding]:
     """Return a finding if most answers repeat the instruction instead of following it."""
     short = [one for one in probed if one.ask.place is not Place.LONG]
-    echoing = [one for one in short if one.echoes]
+    echoing = [one for one in short if one.repeats_instruction]
     if len(echoing) < max(_LEAST_ANSWERS, _MOST * len(short)):
         return []
     whole = sum(one.is_echo for one in echoing) >= _MOST * len(short)
     text = f"prompt echoed: {len(echoing)} of {len(short)} answers repeat their prompt"
     level = Level.ERROR if whole else Level.WARN
-    return [Finding(level, ECHO, text, evidence=excerpt(echoing[0].answer))]
+    return [Finding(level, ECHO, text, evidence=answer_excerpt(echoing[0].answer))]
 
 
-def _template_marks(probed: Sequence[Probed]) -> list[Finding]:
+def _find_template_marks(probed: Sequence[Probed]) -> list[Finding]:
     marks = [(template_mark(one.answer), one) for one in probed]
     marked = [(mark, one) for mark, one in marks if mark]
     if len(marked) < max(_LEAST_ANSWERS, _SOME * len(probed)):  # short answers end before it
@@ -505,10 +529,10 @@ def _template_marks(probed: Sequence[Probed]) -> list[Finding]:
         f"marks of a chat template in the text: {len(marked)} of {len(probed)} answers, such as"
         f" {mark}: the template or the end mark is not the model's"
     )
-    return [Finding(Level.WARN, TEMPLATE, text, evidence=excerpt(first.answer))]
+    return [Finding(Level.WARN, TEMPLATE, text, evidence=answer_excerpt(first.answer))]
 
 
-def _filtered(probed: Sequence[Probed]) -> list[Finding]:
+def _find_filtered_answers(probed: Sequence[Probed]) -> list[Finding]:
     filtered = sum(one.answer.finish_reason == "content_filter" for one in probed)
     if filtered < _LEAST_ANSWERS:
         return []
@@ -517,20 +541,20 @@ def _filtered(probed: Sequence[Probed]) -> list[Finding]:
     return [Finding(level, FINISH, text)]
 
 
-def _disorder(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
-    why = "" if nonsense_expected else out_of_order([one.answer for one in probed])
+def _find_disordered_words(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+    why = "" if nonsense_expected else why_words_are_unordered([one.answer for one in probed])
     if not why:
         return []
     text = f"words out of order: {why}"
-    return [Finding(Level.WARN, DISORDER, text, evidence=excerpt(probed[0].answer))]
+    return [Finding(Level.WARN, DISORDER, text, evidence=answer_excerpt(probed[0].answer))]
 
 
-def _mixed_up(probed: Sequence[Probed]) -> list[Finding]:
+def _find_mixed_up_answers(probed: Sequence[Probed]) -> list[Finding]:
     asked = {one.ask.word for one in probed}
     mixed: list[tuple[Probed, str]] = []
     for one in probed:
-        others = [word for word in asked - {one.ask.word} if word in one.beginning]
-        if others and not one.remembered:
+        others = [word for word in asked - {one.ask.word} if word in one.opening_text]
+        if others and not one.repeats_code_word:
             mixed.append((one, others[0]))
     if len(mixed) < max(_LEAST_ANSWERS, _SOME * len(probed)):
         return []
@@ -539,32 +563,44 @@ def _mixed_up(probed: Sequence[Probed]) -> list[Finding]:
         f"answers mixed up: {len(mixed)} of {len(probed)} answers begin with the code word of another "
         f"prompt and not with their own; one was asked for {first.ask.word} and said {said}"
     )
-    return [Finding(Level.ERROR, MIXED_UP, text, evidence=excerpt(first.answer))]
+    return [Finding(Level.ERROR, MIXED_UP, text, evidence=answer_excerpt(first.answer))]
 
 
-def _not_followed(probed: Sequence[Probed], nonsense_expected: str) -> list[Finding]:
+def _find_unfollowed_instructions(
+    probed: Sequence[Probed], nonsense_expected: str
+) -> list[Finding]:
     # A model that was still reasoning may repeat the code word later.
     short = [
-        one for one in probed if one.ask.place is not Place.LONG and not one.answer.reasoning_only
+        one
+        for one in probed
+        if one.ask.place is not Place.LONG and not one.answer.is_only_reasoning
     ]
-    if nonsense_expected or len(short) < _LEAST_ANSWERS or any(one.remembered for one in short):
+    if (
+        nonsense_expected
+        or len(short) < _LEAST_ANSWERS
+        or any(one.repeats_code_word for one in short)
+    ):
         return []
     text = (
         f"none of {len(short)} answers contains the code word that it was asked to repeat: a weak "
         "model, a wrong chat"
         " template, or a broken engine"
     )
-    return [Finding(Level.WARN, NOT_FOLLOWED, text, evidence=excerpt(short[0].answer))]
+    return [Finding(Level.WARN, NOT_FOLLOWED, text, evidence=answer_excerpt(short[0].answer))]
 
 
-def _forgotten(probed: Sequence[Probed], long_tokens: int, nonsense_expected: str) -> list[Finding]:
+def _find_forgotten_beginning(
+    probed: Sequence[Probed], long_tokens: int, nonsense_expected: str
+) -> list[Finding]:
     """Return a finding if all short prompts were answered and no long one was: its beginning was
     not read."""
     short = [one for one in probed if one.ask.place is not Place.LONG]
     long = [one for one in probed if one.ask.place is Place.LONG]
     if nonsense_expected or len(short) < _LEAST_ANSWERS or len(long) < _LEAST_ANSWERS:
         return []
-    if not all(one.remembered for one in short) or any(one.remembered for one in long):
+    if not all(one.repeats_code_word for one in short) or any(
+        one.repeats_code_word for one in long
+    ):
         return []
     sure = len(short) >= _SURE_ANSWERS and long_tokens <= _RELIABLE_LENGTH
     level = Level.ERROR if sure else Level.WARN
@@ -573,18 +609,18 @@ def _forgotten(probed: Sequence[Probed], long_tokens: int, nonsense_expected: st
         "beginning of a prompt of"
         f" {long_tokens:,} tokens, while all {len(short)} short prompts were answered"
     )
-    return [Finding(level, PROMPT_CUT, text, evidence=excerpt(long[0].answer))]
+    return [Finding(level, PROMPT_CUT, text, evidence=answer_excerpt(long[0].answer))]
 
 
-def _cut(probed: Sequence[Probed]) -> list[Finding]:
+def _find_cut_prompts(probed: Sequence[Probed]) -> list[Finding]:
     for one in probed:
         tokens = one.answer.prompt_tokens
-        if tokens is not None and prompt_was_cut(one.ask.words, tokens):
+        if tokens is not None and prompt_was_cut(one.ask.count_words, tokens):
             text = (
                 f"prompt cut: usage says {tokens} prompt tokens for a prompt of "
-                f"{one.ask.words:,} words"
+                f"{one.ask.count_words:,} words"
             )
-            return [Finding(Level.ERROR, PROMPT_CUT, text, evidence=excerpt(one.answer))]
+            return [Finding(Level.ERROR, PROMPT_CUT, text, evidence=answer_excerpt(one.answer))]
     return []
 
 
@@ -595,15 +631,17 @@ def prompt_was_cut(words: int, prompt_tokens: float) -> bool:
     return prompt_tokens < _KEPT_PROMPT * words
 
 
-def _usage(
+def _find_wrong_usage(
     probed: Sequence[Probed], short: Sequence[Probed], nonsense_expected: str
 ) -> list[Finding]:
-    counted = [one for one in probed if _enough_tokens(one) and not one.defect]
+    counted = [one for one in probed if _has_enough_tokens(one) and not one.defect]
     if nonsense_expected or not counted:
         return []
     hides = any(one.hides_reasoning for one in (*probed, *short))
     usage = sum(one.answer.output_tokens or 0 for one in counted)
-    text = _recounted(counted, hides) or ("" if hides else _counted_too_much(counted, short))
+    text = _recount_problem(counted, hides) or (
+        "" if hides else _why_counted_too_much(counted, short)
+    )
     per_token = characters_per_token([one.answer for one in counted])
     size = sum(len(one.answer.all_text.encode("utf-8", "replace")) for one in counted)
     too_many = not hides and size < _LEAST_BYTES_PER_TOKEN * usage
@@ -614,22 +652,26 @@ def _usage(
             f"{sum(one.answer.all_characters for one in counted)} characters,"
             f" {per_token:.1f} characters per token"
         )
-    return [Finding(Level.ERROR, USAGE, text, evidence=excerpt(counted[0].answer))] if text else []
+    return (
+        [Finding(Level.ERROR, USAGE, text, evidence=answer_excerpt(counted[0].answer))]
+        if text
+        else []
+    )
 
 
-def _counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> str:
+def _why_counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> str:
     """Return a sentence if usage counts more tokens than the answers have, by answers of two
     lengths; else "". Answers with and without reasoning have different marks around them."""
     groups: dict[tuple[bool, bool], list[Counted]] = {}
     for one in (*long, *short):
         answer, real = one.answer, one.recounted
-        if real is None or not answer.output_tokens or one.defect or not one.remembered:
+        if real is None or not answer.output_tokens or one.defect or not one.repeats_code_word:
             continue
         said = answer.output_tokens - (answer.finish_reason == "stop")  # without the end mark
         shape = bool(answer.reasoning.strip()), bool(answer.text.strip())
         groups.setdefault(shape, []).append(Counted(said, real))
     for counted in groups.values():
-        factor = said_per_token(counted)
+        factor = reported_tokens_per_token(counted)
         if factor is not None:
             return (
                 f"usage not credible: by {len(counted)} answers of different lengths, it counts"
@@ -638,11 +680,11 @@ def _counted_too_much(long: Sequence[Probed], short: Sequence[Probed]) -> str:
     return ""
 
 
-def _enough_tokens(one: Probed) -> bool:
+def _has_enough_tokens(one: Probed) -> bool:
     return (one.answer.output_tokens or 0) >= _USAGE_LEAST
 
 
-def _recounted(counted: Sequence[Probed], hides_reasoning: bool) -> str:
+def _recount_problem(counted: Sequence[Probed], hides_reasoning: bool) -> str:
     """Return a sentence if the usage of most answers is not the number of tokens that their texts
     have, else "". If the engine hides the reasoning, usage counts more than the text."""
     known = [
@@ -665,7 +707,7 @@ def _recounted(counted: Sequence[Probed], hides_reasoning: bool) -> str:
     )
 
 
-def other_models(probed: Iterable[Probed], model: str) -> list[Finding]:
+def find_other_models(probed: Iterable[Probed], model: str) -> list[Finding]:
     """Return a finding if replies report another model than the one that was asked for. If they
     report several, its level is Level.ERROR."""
     names = dict.fromkeys(one.answer.model for one in probed if one.answer.model)

@@ -10,7 +10,7 @@ seen:
   no text at all, or only reasoning          `Answer.empty`, `Answer.reasoning_only`
   the same text for different prompts        `SetFeatures.equal`
 
-`Answer` is one answer, and may contain only the first and the last part of a long text. `features`
+`Answer` is one answer, and may contain only the first and the last part of a long text. `text_features`
 looks at one text, and `set_features` at the answers of a run. `answer_probe` has the prompts of a
 probe and judges its answers. Nothing here does input or output, and the load client runs this file
 on hosts with Python 3.10.
@@ -25,7 +25,7 @@ from dataclasses import field
 from functools import lru_cache
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 EXCERPT_CHARACTERS = 160
 # codes of findings that are not about the text itself
@@ -141,13 +141,14 @@ class Answer:
         return answer + thought
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the answer has no text, or only spaces and line breaks."""
         return not self.all_text.strip()
 
     @property
-    def reasoning_only(self) -> bool:
-        """Whether the model was still reasoning when the answer ended."""
+    def is_only_reasoning(self) -> bool:
+        """Whether the answer has reasoning and no text after it: the model was still reasoning when
+        the answer ended."""
         return bool(self.reasoning) and not self.text.strip()
 
 
@@ -184,17 +185,17 @@ class Features:
     compressed: float | None = None
 
     @property
-    def whole_loop(self) -> bool:
+    def loops_from_start(self) -> bool:
         """Whether the repetition begins with the first characters of the text."""
         return self.loop_share >= _WHOLE
 
     @property
-    def repeats_only(self) -> bool:
+    def is_only_repetition(self) -> bool:
         """Whether the text is one unit, repeated from its first character to its last one."""
-        return (self.collapsed or self.looping) and self.whole_loop
+        return (self.is_one_repeated_token or self.is_one_repeated_phrase) and self.loops_from_start
 
     @property
-    def collapsed(self) -> bool:
+    def is_one_repeated_token(self) -> bool:
         """Whether the text is little more than one token, or two in turn, repeated."""
         if self.characters < LEAST_CHARACTERS:
             return False
@@ -202,18 +203,18 @@ class Features:
         return short_loop or self.common_share >= _COMMON_SHARE
 
     @property
-    def looping(self) -> bool:
+    def is_one_repeated_phrase(self) -> bool:
         """Whether the text is little more than one phrase repeated. Healthy models do this without
         an end mark."""
         return self.characters >= LEAST_CHARACTERS and self.loop_share >= _LOOP_SHARE
 
     @property
-    def odd(self) -> bool:
+    def has_odd_characters(self) -> bool:
         """Whether the text has many characters that no language uses."""
         return self.characters >= LEAST_CHARACTERS and self.odd_share >= _ODD_SHARE
 
     @property
-    def salad(self) -> bool:
+    def mixes_scripts(self) -> bool:
         """Whether the text mixes scripts or symbols as no answer to a plain question does."""
         if self.characters < LEAST_CHARACTERS:
             return False
@@ -224,10 +225,10 @@ class Features:
         unspaced = marked and self.spaces_share < _SPACES_SHARE
         symbols = self.symbol_share >= _SYMBOL_SHARE
         many = self.scripts >= _ANY_SCRIPTS
-        return mixed or many or unspeakable or unspaced or symbols or self._jumbled
+        return mixed or many or unspeakable or unspaced or symbols or self._has_jumbled_words
 
     @property
-    def _jumbled(self) -> bool:
+    def _has_jumbled_words(self) -> bool:
         """Whether the text is random tokens of a vocabulary. Code has jumbled words too, but it can
         be compressed, and has one script."""
         if self.jumbled_share < _JUMBLED_SHARE or self.compressed is None:
@@ -239,41 +240,41 @@ class Features:
     def defect(self) -> str:
         """What is wrong with the text, as the end of a sentence that begins with "the answer"; ""
         if nothing is."""
-        if self.odd:
+        if self.has_odd_characters:
             return f"has {100 * self.odd_share:.0f} % characters that no language uses"
-        if self.collapsed:
-            return f"repeats {shown(self.loop or 'one word')}"
-        if self.looping:
-            return f"repeats the phrase {shown(self.loop)}"
+        if self.is_one_repeated_token:
+            return f"repeats {quote_for_message(self.loop or 'one word')}"
+        if self.is_one_repeated_phrase:
+            return f"repeats the phrase {quote_for_message(self.loop)}"
         if self.tail:
-            return f"ends in {shown(self.tail)} again and again"
+            return f"ends in {quote_for_message(self.tail)} again and again"
         if self.few_words:
             return f"uses only {self.few_words} words, again and again"
-        return "mixes scripts or symbols at random" if self.salad else ""
+        return "mixes scripts or symbols at random" if self.mixes_scripts else ""
 
     @property
     def defect_of_end(self) -> str:
         """What is wrong with the second half of a text, of which the first half is language: it is
         random tokens. A healthy answer may end in a table or a loop."""
-        random = self.characters >= _LEAST_END and (self.salad or self.odd)
+        random = self.characters >= _LEAST_END and (self.mixes_scripts or self.has_odd_characters)
         return "ends in scripts or symbols at random" if random else ""
 
 
-def features(text: str) -> Features:
+def text_features(text: str) -> Features:
     """Return the features of a text. The time is below 1 ms for 2,000 characters."""
     size = len(text)
     if not size:
         return Features(0)
-    loop, covered = _loop(text)
+    loop, covered = _find_loop(text)
     spoken, words = _Letters(text), text.split()
     return Features(
         size,
         loop=loop,
         loop_share=round(covered / size, 4),
-        tail=_tail(text),
-        few_words=_few_words(words),
-        common_share=round(_common_share(text, words), 4),
-        odd_share=round(max(0, spoken.odd - _incomplete(text)) / size, 4),
+        tail=_repeated_tail(text),
+        few_words=_distinct_words_of_few(words),
+        common_share=round(_common_word_share(text, words), 4),
+        odd_share=round(max(0, spoken.odd - _count_incomplete_characters(text)) / size, 4),
         symbol_share=round(spoken.symbols / size, 4),
         marks_share=round(spoken.marks / size, 4),
         spaces_share=round(spoken.spaces / size, 4),
@@ -281,18 +282,18 @@ def features(text: str) -> Features:
         scripts=len(spoken.scripts),
         other_scripts_share=spoken.other_scripts_share,
         vowel_share=spoken.vowel_share,
-        compressed=_compressed(text),
+        compressed=_compression_ratio(text),
     )
 
 
-def _incomplete(text: str) -> int:
+def _count_incomplete_characters(text: str) -> int:
     """Return how many replacement characters stand for bytes of characters that are not complete:
     all but one of a short run, and a run at the end, which the last token did not complete."""
     runs = [(one.end(), len(one[0])) for one in _BROKEN_CHARACTER.finditer(text)]
     return sum(size - (end < len(text)) for end, size in runs)
 
 
-def _loop(text: str) -> tuple[str, int]:
+def _find_loop(text: str) -> tuple[str, int]:
     """Return (unit, covered): the shortest unit that is repeated up to the end of the text, and the
     number of characters that the repetitions cover. ("", 0) if nothing is repeated often enough."""
     size = len(text)
@@ -315,7 +316,7 @@ def _loop(text: str) -> tuple[str, int]:
     return "", 0
 
 
-def _tail(text: str) -> str:
+def _repeated_tail(text: str) -> str:
     """Return the short unit that is repeated at the end of the text; "" if none is."""
     for period in range(1, _SHORT_LOOP + 1):
         unit = text[-period:]
@@ -324,13 +325,13 @@ def _tail(text: str) -> str:
     return ""
 
 
-def _few_words(words: Sequence[str]) -> int:
+def _distinct_words_of_few(words: Sequence[str]) -> int:
     different = len(set(words))
     few = 1 < different <= min(_FEW_WORDS, _FEW_WORDS_SHARE * len(words))
     return different if few else 0
 
 
-def _common_share(text: str, words: Sequence[str]) -> float:
+def _common_word_share(text: str, words: Sequence[str]) -> float:
     if len(words) >= _LEAST_WORDS:
         return Counter(words).most_common(1)[0][1] / len(words)
     if len(text) < _LEAST_WORDS:
@@ -338,7 +339,7 @@ def _common_share(text: str, words: Sequence[str]) -> float:
     return Counter(text).most_common(1)[0][1] / len(text)
 
 
-def _compressed(text: str) -> float | None:
+def _compression_ratio(text: str) -> float | None:
     """Return the compressed size divided by the size in bytes; None for a short text."""
     import zlib  # only a run's end needs it
 
@@ -347,14 +348,14 @@ def _compressed(text: str) -> float | None:
 
 
 def _jumbled_share(words: Sequence[str]) -> float:
-    judged = [jumbled for jumbled in map(_judged, words) if jumbled is not None]
+    judged = [jumbled for jumbled in map(_is_jumbled, words) if jumbled is not None]
     if len(judged) < _LEAST_JUDGED_WORDS:
         return 0.0
     return round(sum(judged) / len(judged), 4)
 
 
 @lru_cache(maxsize=4096)  # the answers of a run share most words
-def _judged(word: str) -> bool | None:
+def _is_jumbled(word: str) -> bool | None:
     """Return whether a word is jumbled; None if it has too few letters."""
     return is_jumbled(word) if _has_letters(word) else None
 
@@ -374,7 +375,7 @@ def is_jumbled(word: str) -> bool:
 
 
 @lru_cache(maxsize=4096)  # most answers of a run use the same characters
-def _kind_of(character: str) -> tuple[str, str, bool]:
+def _classify_character(character: str) -> tuple[str, str, bool]:
     """Return (kind, script, whether it is a vowel) of a character. The kind is letter, space, mark,
     joint, odd or symbol; what is no letter has no script."""
     import unicodedata  # takes a millisecond to import; only a run's end needs it
@@ -402,7 +403,7 @@ class _Letters:
         self.scripts: Counter[str] = Counter()
         self._vowels, self._size = 0, len(text)
         for character, count in Counter(text).items():
-            kind, script, is_vowel = _kind_of(character)
+            kind, script, is_vowel = _classify_character(character)
             if kind == "letter":
                 self.scripts[script] += count
                 self._vowels += count * is_vowel
@@ -474,7 +475,7 @@ class SetFeatures:
     digest: str = ""
     excerpts: tuple[str, ...] = ()
 
-    def share(self, count: int) -> float:
+    def fraction_of_answers(self, count: int) -> float:
         """Return `count` of these answers as a share, 0 to 1."""
         return count / self.looked_at if self.looked_at else 0.0
 
@@ -526,7 +527,7 @@ class TextFinding:
     excerpt: str = ""
 
 
-def fault(code: str, whose: str, excerpt: str = "") -> str:
+def fault_clause(code: str, whose: str, excerpt: str = "") -> str:
     """Return a clause that says what is wrong with a load, by the code of its finding; "" for a
     finding about its text. `whose` has {} in place of the thing: "the {} of B" makes "the text of B
     is not an answer: EXCERPT". The excerpt is left out if the text itself is sound."""
@@ -547,15 +548,17 @@ class TextReport:
     findings: tuple[TextFinding, ...] = ()
 
 
-def text_rows(report: TextReport | None) -> tuple[tuple[str, str], ...]:
+def answer_text_rows(report: TextReport | None) -> tuple[tuple[str, str], ...]:
     """Return the text of a result as (title, value) rows; () if nobody looked at it."""
     if report is None:
         return ()
     rows = []
     if report.load.excerpts:
-        rows.append(("text", clean(report.load.excerpts[0])))
+        rows.append(("text", clean_text(report.load.excerpts[0])))
     if report.load.finish_reasons:
-        ends = [f"{clean(name)} {count:,}" for name, count in report.load.finish_reasons.items()]
+        ends = [
+            f"{clean_text(name)} {count:,}" for name, count in report.load.finish_reasons.items()
+        ]
         per_token = report.load.characters_per_token
         size = "" if per_token is None else f"; {per_token:.1f} characters per token"
         rows.append(("ended by", f"{', '.join(ends)}{size}"))
@@ -569,7 +572,7 @@ def _probe_text(probe: ProbeOutcome) -> str:
         f"{_PLACES.get(name, name)} {place.answers - place.broken} of {place.answers} sound"
         for name, place in probe.places.items()
     ]
-    return ", ".join(parts) or f"none: {clean(probe.skipped)}"
+    return ", ".join(parts) or f"none: {clean_text(probe.skipped)}"
 
 
 def set_features(
@@ -581,10 +584,15 @@ def set_features(
     `finish_reasons` counts those of all answers, and by default those of the sample."""
     if not answers:
         return SetFeatures(answers=total or 0, finish_reasons=dict(finish_reasons or {}))
-    each = [features(answer.all_text) for answer in answers]
-    units = Counter(_unit(one.loop) for one in each if one.repeats_only)
+    each = [text_features(answer.all_text) for answer in answers]
+    units = Counter(_canonical_rotation(one.loop) for one in each if one.is_only_repetition)
     repeated, repeated_answers = units.most_common(1)[0] if units else ("", 0)
-    tails = Counter(map(_unit, filter(None, (_tail(one.end or one.all_text) for one in answers))))
+    tails = Counter(
+        map(
+            _canonical_rotation,
+            filter(None, (_repeated_tail(one.end or one.all_text) for one in answers)),
+        )
+    )
     ended_in, ended_in_answers = tails.most_common(1)[0] if tails else ("", 0)
     equal = equal_answers(answers)
     characters = sum(answer.all_characters for answer in answers)
@@ -596,26 +604,30 @@ def set_features(
         looked_at=len(answers),
         characters=characters,
         characters_per_token=characters_per_token(answers),
-        empty=sum(answer.empty for answer in answers),
-        collapsed=sum(one.collapsed for one in each),
-        looping=sum(one.looping for one in each),
-        ending_in_loop=sum(bool(_loop(answer.end or answer.all_text)[0]) for answer in answers),
-        odd=sum(one.odd for one in each),
-        salad=sum(one.salad for one in each),
-        repeated=clean(repeated, EXCERPT_CHARACTERS),
+        empty=sum(answer.is_empty for answer in answers),
+        collapsed=sum(one.is_one_repeated_token for one in each),
+        looping=sum(one.is_one_repeated_phrase for one in each),
+        ending_in_loop=sum(
+            bool(_find_loop(answer.end or answer.all_text)[0]) for answer in answers
+        ),
+        odd=sum(one.has_odd_characters for one in each),
+        salad=sum(one.mixes_scripts for one in each),
+        repeated=clean_text(repeated, EXCERPT_CHARACTERS),
         repeated_answers=repeated_answers,
-        ended_in=clean(ended_in, EXCERPT_CHARACTERS),
+        ended_in=clean_text(ended_in, EXCERPT_CHARACTERS),
         ended_in_answers=ended_in_answers,
         equal=len(equal),
         equal_characters=min((answer.all_characters for answer in equal), default=0),
-        reasoning_only=sum(answer.reasoning_only for answer in answers),
+        reasoning_only=sum(answer.is_only_reasoning for answer in answers),
         reasoning_share=round(thought / characters, 4) if characters else 0.0,
         common_share=_median([one.common_share for one in each]),
         compressed=_median([one.compressed for one in each if one.compressed is not None]),
-        models={clean(name, EXCERPT_CHARACTERS): count for name, count in models.most_common(4)},
+        models={
+            clean_text(name, EXCERPT_CHARACTERS): count for name, count in models.most_common(4)
+        },
         finish_reasons=dict(reasons.most_common() if finish_reasons is None else finish_reasons),
-        digest=digest(answers),
-        excerpts=_excerpts(answers),
+        digest=digest_of_answers(answers),
+        excerpts=_three_excerpts(answers),
     )
 
 
@@ -629,7 +641,7 @@ def equal_answers(answers: Sequence[Answer]) -> list[Answer]:
     return [
         answer
         for text, answer in zip(texts, answers, strict=True)
-        if not answer.empty and len(prompts[text]) > 1
+        if not answer.is_empty and len(prompts[text]) > 1
     ]
 
 
@@ -643,7 +655,7 @@ def characters_per_token(answers: Iterable[Answer]) -> float | None:
     return round(sum(size for size, _ in counted) / tokens, 3) if tokens else None
 
 
-def digest(answers: Iterable[Answer]) -> str:
+def digest_of_answers(answers: Iterable[Answer]) -> str:
     """Return a hash of the texts, which does not depend on the order in which they came."""
     import hashlib  # only a run's end needs it
 
@@ -653,11 +665,11 @@ def digest(answers: Iterable[Answer]) -> str:
     return whole.hexdigest()[:16]
 
 
-def shown(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
+def quote_for_message(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
     """Return a text in quotes as a message can contain it: cleaned, with visible line breaks, cut
     to `limit` characters. A repeated character stays visible."""
     visible = text[: 4 * limit].replace("\n", "\\n").replace("\t", "\\t")
-    cleaned = clean(visible)
+    cleaned = clean_text(visible)
     if not cleaned.strip() and text:
         cleaned = "".join(
             f"\\x{ord(c):02x}" if ord(c) < 256 else f"\\u{ord(c):04x}" for c in text[:8]
@@ -665,23 +677,23 @@ def shown(text: str, limit: int = EXCERPT_CHARACTERS) -> str:
     return f'"{cleaned}"' if len(cleaned) <= limit else f'"{cleaned[: limit - 1]}…"'
 
 
-def excerpt(answer: Answer) -> str:
+def answer_excerpt(answer: Answer) -> str:
     """Return the beginning of an answer for a message; an answer without text says so."""
     if not answer.all_text:
         return "(no text)"
-    thought = "(reasoning) " if answer.reasoning_only else ""
-    return thought + shown(answer.all_text if answer.reasoning_only else answer.text)
+    thought = "(reasoning) " if answer.is_only_reasoning else ""
+    return thought + quote_for_message(answer.all_text if answer.is_only_reasoning else answer.text)
 
 
-def _unit(loop: str) -> str:
+def _canonical_rotation(loop: str) -> str:
     """Return the same text for all rotations of a repeated unit: "ab" for "ab" and "ba"."""
     return min(loop[i:] + loop[:i] for i in range(len(loop)))
 
 
-def _excerpts(answers: Sequence[Answer]) -> tuple[str, ...]:
+def _three_excerpts(answers: Sequence[Answer]) -> tuple[str, ...]:
     """Return excerpts of the first, the middle and the last answer."""
     chosen = dict.fromkeys((0, len(answers) // 2, len(answers) - 1))
-    return tuple(dict.fromkeys(excerpt(answers[place]) for place in chosen))
+    return tuple(dict.fromkeys(answer_excerpt(answers[place]) for place in chosen))
 
 
 def _answer_characters(answer: Answer) -> int:

@@ -38,7 +38,7 @@ def usage_agrees(said: int, recounted: int) -> bool:
     return (recounted - _SLACK) / _FACTOR <= said <= recounted * _FACTOR + _SLACK
 
 
-def said_per_token(counted: Sequence[Counted]) -> float | None:
+def reported_tokens_per_token(counted: Sequence[Counted]) -> float | None:
     """Return how many tokens usage counts for each token of the text, if that is certainly more
     than one; otherwise None. It is the slope of a line through answers of two lengths. None too if
     the answers do not lie on a line, as with reasoning that an engine hides."""

@@ -76,23 +76,23 @@ def load_findings(
     earlier: Earlier | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings about the answers of a load. `probe` is the outcome of the probe; None if
-    there was none. `nonsense_expected` is as in `answer_probe.judge`."""
-    broken = _broken(load, asked, probe, nonsense_expected)
+    there was none. `nonsense_expected` is as in `answer_probe.judge_probe`."""
+    broken = _find_broken_answers(load, asked, probe, nonsense_expected)
     no_text = bool(broken) and broken[0].level is Level.ERROR
-    usage = [] if no_text or nonsense_expected else _usage(load, asked, earlier)
+    usage = [] if no_text or nonsense_expected else _find_wrong_usage(load, asked, earlier)
     wrong = any(one.level in (Level.ERROR, Level.WARN) for one in broken)
     return (
         *broken,
-        *([] if wrong or nonsense_expected else _change_findings(load, earlier)),
-        *_cut(load, asked),
+        *([] if wrong or nonsense_expected else _find_changed_answers(load, earlier)),
+        *_find_cut_answers(load, asked),
         *usage,
-        *_models(load, asked),
-        *_reasoning_only(load),
-        *_finished(load),
+        *_find_other_models(load, asked),
+        *_find_reasoning_only(load),
+        *_count_finished(load),
     )
 
 
-def stored(findings: Sequence[Finding]) -> tuple[TextFinding, ...]:
+def findings_to_store(findings: Sequence[Finding]) -> tuple[TextFinding, ...]:
     """Return findings as they are stored with a result, the most severe first, each code once."""
     first = {one.code: one for one in reversed(by_severity(findings))}
     return tuple(
@@ -101,27 +101,30 @@ def stored(findings: Sequence[Finding]) -> tuple[TextFinding, ...]:
     )
 
 
-def _broken(
+def _find_broken_answers(
     load: SetFeatures, asked: Asked, probe: ProbeOutcome | None, nonsense_expected: str
 ) -> list[Finding]:
     if not load.looked_at:
         return []
-    text, level = _kind_of_garbage(load, asked, probe)
+    text, level = _classify_broken_answers(load, asked, probe)
     if not text:
         return []
     if nonsense_expected:
         text, level = f"{text}; this is expected, because {nonsense_expected}", Level.INFO
-    return [Finding(level, DEGENERATE, text, evidence=_excerpt(load))]
+    return [Finding(level, DEGENERATE, text, evidence=_excerpt_of_load(load))]
 
 
-def _kind_of_garbage(
+def _classify_broken_answers(
     load: SetFeatures, asked: Asked, probe: ProbeOutcome | None
 ) -> tuple[str, Level]:
     """Return (what is wrong with the answers of the load, how severe it is); the text is "" if
     nothing is wrong."""
     healthy = probe is not None and bool(probe.places) and not probe.failed
     of = f"of {load.looked_at} answers"
-    if load.looked_at >= _LEAST_ANSWERS and load.share(load.repeated_answers) >= _NEARLY_ALL:
+    if (
+        load.looked_at >= _LEAST_ANSWERS
+        and load.fraction_of_answers(load.repeated_answers) >= _NEARLY_ALL
+    ):
         unit = f'"{load.repeated}"'
         return f"degenerate output: {load.repeated_answers} {of} are only {unit}", Level.ERROR
     broken = 0 if probe is None else sum(place.broken for place in probe.places.values())
@@ -130,26 +133,26 @@ def _kind_of_garbage(
         text = f'degenerate output: {load.repeated_answers} {of} are only "{load.repeated}"'
         if not any(map(str.isalnum, load.repeated)):
             # an answer of the probe that is broken too proves that `ignore_eos` is not the cause
-            sure = bool(broken) or load.share(load.repeated_answers) >= _MOST
+            sure = bool(broken) or load.fraction_of_answers(load.repeated_answers) >= _MOST
             return text, Level.ERROR if sure else Level.WARN
         if broken >= _LEAST_BROKEN:  # of a word, one broken answer of the probe may be chance
             return text, Level.ERROR
-    if load.share(load.salad) >= _MANY:
-        sure = load.share(load.salad) >= _MOST and asked.prompt_characters is None
+    if load.fraction_of_answers(load.salad) >= _MANY:
+        sure = load.fraction_of_answers(load.salad) >= _MOST and asked.prompt_characters is None
         level = Level.ERROR if sure else Level.WARN
         return f"degenerate output: {load.salad} {of} mix scripts or symbols at random", level
-    if load.share(load.odd) >= _SOME:
-        level = Level.ERROR if load.share(load.odd) >= _MOST else Level.WARN
+    if load.fraction_of_answers(load.odd) >= _SOME:
+        level = Level.ERROR if load.fraction_of_answers(load.odd) >= _MOST else Level.WARN
         return f"degenerate output: {load.odd} {of} have characters no language uses", level
-    if load.share(load.collapsed) >= _MOST:
+    if load.fraction_of_answers(load.collapsed) >= _MOST:
         text = f"{load.collapsed} {of} repeat one or two tokens"
         if healthy and not asked.ends:
             return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
         return text, Level.WARN
-    if load.share(load.empty) >= _MOST:
+    if load.fraction_of_answers(load.empty) >= _MOST:
         stopped = load.finish_reasons.get("stop", 0) / max(1, load.answers)
         # an answer that cost tokens is a failed request
-        if healthy and asked.ends and stopped >= load.share(load.empty):
+        if healthy and asked.ends and stopped >= load.fraction_of_answers(load.empty):
             text = f"no content: the model ended {load.empty} {of} at once, without text"
             return (
                 f"{text}, so the rates mean little; it answers the prompts of the probe",
@@ -157,16 +160,21 @@ def _kind_of_garbage(
             )
         level = Level.ERROR if asked.ends else Level.WARN
         return f"no content: {load.empty} {of} have no text", level
-    if load.share(load.equal) >= _NEARLY_ALL and load.equal_characters >= _EQUAL_CHARACTERS:
-        return f"{load.equal} {of} to different prompts are equal", _of_equal(load, asked, healthy)
-    if asked.ends and load.share(load.looping) >= _MOST:
+    if (
+        load.fraction_of_answers(load.equal) >= _NEARLY_ALL
+        and load.equal_characters >= _EQUAL_CHARACTERS
+    ):
+        return f"{load.equal} {of} to different prompts are equal", _level_of_equal_answers(
+            load, asked, healthy
+        )
+    if asked.ends and load.fraction_of_answers(load.looping) >= _MOST:
         return f"{load.looping} {of} repeat a phrase", Level.WARN
-    if load.share(load.ended_in_answers) >= _MOST:
-        return _of_ends(load, asked)
+    if load.fraction_of_answers(load.ended_in_answers) >= _MOST:
+        return _classify_broken_ends(load, asked)
     return "", Level.INFO
 
 
-def _of_ends(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
+def _classify_broken_ends(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
     """Return (what is wrong with answers of a load that end in one short unit again and again, how
     severe it is). The probe does not see it: its answers are shorter."""
     text = f'{load.ended_in_answers} of {load.looked_at} answers end in "{load.ended_in}" again and again'
@@ -175,7 +183,7 @@ def _of_ends(load: SetFeatures, asked: Asked) -> tuple[str, Level]:
     return f"{text}; without an end mark (ignore_eos) healthy models do that", Level.INFO
 
 
-def _of_equal(load: SetFeatures, asked: Asked, healthy: bool) -> Level:
+def _level_of_equal_answers(load: SetFeatures, asked: Asked, healthy: bool) -> Level:
     """Return how severe it is that nearly all answers of a load are equal. A model that follows the
     probe says something else to each list of words, unless it has come to a loop."""
     long = load.equal_characters >= _SURELY_EQUAL_CHARACTERS
@@ -185,7 +193,7 @@ def _of_equal(load: SetFeatures, asked: Asked, healthy: bool) -> Level:
     return Level.ERROR if sure and not loops and not own_prompts else Level.WARN
 
 
-def differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
+def count_differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
     """Return (what answers do, how many of `a`, how many of `b`) for each kind of text that is
     common in one load and not in the other."""
     if min(a.looked_at, b.looked_at) < LEAST_COMPARED:
@@ -201,7 +209,7 @@ def differences(a: SetFeatures, b: SetFeatures) -> list[tuple[str, int, int]]:
     return [
         (kind, one, other)
         for kind, (one, other) in kinds.items()
-        if abs(a.share(one) - b.share(other)) >= OTHER_SHARE
+        if abs(a.fraction_of_answers(one) - b.fraction_of_answers(other)) >= OTHER_SHARE
     ]
 
 
@@ -213,30 +221,30 @@ def repeats_more(a: SetFeatures, b: SetFeatures) -> bool:
     return a.compressed < _COMPRESSED * b.compressed
 
 
-def _change_findings(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
+def _find_changed_answers(load: SetFeatures, earlier: Earlier | None) -> list[Finding]:
     """Return a finding if the answers do what they did not do in the same load before. Without an
     end mark, a healthy model repeats itself, but it then does so each time."""
     if earlier is None or not earlier.same_lengths:
         return []
-    for kind, now, before in differences(load, earlier.load):
+    for kind, now, before in count_differences(load, earlier.load):
         if now > before:
             text = (
                 f"the text has changed: {now} of {load.looked_at} answers {kind}, and {before} of"
                 f" {earlier.load.looked_at} in result {earlier.result_id} with the same model and"
                 " load"
             )
-            return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt(load))]
+            return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt_of_load(load))]
     if repeats_more(load, earlier.load):
         text = (
             f"the text has changed: answers compress to {100 * (load.compressed or 0):.0f} % of their"
             f" size, and to {100 * (earlier.load.compressed or 0):.0f} % in result"
             f" {earlier.result_id} with the same model and load, so they repeat more"
         )
-        return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt(load))]
+        return [Finding(Level.WARN, CHANGED, text, evidence=_excerpt_of_load(load))]
     return []
 
 
-def _cut(load: SetFeatures, asked: Asked) -> list[Finding]:
+def _find_cut_answers(load: SetFeatures, asked: Asked) -> list[Finding]:
     tokens = asked.prompt_tokens
     if tokens is None:
         return []
@@ -255,9 +263,13 @@ def _cut(load: SetFeatures, asked: Asked) -> list[Finding]:
     return []
 
 
-def _usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) -> list[Finding]:
+def _find_wrong_usage(load: SetFeatures, asked: Asked, earlier: Earlier | None) -> list[Finding]:
     per_token = load.characters_per_token
-    if per_token is None or load.share(load.collapsed) >= _SOME or load.share(load.empty) == 1:
+    if (
+        per_token is None
+        or load.fraction_of_answers(load.collapsed) >= _SOME
+        or load.fraction_of_answers(load.empty) == 1
+    ):
         return []
     tokens = load.characters / max(per_token, 0.001) / max(1, load.looked_at)  # of an answer
     if asked.ends and 0 < tokens < _LEAST_TOKENS:
@@ -285,10 +297,10 @@ def _is_prose(load: SetFeatures) -> bool:
     """Return whether there are many answers and hardly one repeats itself: the characters per token
     of such answers hardly change from run to run."""
     repeating = max(load.collapsed, load.looping, load.ending_in_loop)
-    return load.looked_at >= _MANY_ANSWERS and load.share(repeating) < _SOME
+    return load.looked_at >= _MANY_ANSWERS and load.fraction_of_answers(repeating) < _SOME
 
 
-def _models(load: SetFeatures, asked: Asked) -> list[Finding]:
+def _find_other_models(load: SetFeatures, asked: Asked) -> list[Finding]:
     others = [name for name in load.models if not same_model(asked.model, name)]
     if len(load.models) > 1 and others:
         named = ", ".join(f"{count} x {name}" for name, count in load.models.items())
@@ -299,8 +311,8 @@ def _models(load: SetFeatures, asked: Asked) -> list[Finding]:
     return []
 
 
-def _reasoning_only(load: SetFeatures) -> list[Finding]:
-    if load.share(load.reasoning_only) < _MOST:
+def _find_reasoning_only(load: SetFeatures) -> list[Finding]:
+    if load.fraction_of_answers(load.reasoning_only) < _MOST:
         return []
     text = (
         f"reasoning only: {load.reasoning_only} of {load.looked_at} answers ended while the model"
@@ -309,7 +321,7 @@ def _reasoning_only(load: SetFeatures) -> list[Finding]:
     return [Finding(Level.WARN, REASONING_ONLY, text)]
 
 
-def _finished(load: SetFeatures) -> list[Finding]:
+def _count_finished(load: SetFeatures) -> list[Finding]:
     filtered = load.finish_reasons.get("content_filter", 0)
     if not filtered:
         return []
@@ -318,5 +330,5 @@ def _finished(load: SetFeatures) -> list[Finding]:
     return [Finding(level, FINISH, text)]
 
 
-def _excerpt(load: SetFeatures) -> str:
+def _excerpt_of_load(load: SetFeatures) -> str:
     return load.excerpts[0] if load.excerpts else ""

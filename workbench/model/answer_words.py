@@ -57,22 +57,22 @@ _TEMPLATE_MARK = re.compile(
 )
 
 
-def unrelated_words(answers: Sequence[Answer]) -> str:
+def why_words_are_unrelated(answers: Sequence[Answer]) -> str:
     """Return why the words of these answers are no language, as the end of a sentence; "" if they
     may be. The words of a language repeat."""
     # A prompt that is asked twice may get the same answer twice.
     texts = list(dict.fromkeys(answer.all_text for answer in answers))
-    words = [word for text in texts for word in text.split() if _letters(word) > 1]
+    words = [word for text in texts for word in text.split() if _count_letters(word) > 1]
     plain = [word.strip(".,;:!?\"'()[]").lower() for word in words]
     whole = "".join(texts)
-    if _writes_no_spaces(whole) or _spaces(whole) < _LEAST_SPACES:
+    if _language_has_no_spaces(whole) or _share_of_spaces(whole) < _LEAST_SPACES:
         letters = [one for one in whole if one.isalpha()]
-        return _flat(letters, "letters", _LEAST_OF_LETTERS, _COMMON_OF_LETTERS)
+        return _why_frequencies_are_flat(letters, "letters", _LEAST_OF_LETTERS, _COMMON_OF_LETTERS)
     if len(plain) < _LEAST_FEW_WORDS:
         return ""
     few = len(plain) >= _LEAST_REPEATED and len(set(plain)) <= _FEW_DIFFERENT
     alike = len({_DIGITS.sub("0", text) for text in texts}) < _LEAST_TEXTS
-    if few and not alike and _letters(whole) >= _PROSE_LETTERS * len("".join(whole.split())):
+    if few and not alike and _count_letters(whole) >= _PROSE_LETTERS * len("".join(whole.split())):
         return f"all their {len(plain)} words are only {len(set(plain))} different ones"
     different = len(set(plain)) / len(plain)
     if len(plain) >= _LEAST_WORDS:
@@ -81,9 +81,9 @@ def unrelated_words(answers: Sequence[Answer]) -> str:
         jumbled = sum(map(is_jumbled, words)) / len(words)
         unrelated = different >= _DIFFERENT_OF_FEW and jumbled >= _JUMBLED_OF_FEW
     if not unrelated and len(plain) >= _LEAST_OF_WORDS:
-        return _flat(plain, "words", _LEAST_OF_WORDS, _COMMON_OF_WORDS)
+        return _why_frequencies_are_flat(plain, "words", _LEAST_OF_WORDS, _COMMON_OF_WORDS)
     if not unrelated and len(plain) >= _LEAST_EACH * len(texts):
-        return _flat(plain, "words", _LEAST_OF_FEW_WORDS, _COMMON_OF_FEW_WORDS)
+        return _why_frequencies_are_flat(plain, "words", _LEAST_OF_FEW_WORDS, _COMMON_OF_FEW_WORDS)
     if not unrelated:
         return ""
     return (
@@ -91,7 +91,7 @@ def unrelated_words(answers: Sequence[Answer]) -> str:
     )
 
 
-def _flat(units: Sequence[str], name: str, enough: int, least: float) -> str:
+def _why_frequencies_are_flat(units: Sequence[str], name: str, enough: int, least: float) -> str:
     """Return that hardly one of these words or letters is more common than another, as the end of a
     sentence; "" if some are, as in every language, or if there are not `enough`. `least` is the
     share that the most common ones have in every language."""
@@ -107,11 +107,11 @@ def _flat(units: Sequence[str], name: str, enough: int, least: float) -> str:
     )
 
 
-def out_of_order(answers: Sequence[Answer]) -> str:
+def why_words_are_unordered(answers: Sequence[Answer]) -> str:
     """Return why the words of these answers are in no order, as a clause; "" if they may be in
     one. Sentences begin with a capital letter, if capital letters are used at all."""
     texts = [answer.text for answer in answers]
-    if _cased("".join(texts)) < _CASED_SHARE:
+    if _share_of_cased_letters("".join(texts)) < _CASED_SHARE:
         return ""
     first = [letter for text in texts for letter in _STARTS.findall(text)]
     cased = [letter for letter in first if letter.lower() != letter.upper()]
@@ -131,41 +131,43 @@ def out_of_order(answers: Sequence[Answer]) -> str:
 
 def nearly_equal(one: str, other: str, names: Sequence[str] = ()) -> bool:
     """Return whether two texts differ in one place of a word or two. Digits and `names` do not count."""
-    a, b = _masked_words(one, names), _masked_words(other, names)
+    a, b = _words_without_names(one, names), _words_without_names(other, names)
     if len(a) < _LEAST_EQUAL_WORDS or len(b) < _LEAST_EQUAL_WORDS:
         return a == b and len("".join(a)) >= _LEAST_EQUAL_CHARACTERS
     shorter, longer = sorted((a, b), key=len)
-    begin = _common(shorter, longer)
-    end = _common(shorter[begin:][::-1], longer[begin:][::-1])
+    begin = _count_common_beginning(shorter, longer)
+    end = _count_common_beginning(shorter[begin:][::-1], longer[begin:][::-1])
     return len(longer) - begin - end <= _DIFFERENT_WORDS
 
 
 def begin_alike(one: str, other: str, names: Sequence[str] = ()) -> bool:
     """Return whether one of two texts is the beginning of the other, apart from one place of up to
     a fifth of its words. Digits, `names` and the last word, which may be cut, do not count."""
-    shorter, longer = sorted((_masked_words(one, names), _masked_words(other, names)), key=len)
+    shorter, longer = sorted(
+        (_words_without_names(one, names), _words_without_names(other, names)), key=len
+    )
     if len(shorter) < _LEAST_BEGINNING:
         return False
-    begin, allowed = _common(shorter, longer), len(shorter) // 5
+    begin, allowed = _count_common_beginning(shorter, longer), len(shorter) // 5
     for left_out in range(allowed + 1):
         for put_in in range(allowed + 1):
             rest, whole = shorter[begin + left_out :], longer[begin + put_in :]
             if (
                 rest[:1] == whole[:1]
                 and len(rest) <= len(whole)
-                and _common(rest, whole) >= len(rest) - 1
+                and _count_common_beginning(rest, whole) >= len(rest) - 1
             ):
                 return True
     return False
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
+def _count_common_beginning(one: Sequence[str], other: Sequence[str]) -> int:
     """Return how many words both sequences begin with."""
     pairs = zip(one, other, strict=False)
     return next((place for place, (x, y) in enumerate(pairs) if x != y), min(len(one), len(other)))
 
 
-def _masked_words(text: str, names: Sequence[str]) -> list[str]:
+def _words_without_names(text: str, names: Sequence[str]) -> list[str]:
     plain = _DIGITS.sub("0", text.lower())
     for name in names:
         plain = plain.replace(name, "#")
@@ -183,52 +185,52 @@ def has_words(text: str) -> bool:
     """Return whether a text has letters, as each answer to a plain question has. Most of a text may
     be digits and marks, as in a table."""
     visible = "".join(text.split())
-    return _letters(visible) > _LEAST_LETTERS_SHARE * len(visible)
+    return _count_letters(visible) > _LEAST_LETTERS_SHARE * len(visible)
 
 
-def without_spaces(text: str) -> str:
+def why_spaces_are_missing(text: str) -> str:
     """Return that a text in a language with spaces has none, as the end of a sentence that begins
     with "the answer"; "" if it has some. A broken detokenizer loses them."""
     letters = len(_SPACED.findall(text))
-    if letters < max(_LEAST_SPACED, 0.8 * _letters(text)):
+    if letters < max(_LEAST_SPACED, 0.8 * _count_letters(text)):
         return ""
-    return "has no spaces between its words" if _spaces(text) < _LEAST_SPACES else ""
+    return "has no spaces between its words" if _share_of_spaces(text) < _LEAST_SPACES else ""
 
 
-def spelled_out(text: str) -> str:
+def why_text_is_spelled_out(text: str) -> str:
     """Return that a text has a space after each letter, as the end of a sentence that begins with
     "the answer"; "" if it has not. A broken detokenizer puts them there."""
-    words = [word for word in text.split() if _letters(word)]
+    words = [word for word in text.split() if _count_letters(word)]
     single = sum(len(word) == 1 for word in words)
     if len(words) < _LEAST_SPELLED or single < _SPELLED_SHARE * len(words):
         return ""
     return "has a space after each letter"
 
 
-def doubled_words(text: str) -> str:
+def why_words_are_doubled(text: str) -> str:
     """Return that a text says its words twice in a row, as the end of a sentence that begins with
     "the answer"; "" if it does not. Speculation that emits an accepted token again does this."""
-    words = [word.lower() for word in text.split() if _letters(word)]
+    words = [word.lower() for word in text.split() if _count_letters(word)]
     doubled = [word for before, word in pairwise(words) if before == word]
     if len(words) < _LEAST_DOUBLED or len(doubled) < _DOUBLED_SHARE * len(words):
         return ""
     return "says its words twice" if len(set(doubled)) >= _DOUBLED_WORDS else ""
 
 
-def _spaces(text: str) -> float:
+def _share_of_spaces(text: str) -> float:
     return sum(map(str.isspace, text)) / max(1, len(text))
 
 
-def _letters(word: str) -> int:
+def _count_letters(word: str) -> int:
     return sum(map(str.isalpha, word))
 
 
-def _cased(text: str) -> float:
+def _share_of_cased_letters(text: str) -> float:
     """Return the share of the letters that are small or capital ones."""
     cased = sum(character.islower() or character.isupper() for character in text)
-    return cased / max(1, _letters(text))
+    return cased / max(1, _count_letters(text))
 
 
-def _writes_no_spaces(text: str) -> bool:
-    letters = _letters(text)
+def _language_has_no_spaces(text: str) -> bool:
+    letters = _count_letters(text)
     return len(_UNSPACED.findall(text)) > _UNSPACED_SHARE * letters

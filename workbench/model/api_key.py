@@ -17,7 +17,7 @@ def api_key(name: str, env: Mapping[str, str]) -> str:
             f"the environment variable {name} is not set",
             next_step=f"run `export {name}=…`, then try again",
         )
-    if problem := _problem(key):
+    if problem := _api_key_problem(key):
         raise InputError(
             f"the API key in the variable {name} {problem}, so it cannot be sent in an HTTP header",
             next_step=f"set the variable again, for example {name}=$(tr -d '\\r\\n' < keyfile)",
@@ -25,7 +25,7 @@ def api_key(name: str, env: Mapping[str, str]) -> str:
     return key
 
 
-def _problem(key: str) -> str:
+def _api_key_problem(key: str) -> str:
     if not key:
         return "is empty"
     if "\n" in key or "\r" in key:

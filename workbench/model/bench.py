@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from workbench.model.answer_text import TextFinding, TextReport, fault
+from workbench.model.answer_text import TextFinding, TextReport, fault_clause
+from workbench.model.distribution import PERCENTILES
+from workbench.model.distribution import Distribution as Distribution
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.load_spec import BenchSpec as BenchSpec
 from workbench.model.plan import ModelFacts
@@ -23,7 +25,6 @@ BUSY_CLIENT_PCT = 95.0
 # share of failed requests above which the measured load is not the requested one
 FAILED_SHARE = 0.01
 
-P99_VALUES = 1_000  # ten of these are above the p99
 # a field of stored requests: of how many it is the one that was kept
 KEPT_ONE_OF = "kept_one_of"
 
@@ -54,27 +55,18 @@ class EngineDuring:
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
-    """Statistics of one metric over `count` values. The unit is milliseconds unless the field that
-    contains the distribution names another unit. Percentiles are interpolated linearly, as numpy
-    does by default.
+class PcieDuring:
+    """What crossed the PCIe link of the GPU with the index `gpu` during the measured window of a
+    run, in MB/s. The GPU received at the mean rate `rx_mb_s` and sent at `tx_mb_s`; `rx_peak_mb_s`
+    and `tx_peak_mb_s` are the highest of the readings. `link_mb_s` is the nominal bandwidth of the
+    link in one direction. A value that is not known is None."""
 
-    `p99` is None if there are fewer than P99_VALUES values: it would be decided by a handful of
-    them. This holds for all distributions, also for those of other tools and earlier versions.
-    """
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float | None
-    min: float
-    max: float
-    count: int
-    p95: float | None = None  # not in results of earlier versions
-
-    def __post_init__(self) -> None:
-        if self.count < P99_VALUES:
-            object.__setattr__(self, "p99", None)
+    gpu: int
+    rx_mb_s: float | None = None
+    tx_mb_s: float | None = None
+    rx_peak_mb_s: float | None = None
+    tx_peak_mb_s: float | None = None
+    link_mb_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +93,11 @@ class GpuDuring:
     sm_mhz_min: float | None = None
     sm_mhz_max: float | None = None
     sm_mhz_sd: float | None = None  # standard deviation over samples, mean over GPUs
+    # of the GPUs whose driver counts the bytes of the link; () in results of earlier versions
+    pcie: tuple[PcieDuring, ...] = ()
+
+
+WITHHELD = "withheld, because "  # begins the reason of a metric that could not be timed well enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +167,9 @@ class BenchSummary:
     slo_pct: float | None = None
     goodput_request_s: float | None = None
     goodput_tok_s: float | None = None
+    users: float | None = None  # of a search: how many keep the SLO (bench/user_estimate.py)
+    # standard error of `output_tok_s` within the run; two runs differ by more (bench/steadiness.py)
+    rate_error_pct: float | None = None
     # by field: by how many milliseconds each statistic of a reported latency may be too high
     unsure_ms: Mapping[str, float] = field(default_factory=dict)
 
@@ -180,13 +180,20 @@ class BenchSummary:
         findings = self.text.findings if self.text is not None else ()
         return next((one for one in findings if one.level == "error"), None)
 
+    def withheld_reason(self, name: str) -> str:
+        """Return why the metric `name` was withheld, because the load client could not time it well
+        enough: "its mean is between …". Return "" if it was not."""
+        reason = self.absent.get(name, "")
+        return reason.removeprefix(WITHHELD) if reason.startswith(WITHHELD) else ""
+
     def latency(self, name: str, part: str) -> float | None:
         """Return one statistic of a latency in milliseconds, for example `latency("ttft_ms",
         "p50")`; None if it is unknown. `name` is a field with a Distribution, `part` a field of
         Distribution such as "mean" or "p99"."""
         whole = getattr(self, name)
-        few = name != "itl_ms" and self.requests_ok < P99_VALUES  # gaps are more than requests
-        if whole is None and part == "p99" and few:
+        needed = PERCENTILES[part].least_values if part in PERCENTILES else 0
+        few = name != "itl_ms" and self.requests_ok < needed  # gaps are more than requests
+        if whole is None and few:
             return None
         value: float | None = (
             self.partial.get(name, {}).get(part) if whole is None else getattr(whole, part)
@@ -302,7 +309,8 @@ class MetricChange:
       before the
           experiment, the runs are not comparable, or the experiment is not finished;
       "single pair": one run of each side gives no interval, so no verdict is possible;
-      "not measured": a value is missing.
+      "withheld": a latency that the load client could not time well enough has no value;
+      "not measured": a value is missing for another reason.
     """
 
     metric: str
@@ -369,10 +377,10 @@ class Comparison:
         return ("A", self.text_a), ("B", self.text_b)
 
     @property
-    def broken_text(self) -> str:
+    def broken_answer_clause(self) -> str:
         """A clause that says whose text is no answer: "the text of B is not an answer: "!!!!"".
         "" if both are answers, or if that is unknown."""
         for side, text in self.texts:
             if text is not None and text.problem:
-                return fault(text.code, f"the {{}} of {side}", text.excerpt or text.problem)
+                return fault_clause(text.code, f"the {{}} of {side}", text.excerpt or text.problem)
         return ""

@@ -39,7 +39,7 @@ class Bisection:
     simulated: bool = False
 
     @property
-    def whole_loss_pct(self) -> float | None:
+    def total_loss_pct(self) -> float | None:
         """By how much the last version is worse than the first one; None until that is measured."""
         last = len(self.versions) - 1
         return next((one.loss_pct for one in self.steps if one.version == last), None)
@@ -54,11 +54,11 @@ def next_version(found: Bisection) -> int | None:
         return last
     if not known[last]:
         return None
-    good, bad = borders(found)
+    good, bad = last_good_and_first_bad(found)
     return (good + bad) // 2 if bad - good > 1 else None
 
 
-def borders(found: Bisection) -> tuple[int, int]:
+def last_good_and_first_bad(found: Bisection) -> tuple[int, int]:
     """Return the places of the last version that is known to be good and of the first that is known
     to be bad."""
     bad = min((s.version for s in found.steps if s.bad), default=len(found.versions) - 1)

@@ -19,12 +19,12 @@ class Condition(NamedTuple):
     text: Callable[[Conditions], str]
 
 
-def _model_files(conditions: Conditions) -> str:
+def _model_files_text(conditions: Conditions) -> str:
     digest, basis = conditions.model_digest or NA, conditions.model_bytes
     return f"{digest} ({basis})" if basis else digest
 
 
-def _gpus(conditions: Conditions) -> str:
+def _gpus_text(conditions: Conditions) -> str:
     names = [str(gpu.get("name") or "unknown GPU") for gpu in conditions.gpus]
     return f"{len(names)}: {', '.join(names)}" if names else NA
 
@@ -38,9 +38,9 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("host", lambda c: c.host),
     Condition("engine", lambda c: " ".join(filter(None, (c.engine, c.engine_version))) or NA),
     Condition("model", lambda c: c.model),
-    Condition("model files", _model_files),
+    Condition("model files", _model_files_text),
     Condition("driver", lambda c: f"{c.driver_version or NA}, CUDA {c.cuda_version or NA}"),
-    Condition("GPUs", _gpus),
+    Condition("GPUs", _gpus_text),
     Condition("nodes", lambda c: ", ".join(c.nodes)),
     Condition("load from", lambda c: _CLIENTS.get(c.client, c.client)),
     Condition("simulated", lambda c: "yes" if c.simulated else "no"),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 ON, OFF = "on", "off"
 
 
-def joined(by_core: Mapping[int, str]) -> str | None:
+def join_core_values(by_core: Mapping[int, str]) -> str | None:
     """Return the values of the cores as one text: "powersave" if all cores have it,
     "performance=0-3 powersave=4-7" if they differ. None without cores."""
     cores: dict[str, list[int]] = {}
@@ -21,16 +21,16 @@ def joined(by_core: Mapping[int, str]) -> str | None:
         cores.setdefault(by_core[cpu], []).append(cpu)
     if len(cores) < 2:
         return next(iter(cores), None)
-    return " ".join(f"{value}={ranges(cores[value])}" for value in sorted(cores))
+    return " ".join(f"{value}={ranges_text(cores[value])}" for value in sorted(cores))
 
 
-def split(text: str) -> dict[str, tuple[int, ...]]:
+def split_core_values(text: str) -> dict[str, tuple[int, ...]]:
     """Parse a text such as "performance=0-3 powersave=4-7" into {value: cores}. A value without
     cores has (), which means all cores. Raises ValueError if `text` is not such a text."""
     found: dict[str, tuple[int, ...]] = {}
     for word in str(text).split():
         value, _, cores = word.partition("=")
-        found[value] = tuple(numbers(cores)) if cores else ()
+        found[value] = tuple(parse_ranges(cores)) if cores else ()
     if not found or (len(found) > 1 and not all(found.values())):
         raise ValueError(
             f"{text!r} is not a value for CPU cores, such as performance=0-3 powersave=4-7"
@@ -38,10 +38,10 @@ def split(text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def equal(found: str, value: str) -> bool:
+def core_values_equal(found: str, value: str) -> bool:
     """Return whether every core in the text `found` has the value that the text `value` gives it.
     Cores that `found` does not mention are not compared."""
-    now, wanted = split(found), split(value)
+    now, wanted = split_core_values(found), split_core_values(value)
     if len(now) == 1:
         return list(now) == list(wanted)  # all cores have it
     by_core = {cpu: name for name, cores in now.items() for cpu in cores}
@@ -50,7 +50,7 @@ def equal(found: str, value: str) -> bool:
     return all(by_core.get(cpu, name) == name for name, cores in wanted.items() for cpu in cores)
 
 
-def c_states(disable: Sequence[str]) -> str | None:
+def c_states_of_core(disable: Sequence[str]) -> str | None:
     """Return the C-states of one core; None if they are unknown. `disable` has the text of the file
     `disable` of each idle state, in their order: "1" for a state that is off."""
     texts = [text.strip() for text in disable]
@@ -59,16 +59,16 @@ def c_states(disable: Sequence[str]) -> str | None:
     off = [number for number, text in enumerate(texts) if text == "1"]
     if len(off) in (0, len(texts)):
         return OFF if off else ON
-    return f"{OFF}:{ranges(off)}"
+    return f"{OFF}:{ranges_text(off)}"
 
 
 def is_off(value: str, state: int) -> bool:
     """Return whether the idle state number `state` is off in one core's value of the C-states."""
     _, colon, some = value.partition(":")
-    return state in numbers(some) if colon else value == OFF
+    return state in parse_ranges(some) if colon else value == OFF
 
 
-def ranges(found: Iterable[int]) -> str:
+def ranges_text(found: Iterable[int]) -> str:
     """Return numbers as text with ranges: 0, 1, 2, 5 become "0-2,5"."""
     runs: list[list[int]] = []
     for number in sorted(found):
@@ -79,7 +79,7 @@ def ranges(found: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
-def numbers(text: str) -> list[int]:
+def parse_ranges(text: str) -> list[int]:
     """Return the numbers of a text with ranges: "0-2,5" becomes [0, 1, 2, 5]. Raises ValueError for
     other texts."""
     found: list[int] = []

@@ -13,8 +13,8 @@ def count_of(number: int, noun: str, plural: str = "") -> str:
 
 
 def four_digits(value: float) -> str:
-    """Return a value with at least four significant digits and no exponent: "27.96", "1,808" or
-    "14,468"."""
+    """Return a value rounded to four significant digits, and from 1,000 on to a whole number:
+    "0.5", "27.96", "1,808" or "14,468"."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

@@ -2,8 +2,8 @@
 
 Such an option is declared once, at its field of `BenchSpec` (model/load_spec.py) or of
 `ExperimentSpec` (model/experiment.py). The command line (cli/declared_arguments.py) and the checks
-are made from the declaration; for a load, also the form, the keys of presets, and the command that
-repeats a stored benchmark.
+are made from the declaration; for a load, also the form, the keys of presets, the command that
+repeats a stored benchmark, the line that describes a load, and what an export refuses.
 """
 
 from __future__ import annotations
@@ -20,17 +20,22 @@ _KEY = "option"  # in the metadata of a field
 # groups of options, which commands have together
 STREAMS, SIZE, SHAPE, CLIENT = "streams", "size", "shape", "client"
 DESIGN = "design"  # of an experiment
+# what decides the value of some options, so that they are not given beside it
+TRACE, SEARCH = "trace", "search for users"
+# what tells results apart: the digest of their load, and their labels in the list of results
+DIGEST, LABEL = "digest", "label"
+AIPERF, GUIDELLM = "AIPerf", "GuideLLM"  # tools with an export of their own form
 _MOST_SHOWN = 24  # characters
 
 
-def _no_constant(word: str) -> Any:
+def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is no number of JSON")
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def _parse_json_object(text: str) -> dict[str, Any]:
     next_step = "give a JSON object, for example '{\"top_k\": 1}'"
     try:
-        found = json.loads(text, parse_constant=_no_constant)
+        found = json.loads(text, parse_constant=_refuse_constant)
         json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise InputError("--extra-body is nested too deeply", next_step=next_step) from None
@@ -41,7 +46,7 @@ def _json_object(text: str) -> dict[str, Any]:
     return found
 
 
-def _factor(text: str) -> float:
+def _parse_factor(text: str) -> float:
     try:
         return float(text.strip().removesuffix("x"))
     except ValueError:
@@ -50,7 +55,7 @@ def _factor(text: str) -> float:
         ) from None
 
 
-def _shell_words(text: str) -> tuple[str, ...]:
+def _split_shell_words(text: str) -> tuple[str, ...]:
     import shlex  # the load client, which imports this module, reads no such text
 
     try:
@@ -73,7 +78,7 @@ def number_text(number: float) -> str:
     return short if float(short) == number else repr(number)
 
 
-def called(field: str) -> str:
+def name_for_message(field: str) -> str:
     """Return the name of a field for a message, without its unit: "stall" for stall_s."""
     words = field.split("_")
     if len(words) > 1 and words[-1] in ("s", "c", "pct"):
@@ -104,7 +109,7 @@ class Kind:
         """Return a value as a text of the command line. `parse` returns the same value for it."""
         return str(value)
 
-    def words(self, name: str, value: Any) -> tuple[str, ...]:
+    def command_line_words(self, name: str, value: Any) -> tuple[str, ...]:
         """Return the words of a command line that set the option called `name` to the value."""
         text = self.text(value)
         return (f"{name}={text}",) if text.startswith("-") else (name, text)
@@ -114,7 +119,7 @@ class Kind:
         try:
             str(value).encode()
         except UnicodeEncodeError:
-            name = called(field)
+            name = name_for_message(field)
             raise InputError(
                 f"the {name} has a character that is not text",
                 next_step=f"give the {name} in UTF-8",
@@ -136,7 +141,7 @@ class Whole(Kind):
             too_high = is_whole and value > self.most
             limit = f"{self.most:,} or less" if too_high else f"{self.least:,} or more"
             raise InputError(
-                f"{_value_text(value)} is not a valid value of {called(field)}",
+                f"{_value_text(value)} is not a valid value of {name_for_message(field)}",
                 next_step=f"give a whole number of {limit}",
             )
 
@@ -169,7 +174,7 @@ class Number(Kind):
         if not _is_number(value) or not self.least <= value <= self.most:
             above_0 = _is_number(value) and 0 < value < math.inf
             limit = f"from {self.least:g} to {self.most:g}" if above_0 else "above 0"
-            name = called(field)
+            name = name_for_message(field)
             raise InputError(
                 f"{name} {_value_text(value)} is not a valid number of {self.unit}",
                 next_step=f"give {name} a number {limit}",
@@ -179,7 +184,7 @@ class Number(Kind):
 class Factor(Number):
     """Factors above 0, such as "2x" or "0.5". None means as it is."""
 
-    parse: Callable[[str], Any] = staticmethod(_factor)
+    parse: Callable[[str], Any] = staticmethod(_parse_factor)
 
     def __init__(self) -> None:
         super().__init__("times the recorded speed")
@@ -202,7 +207,7 @@ class Fraction(Kind):
 
     def check(self, field: str, value: Any) -> None:
         if not _is_number(value) or not 0 <= value < 1:
-            name = called(field)
+            name = name_for_message(field)
             raise InputError(
                 f"the {name} is not between 0 and 1",
                 next_step=f"give a {name} from 0 to below 1, such as {self.example}",
@@ -229,7 +234,7 @@ class Switch(Kind):
 
     preset_type = bool
 
-    def words(self, name: str, value: Any) -> tuple[str, ...]:
+    def command_line_words(self, name: str, value: Any) -> tuple[str, ...]:
         return (name if value else f"--no-{name.removeprefix('--')}",)
 
 
@@ -241,7 +246,7 @@ class Constant(Kind):
     def __init__(self, value: bool = True) -> None:
         self.value = value
 
-    def words(self, name: str, value: Any) -> tuple[str, ...]:
+    def command_line_words(self, name: str, value: Any) -> tuple[str, ...]:
         return (name,)
 
 
@@ -259,7 +264,7 @@ class CheckedText(Kind):
 class JsonObject(Kind):
     """JSON objects."""
 
-    parse = staticmethod(_json_object)
+    parse = staticmethod(_parse_json_object)
 
     def text(self, value: Any) -> str:
         return json.dumps(dict(value), ensure_ascii=False)
@@ -267,8 +272,8 @@ class JsonObject(Kind):
     def check(self, field: str, value: Any) -> None:
         if not isinstance(value, Mapping):
             raise InputError(
-                f"the {called(field)} fields are not a JSON object",
-                next_step=f"give the {called(field)} fields as a JSON object, such as "
+                f"the {name_for_message(field)} fields are not a JSON object",
+                next_step=f"give the {name_for_message(field)} fields as a JSON object, such as "
                 '{"top_k": 1}',
             )
 
@@ -276,7 +281,7 @@ class JsonObject(Kind):
 class Command(Kind):
     """Commands as one text, quoted as in a shell. The value is the tuple of their words."""
 
-    parse = staticmethod(_shell_words)
+    parse = staticmethod(_split_shell_words)
 
     def text(self, value: Any) -> str:
         import shlex
@@ -293,7 +298,8 @@ class DeclaredOption(NamedTuple):
 
     `words` are the option's name and its metavar on the command line, and `help` explains it there.
     `group` is one of STREAMS, SIZE, SHAPE, CLIENT and DESIGN. At most one of the options with the same
-    `exclusive` text may be given.
+    `exclusive` text may be given. The option is refused without a value of the field `needs`, and
+    beside a value of a field in `no_effect_beside`, which are pairs (field, why).
     """
 
     words: str
@@ -311,6 +317,16 @@ class DeclaredOption(NamedTuple):
     in_preset: bool = False
     preset_default: Any = None  # None: as in a benchmark without a preset
     always_written: bool = False  # in the command that repeats a benchmark, also the default
+    in_line: str = ""  # in the line that describes a load: "think time {} s"; "": not there
+    needs: str = ""
+    no_effect_beside: tuple[tuple[str, str], ...] = ()
+    decided_by: tuple[str, ...] = ()  # TRACE and SEARCH
+    unknown_to: tuple[str, ...] = ()  # tools whose form has no word for it: AIPERF and GUIDELLM
+    # False: results that differ in it have measured the same work, which was only sent, watched or
+    # judged in another way
+    is_work: bool = True
+    left_out_of: tuple[str, ...] = ()  # DIGEST and LABEL, of an option that is work
+    short: str = ""  # its word in the label of a result; "": its name
 
     @property
     def name(self) -> str:
@@ -322,19 +338,23 @@ class DeclaredOption(NamedTuple):
         """The name under which the command line and the form keep the option's value."""
         return self.argument or self.field
 
-    def written(self, value: Any) -> tuple[str, ...]:
+    def command_line_words(self, value: Any) -> tuple[str, ...]:
         """Return the words of a command line that set the option to `value`. The tuple is empty if
         the command line does not need the option for it."""
         if value == self.default and not self.always_written:
             return ()
-        return self.kind.words(self.name, value)
+        return self.kind.command_line_words(self.name, value)
+
+    def line_text(self, value: Any) -> str:
+        """Return the option's part of the line that describes a load. "" if the line leaves it out."""
+        return "" if value == self.default else self.in_line.format(self.kind.text(value))
 
     def check(self, value: Any) -> None:
         """Raise InputError if `value` is not a valid value of the option."""
         self.kind.check(self.field, value)
 
 
-def declared(
+def option_metadata(
     words: str, help: str, group: str, kind: Kind = TEXT, **details: Any
 ) -> dict[str, Any]:
     """Return the metadata that make a field an option. The parameters are the fields of

@@ -1,14 +1,104 @@
-"""Quantiles and summary statistics of measured values."""
+"""Quantiles and summary statistics of measured values, and the table of the percentiles.
+
+A percentile is declared at its field of Distribution. Results, tables, plots, comparisons, the
+names of metrics, imports and exports take it from there.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, field, fields
 from itertools import accumulate
 from typing import Any
 
-from workbench.model.bench import Distribution
+from workbench.model.lazy_dataclass import dataclass
+
+_DECLARED = "percentile"
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A percentile of a latency. `name` is its field of Distribution. With fewer than `least_values`
+    values it is absent, because a handful of them would decide it. If it is `compared`,
+    comparisons, experiments, plots and narrow tables have it; all others only complete tables."""
+
+    name: str
+    percent: float
+    least_values: int = 0
+    compared: bool = True
+
+    @property
+    def title(self) -> str:
+        """The percentile as people write it, such as "p99" or "p99.9"."""
+        return f"p{self.percent:g}"
+
+    @property
+    def need(self) -> str:
+        """How many values it needs, such as "p99 needs 1,000 values"."""
+        return f"{self.title} needs {self.least_values:,} values"
+
+
+def _percentile(
+    percent: float, *, least_values: int = 0, compared: bool = True
+) -> Mapping[str, Any]:
+    return {_DECLARED: {"percent": percent, "least_values": least_values, "compared": compared}}
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Statistics of one metric over `count` values. The unit is milliseconds unless the field that
+    contains the distribution names another unit. Percentiles are interpolated linearly, as numpy
+    does by default.
+
+    A percentile is None if there are fewer values than it needs. This holds for all distributions,
+    also for those of other tools and earlier versions. Declare a new percentile after `count`, with
+    None as its default, because earlier results do not have it.
+    """
+
+    mean: float
+    p50: float = field(metadata=_percentile(50))
+    p90: float = field(metadata=_percentile(90))
+    # ten of 1,000 values are above it
+    p99: float | None = field(metadata=_percentile(99, least_values=1_000))
+    min: float
+    max: float
+    count: int
+    p95: float | None = field(default=None, metadata=_percentile(95, compared=False))
+
+    def __post_init__(self) -> None:
+        for name, least_values in _NEEDS:
+            if self.count < least_values:
+                object.__setattr__(self, name, None)
+
+
+def _declared() -> Iterator[Percentile]:
+    for each in fields(Distribution):
+        if _DECLARED in each.metadata:
+            yield Percentile(each.name, **each.metadata[_DECLARED])
+
+
+# by the name of the field, the lowest first
+PERCENTILES: Mapping[str, Percentile] = {
+    each.name: each for each in sorted(_declared(), key=lambda each: each.percent)
+}
+COMPARED_PERCENTILES = tuple(each for each in PERCENTILES.values() if each.compared)
+_NEEDS = tuple((each.name, each.least_values) for each in PERCENTILES.values() if each.least_values)
+# without one of these there is no Distribution
+REQUIRED_PARTS = frozenset(
+    each.name for each in fields(Distribution) if each.default is MISSING and each.name != "count"
+)
+
+
+def part_title(part: str) -> str:
+    """Return a part of a distribution as people write it, such as "mean" or "p99"."""
+    return PERCENTILES[part].title if part in PERCENTILES else part
+
+
+def highest_compared(count: int) -> Percentile:
+    """Return the highest percentile of COMPARED_PERCENTILES that `count` values are enough for."""
+    return [each for each in COMPARED_PERCENTILES if each.least_values <= count][-1]
 
 
 def quantile(ordered: Sequence[float], p: float) -> float:
@@ -20,7 +110,7 @@ def quantile(ordered: Sequence[float], p: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
 
 
-def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | None:
+def distribution_of(values: Iterable[float], unit: float = 1.0) -> Distribution | None:
     """Return the statistics of `values`, divided by `unit` and rounded to four decimals; None if
     there are no values."""
     # gaps occur often: to sort each of a million takes three times as long
@@ -28,16 +118,18 @@ def distribution(values: Iterable[float], unit: float = 1.0) -> Distribution | N
 
 
 def distribution_of_counts(counts: Mapping[float, int], unit: float = 1.0) -> Distribution | None:
-    """Return what `distribution` returns for values that occur so often: {value: its count}."""
+    """Return what `distribution_of` returns, for values that are given with their counts: {value:
+    how often it occurs}. None if there are no values."""
     ordered = _Ordered(counts)
     if not ordered:
         return None
-    p50, p90, p95, p99 = (round(quantile(ordered, p) / unit, 4) for p in (0.5, 0.9, 0.95, 0.99))
+    percentiles = {
+        each.name: round(quantile(ordered, each.percent / 100) / unit, 4)
+        for each in PERCENTILES.values()
+    }
     mean = round(ordered.total / len(ordered) / unit, 4)
     low, high = round(ordered[0] / unit, 4), round(ordered[-1] / unit, 4)
-    return Distribution(
-        mean=mean, p50=p50, p90=p90, p99=p99, min=low, max=high, count=len(ordered), p95=p95
-    )
+    return Distribution(mean=mean, min=low, max=high, count=len(ordered), **percentiles)
 
 
 class _Ordered(Sequence[float]):

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.model.findings import Finding
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 
 class WorkbenchError(Exception):
@@ -41,7 +41,9 @@ class WorkbenchError(Exception):
     ) -> None:
         from workbench.model.secrets import mask_text, mask_urls  # deferred: errors are rare
 
-        message = mask_text(clean(message, lines=True))  # may quote hosts, servers, files and users
+        message = mask_text(
+            clean_text(message, lines=True)
+        )  # may quote hosts, servers, files and users
         super().__init__(message)
         self.message = message
         self.host = host
@@ -55,9 +57,9 @@ class WorkbenchError(Exception):
         quoted = self.message.replace("\n", "\n    ")
         lines = [f"{where}{quoted}"]
         if self.command:
-            lines.append(f"  command: {clean(self.command)}")
+            lines.append(f"  command: {clean_text(self.command)}")
         if self.next_step:
-            lines.append(f"  next: {clean(self.next_step)}")
+            lines.append(f"  next: {clean_text(self.next_step)}")
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:

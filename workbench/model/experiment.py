@@ -15,7 +15,7 @@ from workbench.model.declared_options import (
     Number,
     Switch,
     Whole,
-    declared,
+    option_metadata,
     options_of,
 )
 from workbench.model.lazy_dataclass import dataclass
@@ -44,7 +44,7 @@ class ArmTarget:
     preset_id: str | None = None
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return bool(self.url or self.run_id or self.plan)
 
     @property
@@ -72,7 +72,7 @@ class Arm:
     target: ArmTarget | None = None
 
     @property
-    def relaunches(self) -> bool:
+    def changes_launch(self) -> bool:
         """Whether this side of an experiment changes a flag or an environment variable, so that the
         server must be started again."""
         return bool(self.sets or self.unsets or self.envs)
@@ -115,7 +115,7 @@ class ExperimentSpec:
     bench: Mapping[str, Any] = field(default_factory=dict)
     pairs: int = field(
         default=3,
-        metadata=declared(
+        metadata=option_metadata(
             "--pairs N",
             "number of pairs: 3 detect a difference of 5 %, 5 of 2 %, 8 of 1.3 % (3)",
             DESIGN,
@@ -126,7 +126,7 @@ class ExperimentSpec:
     )
     until_pct: float | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--until PERCENT",
             "add pairs until the interval is ± PERCENT or narrower",
             DESIGN,
@@ -139,7 +139,7 @@ class ExperimentSpec:
     )
     max_minutes: float | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--max-minutes M",
             "time limit; no pair is started that would exceed it",
             DESIGN,
@@ -150,7 +150,7 @@ class ExperimentSpec:
     )
     metric: str = field(
         default="output_tok_s",
-        metadata=declared(
+        metadata=option_metadata(
             "--metric METRIC",
             "the metric that the verdict is about (output_tok_s); the others are shown beside it",
             DESIGN,
@@ -159,7 +159,7 @@ class ExperimentSpec:
     # start each run within this of the first run's start temperature
     match_temperature_c: float | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--match-temperature C",
             "start each run only when the GPUs are within C °C of the first run's start",
             DESIGN,
@@ -173,7 +173,7 @@ class ExperimentSpec:
     # True: one of each arm; False: none.
     throw_away: bool | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--throw-away",
             "discard the first run of each arm (default: the first run of all, and the first run "
             "of each arm that compiles at its first start)",
@@ -183,7 +183,7 @@ class ExperimentSpec:
     )
     seed: int = field(
         default=0,
-        metadata=declared(
+        metadata=option_metadata(
             "--seed SEED",
             "seed of lengths and arrival times; pair n uses seed + n (0)",
             DESIGN,
@@ -194,7 +194,7 @@ class ExperimentSpec:
     # seed of the order inside the pairs; None: A B B A, as in older experiments
     order_seed: int | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--order-seed N",
             "seed of the order of A and B in the pairs (default: random, and stored)",
             DESIGN,
@@ -303,12 +303,12 @@ class Experiment:
     # the sweep of a GPU setting that made it, on the values of that sweep, and that resumes it
     sweep_id: int | None = None
 
-    def of_host(self, host: str) -> bool:
+    def was_run_on(self, host: str) -> bool:
         """Return whether the experiment was started on the host, or has it as a twin."""
         return host == self.host or host in self.spec.twins
 
     @property
-    def chosen(self) -> MetricChange | None:
+    def deciding_change(self) -> MetricChange | None:
         """The change of the metric that decides the experiment; None before the first pair."""
         metrics = self.comparison.metrics if self.comparison is not None else ()
         return next((m for m in metrics if m.metric == self.spec.metric), None)
@@ -322,16 +322,16 @@ class Experiment:
         return f"workbench experiment resume {self.id}"
 
     @property
-    def order(self) -> str:
+    def order_text(self) -> str:
         """The order in which an experiment runs its sides A and B, as text: "the order A B B A" or
         "a random order"."""
         return "the order A B B A" if self.spec.order_seed is None else "a random order"
 
     @property
-    def discarded(self) -> tuple[ExperimentRun, ...]:
+    def discarded_runs(self) -> tuple[ExperimentRun, ...]:
         return tuple(r for r in self.runs if r.state == RunState.DISCARDED)
 
     @property
-    def pairs_done(self) -> int:
+    def completed_pairs(self) -> int:
         done = [(r.pair, r.arm) for r in self.runs if r.state == RunState.DONE]
         return sum((pair, "B") in done for pair, arm in done if arm == "A")

@@ -32,7 +32,7 @@ class PlanChange:
     env: bool = False
 
     @property
-    def text(self) -> str:
+    def option_text(self) -> str:
         """This change of a plan as an option of `workbench start`, quoted for a shell: "--set
         name=value", "--env NAME=value" or "--unset name"."""
         if self.value is None:
@@ -73,7 +73,7 @@ class Finding:
     settings: tuple[str, ...] = ()
 
     @property
-    def place(self) -> str:
+    def file_and_line(self) -> str:
         """The file and line that this finding is about, such as "presets/x.toml:12". Without a line
         it is the file only, and "" if the finding is not about a file."""
         return f"{self.file}:{self.line}" if self.file and self.line else self.file or ""
@@ -89,7 +89,7 @@ def by_severity(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: order.index(finding.level)))
 
 
-def worst(findings: Iterable[Finding]) -> Level | None:
+def worst_level(findings: Iterable[Finding]) -> Level | None:
     """Return the most severe level among `findings`, or None if there are none."""
     order = list(Level)
     return min((f.level for f in findings), key=order.index, default=None)

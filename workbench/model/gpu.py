@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from enum import StrEnum
 
+from workbench.model.gpu_readings import READINGS
 from workbench.model.lazy_dataclass import dataclass
 
 FEW_CLOCKS = 8  # so many are listed one by one
@@ -176,7 +177,12 @@ class GpuSample:
     pcie_width: int | None = None
     pcie_rx_mb_s: float | None = None
     pcie_tx_mb_s: float | None = None
+    pcie_replays_per_min: float | None = None  # packets that the link sent again, lately
+    # the newest error of the last seconds that the driver reported by its number; 0: none
+    xid: int | None = None
     energy_j: float | None = None  # counter since driver load
+    pcie_replay_count: int | None = None  # packets that the PCIe link sent again, since driver load
+    temperature_margin_c: float | None = None  # to the highest operating temperature
     persistence: bool | None = None
     processes: tuple[GpuProcess, ...] | None = None  # None: not read yet or not available
     absent: Mapping[str, str] = field(default_factory=dict)
@@ -190,22 +196,47 @@ class GpuSample:
         return self.power_limit_enforced_w or self.power_limit_w
 
     @property
-    def live(self) -> bool:
+    def has_readings(self) -> bool:
         return self.state is GpuState.LIVE
 
 
-# Fields of GpuSample that are shown as a number with its unit, each with its label. The GPUs pane
-# lists all of them.
-READINGS: Mapping[str, tuple[str, str]] = {
-    "gpu_util_pct": ("utilization", " %"),
-    "memory_util_pct": ("memory util", " %"),
-    "sm_mhz": ("SM clock", " MHz"),
-    "memory_mhz": ("memory clock", " MHz"),
-    "power_w": ("power", " W"),
-    "limit_w": ("power limit", " W"),
-    "temperature_c": ("temperature", " C"),
-    "fan_pct": ("fan", " %"),
+NEEDS_SECOND = "needs a second reading"  # a reason why a rate is absent
+_TITLES = {  # of fields whose name does not say it
+    "ecc": "ECC",
+    "memory_max_mhz": "highest memory clock",
+    "sm_max_mhz": "highest SM clock",
+    "pcie_gen": "PCIe generation",
+    "pcie_gen_max": "highest PCIe generation",
+    "pcie_width": "PCIe lanes",
+    "pcie_width_max": "most PCIe lanes",
+    "pcie_replay_count": "PCIe replays",
+    "pcie_replays_per_min": "PCIe replays per minute",
+    "power_limit_w": "requested power limit",
+    "power_limit_enforced_w": "enforced power limit",
+    "power_min_w": "lowest power limit",
+    "power_max_w": "highest power limit",
+    "power_default_w": "default power limit",
+    "temperature_slowdown_c": "slowdown temperature",
+    "temperature_margin_c": "margin to the highest temperature",
+    "xid": "Xid errors",
+    **{name: one.label for name, one in READINGS.items()},
 }
+_UNITS = ("_bytes", "_mhz", "_mb_s", "_pct", "_bits", "_w", "_c", "_j")
+
+
+def absent_texts(absent: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return pairs (reason, values without it, separated by commas). `absent` has the reason of each
+    missing value by its field in GpuSample or GpuInfo."""
+    titles: dict[str, list[str]] = {}
+    for field_name, reason in absent.items():
+        titles.setdefault(reason, []).append(_title(field_name))
+    return [(reason, ", ".join(sorted(set(names)))) for reason, names in titles.items()]
+
+
+def _title(field_name: str) -> str:
+    unit = next((one for one in _UNITS if field_name.endswith(one)), "")
+    plain = field_name.removesuffix(unit).replace("_", " ").replace("pcie", "PCIe")
+    return _TITLES.get(field_name, plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +250,14 @@ class HostSample:
     absent: Mapping[str, str] = field(default_factory=dict)
     # "on", "off", "off:2-3", "mixed: …"; None with a reason in absent
     cpu_c_states: str | None = None
+    # share of the last 10 s in which all processes that could run waited for memory (PSI)
+    memory_pressure_pct: float | None = None
+    io_pressure_pct: float | None = None  # the same for the disk
+    # of a DGX Spark with the kernel module spark_hwmon: whether the board holds its processors down,
+    # the number of the active power limit, and watts by rail, such as "dc_input"
+    prochot: bool | None = None
+    power_level: int | None = None
+    rails_w: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
-# Shell lines that print what the host's own environment says, in the form that `read` parses.
+# Shell lines that print what the host's own environment says, in the form that `parse_allotment` parses.
 SHELL = r"""
 echo "job=${PBS_JOBID:+PBS $PBS_JOBID}${SLURM_JOB_ID:+Slurm $SLURM_JOB_ID}${LSB_JOBID:+LSF $LSB_JOBID}"
 echo "visible=${CUDA_VISIBLE_DEVICES-unset}"
@@ -26,7 +26,7 @@ class Allotment:
     visible: str | None = None
 
     @property
-    def by_scheduler(self) -> bool:
+    def is_from_scheduler(self) -> bool:
         """Whether a scheduler allotted some of the host's GPUs by their names."""
         return self.job is not None and self.visible is not None
 
@@ -34,10 +34,10 @@ class Allotment:
 NO_ALLOTMENT = Allotment()
 
 
-def read(job: str, visible: str) -> Allotment:
+def parse_allotment(job: str, visible: str) -> Allotment:
     """Return the allotment for the values of the two lines that SHELL prints."""
-    devices = None if visible == UNSET else clean(visible, NAME_CHARS)
-    return Allotment(clean(job, NAME_CHARS) or None, devices)
+    devices = None if visible == UNSET else clean_text(visible, NAME_CHARS)
+    return Allotment(clean_text(job, NAME_CHARS) or None, devices)
 
 
 def gpus_named(devices: str, gpus: Sequence[GpuInfo]) -> tuple[tuple[GpuInfo, ...], str | None]:
@@ -47,14 +47,14 @@ def gpus_named(devices: str, gpus: Sequence[GpuInfo]) -> tuple[tuple[GpuInfo, ..
     for word in (part.strip() for part in devices.split(",")):
         if word in ("", "-1"):
             break
-        named = [gpu for gpu in gpus if _names(word, gpu)]
+        named = [gpu for gpu in gpus if _word_names_gpu(word, gpu)]
         if len(named) != 1:
             return tuple(found), word
         found += named
     return tuple(found), None
 
 
-def _names(word: str, gpu: GpuInfo) -> bool:
+def _word_names_gpu(word: str, gpu: GpuInfo) -> bool:
     """Return whether a word of CUDA_VISIBLE_DEVICES names a GPU: by its index, or by the beginning
     of its UUID."""
     return word == str(gpu.index) if word.isdecimal() else gpu.uuid.startswith(word)

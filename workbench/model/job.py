@@ -1,8 +1,14 @@
-"""A job of a scheduler (Slurm or PBS) in the list of the user's jobs."""
+"""The schedulers of cluster jobs, and a job in the list of the user's jobs."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from workbench.model.lazy_dataclass import dataclass
+
+# of the schedulers, by the word of `--as`
+SCHEDULERS: Mapping[str, str] = {"slurm": "Slurm", "pbs": "PBS"}
+ANY_SCHEDULER = " or ".join(SCHEDULERS.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class JobRequest:
         return self.options.get("gpus", str(self.gpus))
 
     @property
-    def extra(self) -> tuple[str, ...]:
+    def extra_arguments(self) -> tuple[str, ...]:
         return tuple(self.options.get("extra", "").splitlines())
 
 
@@ -73,7 +73,7 @@ def slurm_words(request: JobRequest) -> tuple[str, ...]:
         for name, word in _SBATCH.items()
         if name in request.options
     ]
-    return (*words, *request.extra)
+    return (*words, *request.extra_arguments)
 
 
 def pbs_words(request: JobRequest) -> PbsWords:
@@ -92,7 +92,7 @@ def pbs_words(request: JobRequest) -> PbsWords:
     return PbsWords(
         f"select={':'.join(chunk)}",
         f"nodes={':'.join(nodes)}{of_memory}",
-        (*others, *request.extra),
+        (*others, *request.extra_arguments),
     )
 
 

@@ -26,20 +26,20 @@ _set_attribute = object.__setattr__
 
 def _dataclass(cls: Any = None, /, **options: bool) -> Any:
     if cls is None:
-        return lambda cls: _made(cls, **options)
-    return _made(cls)
+        return lambda cls: _add_lazy_methods(cls, **options)
+    return _add_lazy_methods(cls)
 
 
 if not TYPE_CHECKING:
     dataclass = _dataclass
 
 
-def _made(cls: Any, *, frozen: bool = False, eq: bool = True, **options: bool) -> Any:
+def _add_lazy_methods(cls: Any, *, frozen: bool = False, eq: bool = True, **options: bool) -> Any:
     """Return the class, made by the standard library without methods, with its methods."""
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # the standard library would inspect the signature
     made = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(cls)
-    methods: dict[str, Any] = {"__init__": _init(made, frozen), "__repr__": _repr}
+    methods: dict[str, Any] = {"__init__": _lazy_init(made, frozen), "__repr__": _repr}
     if eq:
         methods.update(__eq__=_equal, __hash__=_hash if frozen else None)
     if frozen:
@@ -52,11 +52,11 @@ def _made(cls: Any, *, frozen: bool = False, eq: bool = True, **options: bool) -
     return made
 
 
-def _init(cls: Any, frozen: bool) -> Callable[..., None]:
+def _lazy_init(cls: Any, frozen: bool) -> Callable[..., None]:
     """Return an `__init__` that compiles the real one and takes its place, at its first call."""
 
     def __init__(self: Any, *args: Any, **values: Any) -> None:
-        compiled = _compiled_init(cls, frozen)
+        compiled = _compile_init(cls, frozen)
         if vars(cls)["__init__"] is __init__:  # nobody has put another one around it
             cls.__init__ = compiled
         compiled(self, *args, **values)
@@ -64,7 +64,7 @@ def _init(cls: Any, frozen: bool) -> Callable[..., None]:
     return __init__
 
 
-def _compiled_init(cls: Any, frozen: bool) -> Callable[..., None]:
+def _compile_init(cls: Any, frozen: bool) -> Callable[..., None]:
     known: dict[str, Any] = {"_set_attribute": _set_attribute, "_absent": MISSING}
     words, words_by_name, lines = ["self"], ["*"], []
     for number, field in enumerate(dataclasses.fields(cls)):
@@ -98,7 +98,7 @@ def _compiled_init(cls: Any, frozen: bool) -> Callable[..., None]:
     return compiled
 
 
-def _getter(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
+def _make_values_getter(cls: Any) -> Callable[[Any], tuple[Any, ...]]:
     """Return what gets the values by which objects of a class are compared, and keep it."""
     names = [field.name for field in dataclasses.fields(cls) if field.compare]
     if len(names) == 1:
@@ -115,12 +115,12 @@ def _equal(self: Any, other: Any) -> Any:
     cls = self.__class__
     if other.__class__ is not cls:
         return NotImplemented
-    get = _GETTERS.get(cls) or _getter(cls)
+    get = _GETTERS.get(cls) or _make_values_getter(cls)
     return get(self) == get(other)
 
 
 def _hash(self: Any) -> int:
-    get = _GETTERS.get(self.__class__) or _getter(self.__class__)
+    get = _GETTERS.get(self.__class__) or _make_values_getter(self.__class__)
     return hash(get(self))
 
 

@@ -8,11 +8,17 @@ from dataclasses import field, fields
 from typing import Any
 
 from workbench.model.declared_options import (
+    AIPERF,
     CLIENT,
+    DIGEST,
+    GUIDELLM,
+    LABEL,
+    SEARCH,
     SEED,
     SHAPE,
     SIZE,
     STREAMS,
+    TRACE,
     CheckedText,
     Choice,
     Command,
@@ -24,7 +30,7 @@ from workbench.model.declared_options import (
     OptionalWhole,
     Switch,
     Whole,
-    declared,
+    option_metadata,
     options_of,
 )
 from workbench.model.lazy_dataclass import dataclass
@@ -59,15 +65,16 @@ class BenchSpec:
 
     url: str  # base, e.g. http://127.0.0.1:8000 (the worker adds /v1/chat/completions)
     model: str = field(
-        metadata=declared(
+        metadata=option_metadata(
             "--model NAME",
             "model name to request (default: the first that the server lists)",
             CLIENT,
+            is_work=False,
         )
     )
     concurrency: int = field(
         default=8,
-        metadata=declared(
+        metadata=option_metadata(
             "--concurrency N",
             "number of requests in flight at the same time",
             STREAMS,
@@ -75,11 +82,12 @@ class BenchSpec:
             label="streams at once",
             hint="1: a single reader",
             always_written=True,
+            short="c",
         ),
     )
     requests: int = field(
         default=64,
-        metadata=declared(
+        metadata=option_metadata(
             "--requests N",
             "requests to measure (default: 8 per stream; 30 s of a --rate)",
             SIZE,
@@ -89,11 +97,14 @@ class BenchSpec:
             in_preset=True,
             preset_default=32,
             always_written=True,
+            decided_by=(TRACE,),
+            left_out_of=(DIGEST,),
+            short="n",
         ),
     )
     max_tokens: int = field(
         default=128,
-        metadata=declared(
+        metadata=option_metadata(
             "--max-tokens N",
             "output tokens of each request",
             SIZE,
@@ -102,11 +113,13 @@ class BenchSpec:
             hint="forced where possible",
             in_preset=True,
             always_written=True,
+            decided_by=(TRACE,),
+            short="out",
         ),
     )
     input_tokens: int = field(  # approximate prompt length
         default=128,
-        metadata=declared(
+        metadata=option_metadata(
             "--input-tokens N",
             "prompt tokens of each request",
             SIZE,
@@ -115,11 +128,13 @@ class BenchSpec:
             hint="approximately",
             in_preset=True,
             always_written=True,
+            decided_by=(TRACE,),
+            short="in",
         ),
     )
     warmup: int = field(  # requests of the same shape before the measured ones
         default=8,
-        metadata=declared(
+        metadata=option_metadata(
             "--warmup N",
             "requests to send before the measured ones",
             SIZE,
@@ -129,106 +144,142 @@ class BenchSpec:
             in_preset=True,
             preset_default=4,
             always_written=True,
+            left_out_of=(DIGEST, LABEL),
         ),
     )
     profile: str = field(
         default="quick",
-        metadata=declared("--profile NAME", f"shape of the load: {', '.join(PROFILES)}", SHAPE),
+        metadata=option_metadata(
+            "--profile NAME", f"shape of the load: {', '.join(PROFILES)}", SHAPE, is_work=False
+        ),
     )
     # warm up by at least `warmup` requests, until two windows agree within 3 %
     until_steady: bool = field(
         default=False,
-        metadata=declared(
+        metadata=option_metadata(
             "--until-steady",
             "warm up until two windows of time show the same throughput",
             SHAPE,
             Switch(),
             label="warm up until steady",
             hint="two windows agree within 3 %",
+            decided_by=(TRACE,),
+            left_out_of=(DIGEST, LABEL),
         ),
     )
     # let prompts share a prefix, to measure with the prefix cache
     shared_prefix: bool = field(
         default=False,
-        metadata=declared(
+        metadata=option_metadata(
             "--shared-prefix",
             "send prompts with a common beginning, so that the server's prefix cache takes effect",
             SHAPE,
             Switch(),
             label="prefix cache",
             hint="off: every prompt is new",
+            decided_by=(TRACE,),
         ),
     )
     # requests per second on a schedule; `concurrency` then limits the requests in flight
     rate: float | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--rate R",
             "start R requests per second on a schedule, with at most --concurrency (256) in flight",
             SHAPE,
             Number("requests per second", most=1e6),
             label="requests a second",
             hint="empty: no stream pauses",
+            decided_by=(TRACE, SEARCH),
         ),
     )
     # no request starts after this time; `requests` is then the maximum
     seconds: float | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--seconds S",
             "start requests for S seconds, in place of --requests",
             SIZE,
             _SECONDS,
             label="seconds",
             hint="then no request starts",
+            in_line="at most {} s",
+            decided_by=(SEARCH,),
+            left_out_of=(DIGEST, LABEL),
         ),
     )
     arrival: str = field(  # of an open loop; "poisson" draws the times from `seed`
         default="poisson",
-        metadata=declared(
+        metadata=option_metadata(
             "--arrival",
             "spacing of the requests of a --rate",
             SHAPE,
             Choice(("poisson", "constant")),
             label="schedule",
             hint="of requests a second",
+            decided_by=(TRACE, SEARCH),
+            left_out_of=(LABEL,),  # it changes the load little
+        ),
+    )
+    # shape of the gamma distribution of the times between requests; None: 1, which is Poisson
+    burstiness: float | None = field(
+        default=None,
+        metadata=option_metadata(
+            "--burstiness SHAPE",
+            "of a --rate with --arrival poisson: below 1 the requests come in bursts, above 1 evenly; "
+            "the shape of the gamma distribution of the times between them, as in vllm bench (1)",
+            SHAPE,
+            Number("the shape of a gamma distribution", least=0.01, most=1e4),
+            in_line="burstiness {}",
+            needs="rate",
+            no_effect_beside=(("arrival", "with --arrival constant, requests come evenly"),),
+            decided_by=(TRACE, SEARCH),
         ),
     )
     # the pause of a stream after an answer (model/think_time.py); "" for none
     think_time: str = field(
         default="",
-        metadata=declared(
+        metadata=option_metadata(
             "--think-time SECONDS",
             "pause of each stream between an answer and its next request: 5, 2-8, or exp:5 for an "
             "exponential distribution",
             SHAPE,
             CheckedText(_check_think_time),
+            in_line="think time {} s",
+            no_effect_beside=(
+                ("rate", "at a --rate, requests start on a schedule"),
+                ("trace_s", "the requests of the trace start at their recorded times"),
+                ("command", "your own command sends the requests"),
+            ),
+            unknown_to=(AIPERF, GUIDELLM),
         ),
     )
     # output lengths are drawn from max_tokens * (1 ± this), from `seed`
     length_spread: float = field(
         default=0.0,
-        metadata=declared(
+        metadata=option_metadata(
             "--length-spread SHARE",
             "vary the output length: 0.2 requests 80 to 120 % of --max-tokens",
             SHAPE,
             Fraction("0.2 for ±20 %"),
+            decided_by=(TRACE,),
         ),
     )
     slo: str = field(  # limits on latencies (model/slo.py): "ttft<=500@p95, tpot<=40@p95"
         default="",
-        metadata=declared(
+        metadata=option_metadata(
             "--slo LIMITS",
             "limits on latencies in ms, each for a share of the requests: "
             "'ttft<=500@p95, tpot<=40@p95, e2e<=8000@99%'",
             SHAPE,
             CheckedText(_check_slo),
             in_preset=True,
+            is_work=False,
         ),
     )
     endpoint: str = field(
         default="chat",
-        metadata=declared(
+        metadata=option_metadata(
             "--endpoint",
             "/v1/chat/completions, /v1/completions or /v1/embeddings",
             SHAPE,
@@ -238,7 +289,7 @@ class BenchSpec:
     )
     stream: bool = field(  # False: one JSON answer per request, so neither TTFT nor ITL
         default=True,
-        metadata=declared(
+        metadata=option_metadata(
             "--stream",
             "stream the answers (default); whole answers have neither TTFT nor ITL",
             SHAPE,
@@ -251,7 +302,7 @@ class BenchSpec:
     # file name, count and digest of `prompts`, stored with the result
     prompts_name: str = field(
         default="",
-        metadata=declared(
+        metadata=option_metadata(
             "--prompts FILE",
             "your own prompts: JSON lines with prompt, text or messages and optionally max_tokens, "
             "or ShareGPT JSON",
@@ -259,6 +310,7 @@ class BenchSpec:
             argument="prompts_file",
             label="prompts file",
             hint="JSON lines of your own",
+            decided_by=(TRACE,),
         ),
     )
     # The requests of recorded traffic (bench/trace_load.py); () = no trace. Never stored.
@@ -266,7 +318,7 @@ class BenchSpec:
     # file name, count, format and digest of `trace`, stored with the result
     trace_name: str = field(
         default="",
-        metadata=declared(
+        metadata=option_metadata(
             "--trace FILE",
             "replay recorded traffic: times, lengths and shared prefixes from a Mooncake JSONL, an "
             "Azure LLM CSV or a BurstGPT CSV, or ShareGPT's conversations turn by turn",
@@ -278,24 +330,27 @@ class BenchSpec:
     )
     speed: float | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--speed FACTOR",
             "replay a --trace faster or slower: 2x, 0.5x",
             SHAPE,
             Factor(),
             label="speed of the trace",
             hint="2x; empty: as recorded",
+            needs="trace_name",
+            decided_by=(SEARCH,),
         ),
     )
     first: int | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--first N",
             "replay only the first N requests of a --trace",
             SHAPE,
             OptionalWhole(),
             label="first of the trace",
             hint="requests; empty: all",
+            needs="trace_name",
         ),
     )
     # from the first request of the trace to the last one, at the speed of this run; None: no trace
@@ -306,7 +361,7 @@ class BenchSpec:
     # new benchmark has text (session/bench/spec.py).
     content: str = field(
         default="words",
-        metadata=declared(
+        metadata=option_metadata(
             "--content",
             "what synthetic prompts are made of: excerpts of real text (default: prose, code, JSON, "
             "several languages), or a list of common words",
@@ -315,123 +370,144 @@ class BenchSpec:
             label="prompts made of",
             hint="common words or real text",
             always_written=True,
+            decided_by=(TRACE,),
         ),
     )
     # the texts of the content "text", for the process of the load client; never stored
     texts: tuple[str, ...] = ()
     extra_body: Mapping[str, Any] = field(
         default_factory=dict,
-        metadata=declared(
+        metadata=option_metadata(
             "--extra-body JSON", "fields to add to the body of every request", SHAPE, JsonObject()
         ),
     )
     # the user's own command as the workload, with the endpoint in its environment
     command: tuple[str, ...] = field(
         default=(),
-        metadata=declared(
+        metadata=option_metadata(
             "--command TEXT",
             "your own benchmark command as one quoted string; {base_url} and {model} are replaced, "
             "and variables such as OPENAI_BASE_URL are set",
             SHAPE,
             Command(),
             argument="own_command",
+            decided_by=(TRACE, SEARCH),
         ),
     )
     temperature: float = 0.0
     seed: int = field(
         default=0,
-        metadata=declared("--seed N", "seed of lengths and arrival times", CLIENT, SEED),
+        metadata=option_metadata(
+            "--seed N",
+            "seed of lengths and arrival times",
+            CLIENT,
+            SEED,
+            left_out_of=(DIGEST, LABEL),
+        ),
     )
     # marks every prompt, so that the prefix cache cannot answer; "" = generated per run
     salt: str = ""
     # words of a synthetic prompt, by the server's tokenizer; None: by its first usage
     prompt_words: int | None = None
+    # of the text of a trace, by the server's tokenizer (bench/trace_text.py); (): by its usage
+    passage_tokens: tuple[float, ...] = ()
     # Limits; None: derived from the server's speed (bench/time_limits.py).
     timeout_s: float | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--timeout S",
             "time limit of one request (default: at least 120 s to the first token, then no limit)",
             CLIENT,
             _SECONDS,
             in_preset=True,
+            is_work=False,
         ),
     )
     stall_s: float | None = field(  # without a byte after the first content
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--stall-timeout S",
             "longest pause after the first token of a request (default: 60, more on a slow server)",
             CLIENT,
             _SECONDS,
             in_preset=True,
+            is_work=False,
         ),
     )
     # for the whole run: requests in flight at that time count as failed
     deadline_s: float | None = field(
         default=None,
-        metadata=declared(
+        metadata=option_metadata(
             "--deadline S",
             "time limit of the whole run (default: 1800, or more on a slow server)",
             CLIENT,
             _SECONDS,
             in_preset=True,
+            is_work=False,
         ),
     )
     ignore_eos: bool = field(  # dropped with a note if the engine rejects it
         default=True,
-        metadata=declared(
+        metadata=option_metadata(
             "--natural-lengths",
             "let answers end where the model ends them, instead of sending ignore_eos",
             CLIENT,
             Constant(False),
+            left_out_of=(DIGEST, LABEL),
         ),
     )
     random_weights: bool = field(  # of the model, whose text then need not be language
         default=False,
-        metadata=declared(
+        metadata=option_metadata(
             "--random-weights",
             "the model has random weights, so its text need not make sense",
             CLIENT,
             Constant(),
+            is_work=False,
         ),
     )
     # where the load client runs; "": on the server's host if that can run it
     client: str = field(
         default="",
-        metadata=declared(
+        metadata=option_metadata(
             "--client",
             "where the load client runs for a server on another host: on that host (default, if "
             "its python3 can), or here, through the ssh tunnel",
             CLIENT,
             Choice(("here", "host"), may_be_empty=True),
+            is_work=False,
         ),
     )
     # name of the variable that holds the key; the key itself is never stored
     api_key_env: str | None = field(
         default=None,
-        metadata=declared(
-            "--api-key-env NAME", "environment variable that contains the API key", CLIENT
+        metadata=option_metadata(
+            "--api-key-env NAME",
+            "environment variable that contains the API key",
+            CLIENT,
+            is_work=False,
         ),
     )
     # PEM file of the CAs to trust at an https URL; "" = the machine's
     ca_file: str = field(
         default="",
-        metadata=declared(
+        metadata=option_metadata(
             "--cacert FILE",
             "PEM file of the CA to trust for an https URL",
             CLIENT,
             exclusive="certificate",
+            is_work=False,
         ),
     )
     insecure: bool = field(
         default=False,
-        metadata=declared(
+        metadata=option_metadata(
             "--insecure",
             "accept any certificate of an https URL",
             CLIENT,
             Constant(),
             exclusive="certificate",
+            is_work=False,
         ),
     )
 
@@ -462,6 +538,14 @@ class BenchSpec:
         """Whether the prompts are excerpts of real text."""
         return self.content == "text" and not self.prompts and not self.prompts_name
 
+    @property
+    def prompt_fit(self) -> dict[str, Any]:
+        """The fields that say how synthetic prompts were fitted to the tokenizer of a server, {} if
+        they were not. Runs with equal ones get equal text."""
+        if self.prompt_words is None:
+            return {}
+        return {"prompt_words": self.prompt_words, "passage_tokens": self.passage_tokens}
+
     def least_text_tokens(self, words: int) -> int:
         """Return the least number of tokens that `words` words of a synthetic prompt can have. A word
         of the list is at least one token; a piece of real text can be less."""
@@ -470,13 +554,20 @@ class BenchSpec:
 
 OPTIONS = options_of(BenchSpec)
 # Fields of one server or one run. A repeated benchmark has the others in common with the first.
-_OF_ONE_RUN = ("url", "model", "salt", "prompt_words", "api_key_env", "ca_file", "insecure")
-# Fields of BenchSpec that a trace decides, with their options.
-OF_A_TRACE = {
-    name: next(one.name for one in OPTIONS if one.field == name)
-    for name in (
-        *("requests", "max_tokens", "input_tokens", "until_steady", "shared_prefix", "rate"),
-        *("length_spread", "arrival", "prompts_name", "content", "command"),
-    )
-}
+_OF_ONE_RUN = (
+    *("url", "model", "salt", "prompt_words", "passage_tokens"),
+    *("api_key_env", "ca_file", "insecure"),
+)
+DEFAULTS = {one.name: one.default for one in fields(BenchSpec)}
+BY_FIELD = {one.field: one for one in OPTIONS}
+OF_A_TRACE = tuple(one for one in OPTIONS if TRACE in one.decided_by)
+OF_A_SEARCH = tuple(one for one in OPTIONS if SEARCH in one.decided_by)
+ONLY_OF_A_TRACE = tuple(one for one in OPTIONS if one.needs == "trace_name")
 REPEATED = tuple(one.name for one in fields(BenchSpec) if one.name not in _OF_ONE_RUN)
+
+
+def option_texts(spec: BenchSpec) -> tuple[str, ...]:
+    """Return what the line that describes the load `spec` says of its options, such as
+    ("burstiness 0.5",)."""
+    texts = (option.line_text(getattr(spec, option.field)) for option in OPTIONS)
+    return tuple(filter(None, texts))

@@ -22,14 +22,14 @@ class MeasurementOwner:
     pid: int
 
     def __str__(self) -> str:
-        return f"{self.what}, by {self.who}{self._since} (process {self.pid})"
+        return f"{self.what}, by {self.owner_text}{self._since_text} (process {self.pid})"
 
     @property
-    def _since(self) -> str:
+    def _since_text(self) -> str:
         if self.since_unix_s is None:
             return ""
         return f" since {time.strftime('%H:%M:%S', time.localtime(self.since_unix_s))}"
 
     @property
-    def who(self) -> str:
+    def owner_text(self) -> str:
         return self.user if self.machine == platform.node() else f"{self.user} from {self.machine}"

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from workbench.model.distribution import COMPARED_PERCENTILES, PERCENTILES, part_title
 from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSummary
 
-PARTS = ("mean", "p50", "p90", "p95", "p99", "min", "max")  # of a latency's distribution
+PARTS = ("mean", *PERCENTILES, "min", "max")  # of a latency's distribution
+COMPARED_PARTS = tuple(each.name for each in COMPARED_PERCENTILES)
 RUN, LATENCY, ENERGY, GPU, ENGINE = "run", "latency", "energy", "gpu", "engine"
 
 
@@ -53,6 +55,7 @@ _ENTRIES = (
     ),
     SummaryMetric("goodput_request_s", "goodput", "requests/s", RUN, True, True),
     SummaryMetric("goodput_tok_s", "goodput, output", "tok/s", RUN, True, True),
+    SummaryMetric("users", "users within the SLO", "", RUN, True, True, short="users"),
     SummaryMetric("per_stream_tok_s", "per stream", "tok/s", RUN, True, short="tok/s a stream"),
     SummaryMetric("tokens_per_chunk", "tokens per chunk", ""),
     SummaryMetric("output_tokens", "output tokens", ""),
@@ -64,9 +67,7 @@ _ENTRIES = (
     SummaryMetric("in_flight_nominal", "streams in flight, requested", "", optional=True),
     SummaryMetric("client_cpu_pct", "CPU load of the client", "% of a core"),
     SummaryMetric("command_exit", "exit code of the command", "", optional=True),
-    SummaryMetric(
-        "ttft_ms", "TTFT", "ms", LATENCY, False, importance=3, key_parts=("p50", "p90", "p99")
-    ),
+    SummaryMetric("ttft_ms", "TTFT", "ms", LATENCY, False, importance=3, key_parts=COMPARED_PARTS),
     SummaryMetric("itl_ms", "ITL", "ms", LATENCY, False, importance=4, key_parts=("mean",)),
     SummaryMetric("tpot_ms", "TPOT", "ms", LATENCY, False, importance=5, key_parts=("mean",)),
     SummaryMetric("e2e_ms", "end to end", "ms", LATENCY, False),
@@ -153,7 +154,7 @@ def decimals_of(name: str) -> int | None:
     return entry.decimals if entry else None
 
 
-def table_metrics() -> list[str]:
+def narrow_table_metrics() -> list[str]:
     """Return the names of the values that narrow tables show, the most important first, such as
     "output_tok_s" and "ttft_ms.p50"."""
     important = sorted((e for e in _ENTRIES if e.importance), key=lambda e: e.importance)
@@ -164,7 +165,7 @@ def table_metrics() -> list[str]:
     ]
 
 
-def repeated_metrics() -> list[str]:
+def spread_metric_names() -> list[str]:
     """Return the names of the values that several runs of one benchmark show with their scatter: of
     each latency its first key part, or p50."""
     names = []
@@ -176,11 +177,11 @@ def repeated_metrics() -> list[str]:
     return names
 
 
-def deciding_metrics() -> list[str]:
+def names_of_deciding_metrics() -> list[str]:
     """Return the names of the metrics that the screen offers to decide an experiment: of each
     latency the first of its key parts, which few requests are enough to measure."""
     names: dict[str, str] = {}
-    for name in table_metrics():
+    for name in narrow_table_metrics():
         names.setdefault(name.partition(".")[0], name)
     return [*names.values()]
 
@@ -199,7 +200,7 @@ def metric_title(name: str) -> str:
     base, _, part = name.partition(".")
     entry = _ALL.get(base)
     title = (entry.compared or entry.title) if entry else base.replace("_", " ")
-    return f"{title} {part}".rstrip()
+    return f"{title} {part_title(part)}".rstrip()
 
 
 def short_title(name: str, unit: str = "") -> str:
@@ -209,4 +210,4 @@ def short_title(name: str, unit: str = "") -> str:
     entry = _ALL.get(base)
     if entry is None:
         return name if not unit or unit in name else f"{name} {unit}"
-    return entry.short or " ".join(filter(None, (entry.title, part, entry.unit)))
+    return entry.short or " ".join(filter(None, (entry.title, part_title(part), entry.unit)))

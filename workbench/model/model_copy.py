@@ -38,7 +38,7 @@ class ModelFile:
         return self.name.endswith(WEIGHTS)
 
     @property
-    def damaged(self) -> bool:
+    def is_damaged(self) -> bool:
         """Whether the file's bytes differ from the file on the Hugging Face hub, which names a
         large file by its SHA-256. False if the bytes were not hashed."""
         return bool(
@@ -76,7 +76,7 @@ class ModelCopy:
     problems: tuple[str, ...] = field(init=False)  # why the copy is not complete
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "problems", tuple(_problems(self)))
+        object.__setattr__(self, "problems", tuple(_copy_problems(self)))
 
     @property
     def size_bytes(self) -> int:
@@ -89,7 +89,7 @@ class ModelCopy:
         return self.model if self.kind == HUB else self.path
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         return not self.problems
 
     @property
@@ -107,7 +107,7 @@ class ModelCopy:
     def text(self) -> str:
         """A copy of a model as one line: model, size, number of files, whether it is complete, and
         where it is."""
-        state = "complete" if self.complete else f"PARTIAL: {'; '.join(self.problems)}"
+        state = "complete" if self.is_complete else f"PARTIAL: {'; '.join(self.problems)}"
         revision = f"  commit {self.revision[:12]}" if self.revision else ""
         digest = f"  index and small files {self.small_digest}" if self.small_digest else ""
         files = count_of(len(self.files), "file")
@@ -120,14 +120,14 @@ class ModelCopy:
         files = [{name: getattr(file, name) for name in ModelFile.__slots__} for file in self.files]
         own = {name: getattr(self, name) for name in ModelCopy.__slots__ if name != "files"}
         more = {
-            "complete": self.complete,
+            "complete": self.is_complete,
             "size_bytes": self.size_bytes,
             "small_digest": self.small_digest,
         }
         return {**own, **more, "files": files}
 
 
-def _problems(copy: ModelCopy) -> Sequence[str]:
+def _copy_problems(copy: ModelCopy) -> Sequence[str]:
     there = {file.name for file in copy.files}
     weights = [file for file in copy.files if file.is_weights]
     found = []
@@ -136,10 +136,10 @@ def _problems(copy: ModelCopy) -> Sequence[str]:
     if absent := [name for name in copy.listed if name not in there]:
         found.append(
             f"{len(absent)} of {count_of(len(copy.listed), 'weight file')} missing: "
-            f"{names_text(absent)}"
+            f"{list_some_names(absent)}"
         )
     if broken := [name for name in copy.broken if name not in absent]:
-        found.append(f"links that lead nowhere: {names_text(broken)}")
+        found.append(f"links that lead nowhere: {list_some_names(broken)}")
     if not weights and not absent:
         found.append("no weight files")
     splits = filter(None, (_SPLIT_GGUF.search(file.name) for file in weights))
@@ -152,7 +152,7 @@ def _problems(copy: ModelCopy) -> Sequence[str]:
         for file in copy.files
         if file.whole_bytes is not None and file.size_bytes < file.whole_bytes
     ]:
-        found.append(f"cut off: {names_text(cut)}")
+        found.append(f"cut off: {list_some_names(cut)}")
     have = sum(file.size_bytes for file in weights if file.name in copy.listed)
     if copy.expected_bytes is not None and not absent and have < copy.expected_bytes:
         found.append(
@@ -161,30 +161,30 @@ def _problems(copy: ModelCopy) -> Sequence[str]:
         )
     if any(file.name.endswith(".safetensors") for file in weights) and "config.json" not in there:
         found.append("no config.json")
-    if damaged := [file.name for file in copy.files if file.damaged]:
-        found.append(f"damaged, because the hash is not the hub's: {names_text(damaged)}")
+    if damaged := [file.name for file in copy.files if file.is_damaged]:
+        found.append(f"damaged, because the hash is not the hub's: {list_some_names(damaged)}")
     return found
 
 
-def differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
+def copy_differences(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
     """Return how copy `b` differs from copy `a`, as texts. Hashes are compared if both copies have
     them."""
     ours, theirs = ({file.name: file for file in copy.files} for copy in (a, b))
     found = []
     if absent := [name for name in ours if name not in theirs]:
-        found.append(f"not on {b.host}: {names_text(absent)}")
+        found.append(f"not on {b.host}: {list_some_names(absent)}")
     if more := [name for name in theirs if name not in ours]:
-        found.append(f"only on {b.host}: {names_text(more)}")
+        found.append(f"only on {b.host}: {list_some_names(more)}")
     both = [(file, theirs[name]) for name, file in ours.items() if name in theirs]
     if sizes := [x.name for x, y in both if x.size_bytes != y.size_bytes]:
-        found.append(f"another size on {b.host}: {names_text(sizes)}")
+        found.append(f"another size on {b.host}: {list_some_names(sizes)}")
     same_size = [(x, y) for x, y in both if x.size_bytes == y.size_bytes]
     if contents := [x.name for x, y in same_size if x.sha256 and y.sha256 and x.sha256 != y.sha256]:
-        found.append(f"other bytes on {b.host}: {names_text(contents)}")
+        found.append(f"other bytes on {b.host}: {list_some_names(contents)}")
     return found
 
 
-def unhashed(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
+def files_without_hashes(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
     """Return the names of the files in both copies whose bytes cannot be compared, because one of
     the copies has no hash."""
     theirs: Mapping[str, ModelFile] = {file.name: file for file in b.files}
@@ -193,7 +193,7 @@ def unhashed(a: ModelCopy, b: ModelCopy) -> Sequence[str]:
     ]
 
 
-def names_text(names: Sequence[str]) -> str:
+def list_some_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
 

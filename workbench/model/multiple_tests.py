@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 
-def holm(
+def holm_rejections(
     ps: Sequence[float | None], alpha: float, weights: Sequence[float] | None = None
 ) -> list[bool]:
     """Return for each p-value whether Holm's procedure rejects its hypothesis. The procedure limits

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from workbench.model.engine_live import EngineView
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.sweep import USERS, PointState, Sweep
-
-_LOADS = ("concurrency", USERS)  # kinds of sweeps whose values are numbers of users
+from workbench.model.sweep import PointState, Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +30,13 @@ class OperatingMap:
     fails: MapPoint | None = None
 
 
-def map_of(sweep: Sweep) -> OperatingMap | None:
-    """Return the map of a search for users or a sweep of the concurrency. None for another sweep,
-    and if the number of GPUs is not known or differs between points."""
+def operating_map_of(sweep: Sweep) -> OperatingMap | None:
+    """Return the operating map of a capacity search or a concurrency sweep, None if the sweep is
+    neither, or if the number of GPUs is not known or differs between points."""
     done = [p for p in sweep.points if p.state == PointState.DONE and p.tok_s and p.x]
     counts = {p.gpus for p in done}
     gpus = next(iter(counts), None)
-    if sweep.kind not in _LOADS or len(counts) != 1 or not gpus:
+    if not sweep.facts.counts or len(counts) != 1 or not gpus:
         return None
     by_users = {
         p.label: MapPoint(
@@ -52,7 +50,7 @@ def map_of(sweep: Sweep) -> OperatingMap | None:
         if p.x and p.tok_s
     }
     holds = None
-    if sweep.kind == USERS and sweep.knee is not None:
+    if sweep.what_it_finds == "capacity" and sweep.knee is not None:
         holds = by_users.get(sweep.points[sweep.knee].label)
     failing = [one for one in by_users.values() if one.slo_verdict == "fails"]
     return OperatingMap(tuple(by_users.values()), gpus, holds, next(iter(failing), None))

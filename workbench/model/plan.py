@@ -32,7 +32,7 @@ class Node:
     executable: tuple[str, ...] | None = None
 
     @property
-    def title(self) -> str:
+    def node_title(self) -> str:
         return f"{self.role or 'rank'} {self.rank}"
 
     @property
@@ -104,12 +104,13 @@ class LaunchPlan:
     # PEP 440 range that the preset is valid for, e.g. ">=0.14,<0.34"
     engine_versions: str | None = None
     preset_id: str | None = None
+    preset_file: str | None = None  # absolute path, of a preset that is not in the library
     nodes: tuple[Node, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
     # of the `variables`, by name
     sources: Mapping[str, VariableSource] = field(default_factory=dict)
 
-    def uses(self, value: str) -> bool:
+    def contains_text(self, value: str) -> bool:
         """Return whether the string `value` occurs in the plan: in the model, working directory,
         executable, flags, environment or nodes. It tells whether a preset variable with this value
         still has an effect after the user's changes."""
@@ -196,7 +197,7 @@ class PlanDifference:
     b: Any
 
 
-def diff(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]:
+def plan_differences(a: LaunchPlan, b: LaunchPlan) -> tuple[PlanDifference, ...]:
     """Return the differences between two plans: engine, model and executable first, then flags and
     environment in the order of `b`."""
     changes: list[PlanDifference] = []

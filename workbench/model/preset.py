@@ -161,13 +161,13 @@ def _check_order(value: tuple[int, int]) -> tuple[int, int]:
 PromptTokens = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-def _ordered_lengths(value: tuple[int, int]) -> tuple[int, int]:
+def _require_ordered_lengths(value: tuple[int, int]) -> tuple[int, int]:
     if value[0] > value[1]:
         raise ValueError("expected [shortest, longest] in tokens")
     return value
 
 
-def _field_of(setting: Setting) -> Any:
+def _setting_field(setting: Setting) -> Any:
     """Return (type, default) of a setting's field in `[[gpu_settings]]`, for pydantic's
     `create_model`."""
     if isinstance(setting, SwitchSetting):
@@ -185,7 +185,7 @@ def _field_of(setting: Setting) -> Any:
 
 
 _SettingsFields: Any = create_model(
-    "_SettingsFields", __base__=_Strict, **{s.preset_field: _field_of(s) for s in SETTINGS}
+    "_SettingsFields", __base__=_Strict, **{s.preset_field: _setting_field(s) for s in SETTINGS}
 )
 
 
@@ -211,7 +211,7 @@ class WarmUp(_Strict):
 
     requests: int = Field(10, ge=1, le=1000)
     input_tokens: Annotated[
-        tuple[PromptTokens, PromptTokens], Strict(False), AfterValidator(_ordered_lengths)
+        tuple[PromptTokens, PromptTokens], Strict(False), AfterValidator(_require_ordered_lengths)
     ] = (
         16,
         512,
@@ -251,7 +251,7 @@ class Variable(_Strict):
     example: str | None = None
 
 
-def _field_of_load(option: DeclaredOption) -> Any:
+def _load_option_field(option: DeclaredOption) -> Any:
     """Return (type, default) of a load option's field in `[benchmark]`, for pydantic's
     `create_model`."""
 
@@ -271,7 +271,7 @@ def _field_of_load(option: DeclaredOption) -> Any:
 _LoadFields: Any = create_model(
     "_LoadFields",
     __base__=_Strict,
-    **{option.field: _field_of_load(option) for option in LOAD_OPTIONS if option.in_preset},
+    **{option.field: _load_option_field(option) for option in LOAD_OPTIONS if option.in_preset},
 )
 
 
@@ -380,7 +380,7 @@ class Preset(_Strict):
             raise ValueError("the ranks of the nodes must be 0, 1, 2, …, each used once")
         return value
 
-    def filled(self, text: str) -> str:
+    def fill_in_defaults(self, text: str) -> str:
         """Return `text` with each `${name}` replaced by the variable's default. Without a default,
         the replacement is the variable's example or name, marked "asked for", because the user will
         be asked for the value."""

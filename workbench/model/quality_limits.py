@@ -75,32 +75,32 @@ _LISTS = {"notes": MOST_NOTES, "texts": MOST_TEXTS, "items": MOST_ITEMS}
 def why_impossible_quality(result: QualityResult) -> tuple[str, str]:
     """Return the field of a comparison of answers that cannot be, such as "own.p", and why. ("", "")
     if there is none."""
-    return next(_problems(result), ("", ""))
+    return next(_impossible_values(result), ("", ""))
 
 
-def _problems(result: QualityResult) -> Iterator[tuple[str, str]]:
-    yield from _of_fields(result, "")
+def _impossible_values(result: QualityResult) -> Iterator[tuple[str, str]]:
+    yield from _problems_of_fields(result, "")
     if any(one.verdict == DIFFERS for one in result.measures) and result.verdict not in _DIFFERING:
         yield "verdict", f"it is {result.verdict}, and one of its measures {DIFFERS}"
     for number, measure in enumerate(result.measures):
-        yield from _of_measure(measure, f"measures[{number}]")
+        yield from _problems_of_measure(measure, f"measures[{number}]")
     for name in ("forks", "forks_floor"):
         count = getattr(result, name)
         if count is not None:
-            yield from _of_forks(count, name)
+            yield from _problems_of_forks(count, name)
     if result.answer_scores is not None:
         for name in ("a", "b"):
             why = why_impossible(getattr(result.answer_scores, name), -EXACT, 0)
             if why:
                 yield f"answer_scores.{name}", f"it is {why}"
     if result.own is not None:
-        yield from _of_own(result.own, "own")
+        yield from _problems_of_own_measure(result.own, "own")
     for name in ("conditions_a", "conditions_b"):
         if len(repr(getattr(result, name))) > _MOST_CONDITIONS_CHARS:
             yield name, f"it is longer than {_MOST_CONDITIONS_CHARS:,} characters"
 
 
-def _of_fields(record: Any, place: str) -> Iterator[tuple[str, str]]:
+def _problems_of_fields(record: Any, place: str) -> Iterator[tuple[str, str]]:
     """Yield the numbers, texts and lists of a record that cannot be, each with its place."""
     for one in fields(record):
         at = f"{place}.{one.name}" if place else one.name
@@ -110,14 +110,14 @@ def _of_fields(record: Any, place: str) -> Iterator[tuple[str, str]]:
             if len(value) > most:
                 yield at, f"it has more than {most:,} entries"
             for number, entry in enumerate(value):
-                yield from _of_value(one.name, entry, f"{at}[{number}]")
+                yield from _problems_of_value(one.name, entry, f"{at}[{number}]")
         else:
-            yield from _of_value(one.name, value, at)
+            yield from _problems_of_value(one.name, value, at)
 
 
-def _of_value(name: str, value: Any, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_value(name: str, value: Any, at: str) -> Iterator[tuple[str, str]]:
     if is_dataclass(value):
-        yield from _of_fields(value, at)
+        yield from _problems_of_fields(value, at)
     elif isinstance(value, str):
         most = LINE_CHARS if name in _LONG_TEXTS else NAME_CHARS
         if len(value) > most + _CUT_CHARS:
@@ -128,7 +128,7 @@ def _of_value(name: str, value: Any, at: str) -> Iterator[tuple[str, str]]:
             yield at, f"it is {why}"
 
 
-def _of_measure(measure: QualityMeasure, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_measure(measure: QualityMeasure, at: str) -> Iterator[tuple[str, str]]:
     if measure.verdict not in ("", SAME, DIFFERS, NOT_DECIDED):
         yield f"{at}.verdict", f"it is none of {SAME}, {DIFFERS}, {NOT_DECIDED}"
     for name in ("value", "floor"):
@@ -137,12 +137,12 @@ def _of_measure(measure: QualityMeasure, at: str) -> Iterator[tuple[str, str]]:
             why = why_impossible(interval.value, *_OF_MEASURES.get(measure.name, ANY))
             if why:
                 yield f"{at}.{name}.value", f"it is {why}"
-            yield from _of_interval(interval, f"{at}.{name}")
+            yield from _problems_of_interval(interval, f"{at}.{name}")
     if measure.excess is not None:
-        yield from _of_interval(measure.excess, f"{at}.excess")
+        yield from _problems_of_interval(measure.excess, f"{at}.excess")
 
 
-def _of_interval(interval: Interval, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_interval(interval: Interval, at: str) -> Iterator[tuple[str, str]]:
     low, high = interval.low, interval.high
     if (low is None) != (high is None):
         yield at, "its interval has one end only"
@@ -150,15 +150,15 @@ def _of_interval(interval: Interval, at: str) -> Iterator[tuple[str, str]]:
         yield at, "its value lies outside of its interval"
 
 
-def _of_forks(count: ForkCount, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_forks(count: ForkCount, at: str) -> Iterator[tuple[str, str]]:
     if count.forks + count.ties > count.answers:
         yield at, "more answers part than there are"
     if count.per_1000.value < 0:
         yield f"{at}.per_1000.value", "it is below 0"
-    yield from _of_interval(count.per_1000, f"{at}.per_1000")
+    yield from _problems_of_interval(count.per_1000, f"{at}.per_1000")
 
 
-def _of_own(own: OwnMeasure, at: str) -> Iterator[tuple[str, str]]:
+def _problems_of_own_measure(own: OwnMeasure, at: str) -> Iterator[tuple[str, str]]:
     if own.verdict not in (DIFFERS, NOT_DECIDED):
         yield f"{at}.verdict", f"it is none of {DIFFERS}, {NOT_DECIDED}"
     if own.lost + own.gained > own.pairs:
@@ -171,4 +171,4 @@ def _of_own(own: OwnMeasure, at: str) -> Iterator[tuple[str, str]]:
             why = why_impossible(getattr(own, name), *_SHARE)
             if why:
                 yield f"{at}.{name}", f"it is {why}, where each item is right or wrong"
-    yield from _of_interval(own.difference, f"{at}.difference")
+    yield from _problems_of_interval(own.difference, f"{at}.difference")

@@ -35,12 +35,15 @@ _SECRET_WORDS: dict[str, str] = {
     "auth": "no disable enable require use skip",
 }
 _SECRET_ENDS = ("password", "passwd", "passphrase", "apikey")  # "PGPASSWORD"
-# Values with a prefix that only keys have: Hugging Face, OpenAI and similar, GitHub, AWS, bearer
-# headers.
+# Values with a prefix that only keys have: Hugging Face, OpenAI and similar, GitHub, AWS, NVIDIA NGC,
+# GitLab, Slack, Groq, Google, bearer headers.
 _SECRET_SHAPE = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})\b"
+    r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16}"
+    r"|nvapi-[\w-]{20,}|glpat-[\w-]{16,}|xox[a-z]-[A-Za-z0-9-]{10,}|gsk_[A-Za-z0-9]{20,}"
+    r"|AIza[\w-]{30,}|github_pat_\w{20,})\b"
     r"|\beyJ[\w-]{8,4096}+\.[\w-]{8,}\.[\w-]*"  # a JSON Web Token
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
+    r"|(?<=[Cc]ookie: )[^\r\n'\"]{4,}"
 )
 # The word after `-k` or `token=` is a key if it is long and made of letters and digits; curl's `-k
 # URL` stays. Lengths are limited here and below, so that the time for a long line does not grow
@@ -66,6 +69,7 @@ _URL_QUERY = re.compile(r"([?&](?P<name>[\w.%-]+)=)(?!\*\*\*)[^\s&#'\"<>]+")
 _SIGNATURES = ("sig", "signature")
 _HINTS = (
     *("@", "key", "hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia"),
+    *("nvapi-", "glpat-", "xox", "gsk_", "aiza", "github_pat_", "cookie"),
     *("bearer", "token", "pass", "secret", "credential", "auth", "sig", "eyj", "-k"),
 )
 _DIGITS = str.maketrans("123456789", "0" * 9)  # no hint has a digit
@@ -89,6 +93,12 @@ def seen_secrets() -> tuple[str, ...]:
     return tuple(sorted(_seen, key=len, reverse=True))
 
 
+def remember_secrets(values: Iterable[str]) -> None:
+    """Let `seen_secrets` return `values` too, apart from those so short that they would mask
+    ordinary words."""
+    _seen.update(value for value in values if len(value) >= _LEAST_SEEN)
+
+
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Return `text` with each of `secrets`, and everything that looks like a key, replaced by
     "***"."""
@@ -96,8 +106,8 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
         text = text.replace(value, MASK)
     if not _may_have_secrets(text):
         return text
-    text = _SECRET_PAIR.sub(_masked_value, _SECRET_SHAPE.sub(MASK, mask_urls(text)))
-    return _SHORT.sub(rf"\1{MASK}", _ARGUMENT.sub(_masked_value, text))
+    text = _SECRET_PAIR.sub(_mask_value, _SECRET_SHAPE.sub(MASK, mask_urls(text)))
+    return _SHORT.sub(rf"\1{MASK}", _ARGUMENT.sub(_mask_value, text))
 
 
 def mask_lines(lines: Sequence[str], secrets: Collection[str] = ()) -> list[str]:
@@ -130,10 +140,10 @@ def mask_urls(text: str) -> str:
     """Return `text` with the passwords, tokens and secret query parameters of its URLs replaced by
     "***"."""
     text = _URL_TOKEN.sub(rf"\1{MASK}", _URL_PASSWORD.sub(rf"\1{MASK}", text))
-    return _URL_QUERY.sub(_masked_value, text)
+    return _URL_QUERY.sub(_mask_value, text)
 
 
-def _masked_value(found: re.Match[str]) -> str:
+def _mask_value(found: re.Match[str]) -> str:
     name = found["name"]
     return (
         f"{found[1]}{MASK}"
@@ -148,11 +158,11 @@ def mask_argv(argv: Sequence[str], secrets: Iterable[str] = ()) -> tuple[str, ..
     values = tuple(secrets)
     return tuple(
         MASK if under_secret else _mask_word(arg, values)
-        for arg, under_secret in _after_secret_flag(argv)
+        for arg, under_secret in _mark_secret_arguments(argv)
     )
 
 
-def _after_secret_flag(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
+def _mark_secret_arguments(argv: Sequence[str]) -> Iterable[tuple[str, bool]]:
     """Yield (argument, whether it is a secret) for each argument. An argument is a secret if it
     follows a flag such as "--api-key"."""
     under_secret = key_may_follow = False
@@ -190,15 +200,19 @@ def mask_data(data: Any, name: str = "") -> Any:
     """Return a copy of JSON data with its secrets masked: values under a secret name, values after
     a secret flag in a list, and texts that look like a key. `name` is the name under which `data`
     was found."""
+    if isinstance(data, (int, float)):  # most values of a result; a check of an ABC takes longer
+        return data
     if isinstance(data, Mapping):
         return {k: mask_data(v, str(k)) for k, v in data.items()}
     if isinstance(data, (list, tuple)):
         if is_secret_name(name):
             return [mask_data(v, name) for v in data]
+        if not any(isinstance(v, str) for v in data):  # such as 100,000 times
+            return [mask_data(v) for v in data]
         texts = [v if isinstance(v, str) else "" for v in data]
         return [
             mask_data(v, "secret" if under_secret else "")
-            for v, (_, under_secret) in zip(data, _after_secret_flag(texts), strict=True)
+            for v, (_, under_secret) in zip(data, _mark_secret_arguments(texts), strict=True)
         ]
     if isinstance(data, str) and data:
         return MASK if is_secret_name(name) else _mask_word(data, ())
@@ -248,7 +262,7 @@ def mask_command(command: Command) -> Command:
     """Return a copy of the command with its secrets masked, to show or to store. The secrets are
     remembered for `seen_secrets`."""
     values = secret_values(command)
-    _seen.update(v for v in values if len(v) >= _LEAST_SEEN)
+    remember_secrets(values)
     return replace(
         command,
         argv=mask_argv(command.argv, values),
@@ -262,5 +276,5 @@ def secret_values(command: Command) -> tuple[str, ...]:
     environment variables of a command, longest first."""
     pairs = [*command.env.items(), *(tuple(a.partition("=")[::2]) for a in command.argv)]
     found = {value for name, value in pairs if is_secret_name(name)}
-    found |= {arg for arg, under_secret in _after_secret_flag(command.argv) if under_secret}
+    found |= {arg for arg, under_secret in _mark_secret_arguments(command.argv) if under_secret}
     return tuple(sorted((v for v in found if len(v) > 1), key=len, reverse=True))

@@ -26,15 +26,15 @@ class ServerState(StrEnum):
     UNKNOWN = "unknown"
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the state means that the server has ended. False for the state UNKNOWN."""
         return self in (ServerState.STOPPED, ServerState.FAILED, ServerState.CRASHED)
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether the state means that the server is starting, serving or stopping. False for the
         state UNKNOWN."""
-        return not self.ended and self is not ServerState.UNKNOWN
+        return not self.has_ended and self is not ServerState.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class ServerStatus:
     text: ServedText | None = None
 
     @property
-    def word(self) -> str:
+    def state_word(self) -> str:
         """The state as it is shown. It is "ready?" for a READY server whose text is no answer: such
         a server can be used and measured, but not trusted."""
         return f"{self.state}?" if self.text_problem else str(self.state)
@@ -146,7 +146,7 @@ class ServerStatus:
     @property
     def may_live(self) -> bool:
         """Whether processes of the server may still be running on the host."""
-        return self.alive or bool(self.outlived) or not self.state.ended
+        return self.alive or bool(self.outlived) or not self.state.has_ended
 
 
 def living_text(servers: Iterable[ServerStatus]) -> str:

@@ -24,11 +24,11 @@ from workbench.model.named_tuple import NamedTuple
 from workbench.model.untrusted_numbers import (
     MOST_GPUS,
     RANGES,
-    decimal,
-    number,
-    of_field,
+    integer_or_none,
+    number_for_field,
+    number_or_none,
+    parse_decimal,
     range_of,
-    whole,
     why_impossible,
 )
 
@@ -45,6 +45,7 @@ RELOADED = "the driver was reloaded"
 HOST = "host"  # in place of a UUID, as in model/settings.py
 DEFAULT = "default"
 UNKNOWN = "unknown"
+PENDING = "pending"  # state of an entry while its change is carried out
 LEFT_TO = "left to "  # beginning of the state of an entry, before the name of a user
 WATTS_EQUAL = 0.5  # drivers round a power limit
 MOST_W = 10_000
@@ -92,7 +93,8 @@ class RemoteSetting:
     easily_forged = False
 
     def argv(self, value: Any) -> tuple[str, ...]:
-        """Return nvidia-smi's arguments after `-i UUID` that set `value`."""
+        """Return nvidia-smi's arguments after `-i UUID` that set `value`. Raises KeyError for a
+        setting that nvidia-smi cannot change."""
         raise KeyError(self.label)
 
     def sudoers_patterns(self) -> Iterator[str]:
@@ -100,23 +102,23 @@ class RemoteSetting:
         nothing else."""
         return iter(())
 
-    def valid(self, value: Any) -> bool:
+    def is_valid(self, value: Any) -> bool:
         """Return whether `value` is a valid value of this setting, as a journal of Workbench
         contains it."""
         raise KeyError(self.label)
 
-    def answer(self, text: str) -> Any:
+    def parse_answer(self, text: str) -> Any:
         """Parse the text that nvidia-smi prints for the field `query` to the setting's value; None
         if the text is not a value."""
         return None
 
-    def equal(self, found: Any, value: Any) -> bool:
+    def values_equal(self, found: Any, value: Any) -> bool:
         return bool(found == value)
 
     def format(self, value: Any) -> str:
         return str(value)
 
-    def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
+    def makes_hotter(self, now: Any, back: Any, highest_mhz: float) -> bool:
         """Return whether the value `now` of this setting can make a GPU hotter than the value
         `back` does. `highest_mhz` is the GPU's highest clock."""
         return False
@@ -144,10 +146,10 @@ class _ClockLock(RemoteSetting):
             yield rf"--lock-{self.which}-clocks\={DIGIT * low}\,{DIGIT * high}"
         yield f"--reset-{self.which}-clocks"
 
-    def valid(self, value: Any) -> bool:
+    def is_valid(self, value: Any) -> bool:
         return isinstance(value, str) and bool(_CLOCKS.fullmatch(value))
 
-    def equal(self, found: Any, value: Any) -> bool:
+    def values_equal(self, found: Any, value: Any) -> bool:
         return str(found) == str(value)
 
     def format(self, value: Any) -> str:
@@ -156,7 +158,7 @@ class _ClockLock(RemoteSetting):
             return str(value)
         return f"{low} MHz" if low == high else f"{low}-{high} MHz"
 
-    def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
+    def makes_hotter(self, now: Any, back: Any, highest_mhz: float) -> bool:
         return self._bounds(back, highest_mhz) < self._bounds(now, highest_mhz)
 
     def _bounds(self, lock: Any, highest_mhz: float) -> tuple[float, float]:
@@ -181,19 +183,19 @@ class _PowerLimit(RemoteSetting):
             for part in ("", f".{DIGIT}", f".{DIGIT * 2}"):
                 yield f"-pl {DIGIT * digits}{part}"
 
-    def valid(self, value: Any) -> bool:
+    def is_valid(self, value: Any) -> bool:
         return is_number(value) and 0 < value < MOST_W
 
-    def answer(self, text: str) -> Any:
-        return decimal(text.strip(), 0, MOST_W)
+    def parse_answer(self, text: str) -> Any:
+        return parse_decimal(text.strip(), 0, MOST_W)
 
-    def equal(self, found: Any, value: Any) -> bool:
+    def values_equal(self, found: Any, value: Any) -> bool:
         return is_number(found) and is_number(value) and abs(found - value) <= WATTS_EQUAL
 
     def format(self, value: Any) -> str:
         return f"{value:g} W" if is_number(value) else str(value)
 
-    def heats(self, now: Any, back: Any, highest_mhz: float) -> bool:
+    def makes_hotter(self, now: Any, back: Any, highest_mhz: float) -> bool:
         return bool(now - back > WATTS_EQUAL)
 
 
@@ -206,13 +208,13 @@ class _Persistence(RemoteSetting):
     def sudoers_patterns(self) -> Iterator[str]:
         yield "-pm [01]"
 
-    def valid(self, value: Any) -> bool:
+    def is_valid(self, value: Any) -> bool:
         return isinstance(value, bool)
 
-    def answer(self, text: str) -> Any:
+    def parse_answer(self, text: str) -> Any:
         return {"enabled": True, "disabled": False}.get(text.strip().lower())
 
-    def equal(self, found: Any, value: Any) -> bool:
+    def values_equal(self, found: Any, value: Any) -> bool:
         return found is value
 
     def format(self, value: Any) -> str:
@@ -227,14 +229,14 @@ class _CoreSetting(RemoteSetting):
 
     word = _GOVERNOR  # one value, with or without its cores
 
-    def valid(self, value: Any) -> bool:
+    def is_valid(self, value: Any) -> bool:
         words = value.split() if isinstance(value, str) else []
         whole = len(words) == 1 or all("=" in word for word in words)
         return bool(words) and whole and all(self.word.fullmatch(word) for word in words)
 
-    def equal(self, found: Any, value: Any) -> bool:
+    def values_equal(self, found: Any, value: Any) -> bool:
         try:
-            return core_values.equal(str(found), str(value))
+            return core_values.core_values_equal(str(found), str(value))
         except (
             ValueError
         ):  # "mixed: powersave 30, performance 2", as the agent counts values that differ
@@ -244,7 +246,7 @@ class _CoreSetting(RemoteSetting):
         """Return all files of sysfs that hold the setting."""
         raise KeyError(self.label)
 
-    def writes(
+    def write_steps(
         self, value: str, cores: Mapping[int, int], sysfs: str
     ) -> Iterator[tuple[str, str, list[str]]]:
         """Yield (value, text, files) for each command that is needed to set the CPU cores to
@@ -258,7 +260,7 @@ class _CoreSetting(RemoteSetting):
         `root` is the directory of sysfs."""
         raise KeyError(self.label)
 
-    def between(self, found: str, one: str, other: str) -> bool:
+    def is_between(self, found: str, one: str, other: str) -> bool:
         """Return whether a core can have the value `found` in the middle of a change of this
         setting from the value `one` to the value `other`."""
         return found in (one, other)
@@ -270,11 +272,11 @@ class _Governor(_CoreSetting):
     def files(self, cores: Mapping[int, int], sysfs: str) -> list[str]:
         return [GOVERNOR_FILES.format(root=sysfs, cpu=cpu) for cpu in cores]
 
-    def writes(
+    def write_steps(
         self, value: str, cores: Mapping[int, int], sysfs: str
     ) -> Iterator[tuple[str, str, list[str]]]:
-        for name, named in core_values.split(value).items():
-            part = f"{name}={core_values.ranges(named)}" if named else name
+        for name, named in core_values.split_core_values(value).items():
+            part = f"{name}={core_values.ranges_text(named)}" if named else name
             yield part, name, self.files(dict.fromkeys(named, 0) or cores, sysfs)
 
     def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
@@ -293,11 +295,11 @@ class _CStates(_CoreSetting):
             for state in range(count)
         ]
 
-    def writes(
+    def write_steps(
         self, value: str, cores: Mapping[int, int], sysfs: str
     ) -> Iterator[tuple[str, str, list[str]]]:
         by_text: dict[str, list[str]] = {"0": [], "1": []}
-        for name, named in core_values.split(value).items():
+        for name, named in core_values.split_core_values(value).items():
             for cpu in named or cores:
                 for state, file in enumerate(self.files({cpu: cores.get(cpu, 0)}, sysfs)):
                     by_text["1" if core_values.is_off(name, state) else "0"].append(file)
@@ -306,7 +308,7 @@ class _CStates(_CoreSetting):
 
     def by_hand(self, value: str, cores: Sequence[object], root: str) -> Iterator[tuple[str, str]]:
         some: Sequence[object] = (
-            core_values.numbers(value.partition(":")[2]) if ":" in value else ()
+            core_values.parse_ranges(value.partition(":")[2]) if ":" in value else ()
         )
         if value != core_values.OFF:
             yield (
@@ -322,7 +324,7 @@ class _CStates(_CoreSetting):
                 ),
             )
 
-    def between(self, found: str, one: str, other: str) -> bool:
+    def is_between(self, found: str, one: str, other: str) -> bool:
         return all(
             core_values.is_off(found, state)
             in (core_values.is_off(one, state), core_values.is_off(other, state))
@@ -350,22 +352,22 @@ def is_lock(key: str) -> bool:
     return key in LOCKS
 
 
-def equal(key: str, found: Any, value: Any) -> bool:
+def value_equals(key: str, found: Any, value: Any) -> bool:
     """Return whether the host's value `found` equals `value`. False if `found` is None. Cores that
     no longer have a governor are ignored."""
-    return found is not None and SETTINGS[key].equal(found, value)
+    return found is not None and SETTINGS[key].values_equal(found, value)
 
 
-def shown(key: str, value: Any) -> str:
+def value_text(key: str, value: Any) -> str:
     """Return a value as the user reads it: "400 W", "210-2400 MHz", "on", "unknown"."""
     return SETTINGS[key].format(value)
 
 
-def label(key: str) -> str:
+def setting_label(key: str) -> str:
     return SETTINGS[key].label
 
 
-def order(key: str) -> int:
+def revert_order(key: str) -> int:
     """Return the position of a setting in the order in which settings are reverted, as a sort key."""
     return list(SETTINGS).index(key) if key in SETTINGS else len(SETTINGS)
 
@@ -373,7 +375,7 @@ def order(key: str) -> int:
 # ---- commands and their answers
 
 
-def steps(
+def setting_steps(
     uuid: str,
     key: str,
     value: Any,
@@ -391,7 +393,7 @@ def steps(
     setting = SETTINGS[key]
     if not isinstance(setting, _CoreSetting):
         return (SettingStep((nvidia_smi, "-i", uuid, *setting.argv(value)), value),)
-    written = setting.writes(str(value), cores or {}, sysfs)
+    written = setting.write_steps(str(value), cores or {}, sysfs)
     return tuple(SettingStep((tee, *files), part, text + "\n") for part, text, files in written)
 
 
@@ -408,7 +410,7 @@ def value_to_restore(before: Any) -> Any:
     return type(before)(DEFAULT) if before == UNKNOWN else before
 
 
-def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
+def why_command_failed(returncode: int, said: str, program: str = "nvidia-smi") -> str | None:
     """Return why a command failed; None if it succeeded. `said` is the command's output, which is
     checked too, because nvidia-smi exits 0 for a setting that is not supported ("Treating as
     warning and moving on")."""
@@ -418,12 +420,12 @@ def failure(returncode: int, said: str, program: str = "nvidia-smi") -> str | No
     return said if program == "nvidia-smi" and FAILED.search(said) else None
 
 
-def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
+def outcome_of_restoring(key: str, before: Any, found: Any, failed: str | None) -> tuple[bool, str]:
     """Return (whether a revert has restored a setting, message for the user). `before` is the value
     to restore, and `found` the host's value after the revert; `found` is None for a clock lock and
     if the host did not answer. `failed` is the error of the command; None if it succeeded."""
     value = value_to_restore(before)
-    if failed and not equal(key, found, value):
+    if failed and not value_equals(key, found, value):
         return False, failed
     if is_lock(key):
         message = "reset to the driver's default" if value == DEFAULT else "locked again as before"
@@ -432,44 +434,48 @@ def restored(key: str, before: Any, found: Any, failed: str | None) -> tuple[boo
                 ": the previous lock is unknown, since another program's lock cannot be read back"
             )
         return True, message
-    if not equal(key, found, value):
-        return False, no_effect(key, value, found)
+    if not value_equals(key, found, value):
+        return False, no_effect_message(key, value, found)
     return True, "as it was before"
 
 
-def no_effect(key: str, value: Any, found: Any) -> str:
+def no_effect_message(key: str, value: Any, found: Any) -> str:
     """Return the message for a command that reported success although the host reports another
     value."""
-    says = "nothing" if found is None else shown(key, found)
+    says = "nothing" if found is None else value_text(key, found)
     if key in OF_CORES:
-        return f"the write was accepted, but the cores report {says}, not {shown(key, value)}"
-    text = f"nvidia-smi reported success, but the driver reports {says}, not {shown(key, value)}"
+        return f"the write was accepted, but the cores report {says}, not {value_text(key, value)}"
+    text = (
+        f"nvidia-smi reported success, but the driver reports {says}, not {value_text(key, value)}"
+    )
     if key == "persistence":
         text += " (in a container it reads off unless the nvidia-persistenced socket is mounted)"
     return text
 
 
-def by_hand(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
+def manual_command(uuid: str, key: str, value: Any, sysfs: str = SYSFS) -> str:
     """Return the shell command that the user can enter to set `value`. For the value "unknown", the
     command sets the driver's default."""
     setting, value = SETTINGS[key], value_to_restore(value)
     if not isinstance(setting, _CoreSetting):
-        return " && ".join(shlex.join(("sudo", *step.argv)) for step in steps(uuid, key, value))
+        return " && ".join(
+            shlex.join(("sudo", *step.argv)) for step in setting_steps(uuid, key, value)
+        )
     root, typed = shlex.quote(sysfs), []
-    for one, cores in core_values.split(str(value)).items():
+    for one, cores in core_values.split_core_values(str(value)).items():
         for text, files in setting.by_hand(one, cores or "*", root):
             typed.append(f"echo {shlex.quote(text)} | sudo tee {files}")
     return " && ".join(typed)
 
 
-def heats(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
+def value_heats_gpu(key: str, now: Any, back: Any, highest_mhz: float | None) -> bool:
     """Return whether the value `now` of a setting can make a GPU hotter than the value `back` does.
     If so, a change from `now` to `back` cools the GPU.
 
     `highest_mhz` is the highest SM clock for a lock of the SM clock, and the highest memory clock
     for a lock of that clock. If it is None, the driver's default counts as higher than any lock.
     """
-    return SETTINGS[key].heats(
+    return SETTINGS[key].makes_hotter(
         now, value_to_restore(back), math.inf if highest_mhz is None else highest_mhz
     )
 
@@ -501,14 +507,14 @@ def why_lost(
 # ---- entries of a journal
 
 
-def left_to(entry: Mapping[str, Any]) -> str:
+def user_left_with(entry: Mapping[str, Any]) -> str:
     """Return the user to whom a revert has left the setting of a journal entry, because that user
     claims to have set its value since. "" if it is not left to anybody."""
     state = str(entry.get("state"))
     return state[len(LEFT_TO) :] if state.startswith(LEFT_TO) else ""
 
 
-def unfit(entry: Any) -> str | None:
+def invalid_part_of_entry(entry: Any) -> str | None:
     """Return a description of the first invalid part of a journal entry; None if the entry is
     valid. Workbench never reverts an invalid entry, because the guard may run as root and other
     programs can write the journal."""
@@ -524,7 +530,9 @@ def unfit(entry: Any) -> str | None:
         ):
             return f"{setting!r} of {uuid!r}"
         if wrong := [
-            value for value in (entry["before"], entry["now"]) if not SETTINGS[setting].valid(value)
+            value
+            for value in (entry["before"], entry["now"])
+            if not SETTINGS[setting].is_valid(value)
         ]:
             return f"{setting} {wrong[0]!r}"
         if not all(
@@ -532,13 +540,13 @@ def unfit(entry: Any) -> str | None:
         ):
             return f"owner {owner!r}"
         if wrong := [
-            value for value in entry.get("over") or () if not SETTINGS[setting].valid(value)
+            value for value in entry.get("over") or () if not SETTINGS[setting].is_valid(value)
         ]:
             return f"over {wrong[0]!r}"
         for name in ("since_unix_s", "set_unix_s", "energy_j"):
-            if entry.get(name) is not None and of_field(name, entry[name]) is None:
+            if entry.get(name) is not None and number_for_field(name, entry[name]) is None:
                 return f"{name}: {why_impossible(entry[name], *range_of(name))}"
-        if whole(entry["gpu_index"], -1, MOST_GPUS - 1) is None:
+        if integer_or_none(entry["gpu_index"], -1, MOST_GPUS - 1) is None:
             return "gpu_index"
         if not isinstance(entry["boot_id"], str):
             return "boot_id"
@@ -556,11 +564,15 @@ def unfit(entry: Any) -> str | None:
         trial, seconds = watch.get("trial"), [watch.get("heartbeat_s")]
         seconds += [watch["trial_s"]] if trial else []
         if not isinstance(trial, (str, type(None))) or not all(
-            s is None or number(s, 0.0, RANGES["s"][1]) for s in seconds
+            s is None or number_or_none(s, 0.0, RANGES["s"][1]) for s in seconds
         ):
             return f"watch {watch!r}"
-        back = watch.get("back")
-        return unfit({**entry, **back, "state": back["state"]}) if back else None
+        for other in filter(None, (watch.get("back"), entry.get("earlier"))):
+            whole = {**entry, "earlier": None, **other, "state": other["state"]}
+            wrong_part = invalid_part_of_entry(whole)
+            if wrong_part is not None:
+                return wrong_part
+        return None
     except (AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
         return repr(error)
 
@@ -574,14 +586,14 @@ def is_number(value: Any) -> bool:
     )
 
 
-def plain(data: Any) -> bool:
+def numbers_are_plain(data: Any) -> bool:
     """Return whether every number in the guard's state file is below 1e12. Times, process ids and
     measured values are, but other programs of the user could write larger numbers to the file. The
     field `journal` is not checked, because it is only compared."""
     if isinstance(data, dict):
-        return all(plain(value) for name, value in data.items() if name != "journal")
+        return all(numbers_are_plain(value) for name, value in data.items() if name != "journal")
     if isinstance(data, list):
-        return all(map(plain, data))
+        return all(map(numbers_are_plain, data))
     return not isinstance(data, (int, float)) or abs(data) < 1e12
 
 
@@ -597,11 +609,13 @@ def was_interrupted(key: str, found: Any, now: Any, before: Any) -> bool:
         return False
     try:
         by_core = {
-            cpu: value for value, cores in core_values.split(str(found)).items() for cpu in cores
+            cpu: value
+            for value, cores in core_values.split_core_values(str(found)).items()
+            for cpu in cores
         }
     except ValueError:
         return False
-    ends = [core_values.split(str(value)) for value in (now, before)]
+    ends = [core_values.split_core_values(str(value)) for value in (now, before)]
     return bool(by_core) and all(
         _on_the_way(setting, cpu, value, ends) for cpu, value in by_core.items()
     )
@@ -611,4 +625,4 @@ def _on_the_way(
     setting: _CoreSetting, cpu: int, value: str, ends: Sequence[Mapping[str, Sequence[int]]]
 ) -> bool:
     one, other = ([v for v, cores in end.items() if not cores or cpu in cores] for end in ends)
-    return any(setting.between(value, a, b) for a in one or other for b in other or one)
+    return any(setting.is_between(value, a, b) for a in one or other for b in other or one)

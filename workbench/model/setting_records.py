@@ -12,12 +12,12 @@ from typing import Any
 
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.settings import SettingValue, place_of, stored
+from workbench.model.settings import SettingValue, value_to_store, where_setting_applies
 
 _CORE_FILE = re.compile(r"(.*/cpu)(\d+)(/[a-z_/]*)(\d*)([a-z_/]*)")  # of sysfs: core, idle state
 
 
-def braced(files: Sequence[str]) -> str | None:
+def brace_paths(files: Sequence[str]) -> str | None:
     """Return the paths of `files`, which set CPU cores, as one shell word with braces, such as
     "/sys/…/cpu{0..3}/cpuidle/state{0..2}/disable". None if there are fewer than three files, or if
     their paths cannot be written in this form."""
@@ -32,10 +32,10 @@ def braced(files: Sequence[str]) -> str | None:
     ):
         return None
     ((head, middle, tail),) = around
-    return f"{shlex.quote(head)}{_brace(cores)}{middle}{_brace(states)}{tail}"
+    return f"{shlex.quote(head)}{_brace_numbers(cores)}{middle}{_brace_numbers(states)}{tail}"
 
 
-def _brace(numbers: Sequence[str]) -> str:
+def _brace_numbers(numbers: Sequence[str]) -> str:
     if len(numbers) < 2:
         return "".join(numbers)
     low, high = int(numbers[0]), int(numbers[-1])
@@ -86,7 +86,7 @@ class SettingCommand:
         first = next(
             (n for n, word in enumerate(self.argv) if word.startswith("/") and "/cpu/" in word), 0
         )
-        files = braced(self.argv[first:])
+        files = brace_paths(self.argv[first:])
         line = (
             shlex.join(self.argv) if files is None else (f"{shlex.join(self.argv[:first])} {files}")
         )
@@ -95,7 +95,7 @@ class SettingCommand:
     @property
     def where(self) -> str:
         """Return where the command applies: "host", or for example "GPU0"."""
-        return place_of(self.gpu_uuid, self.gpu_index)
+        return where_setting_applies(self.gpu_uuid, self.gpu_index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +114,8 @@ class SettingOutcome:
     # (reset), "unknown", "claim" (another user's Workbench)
     before_known: str = ""
     foreign: bool = False  # another program changed the value since: the user must choose
+    # the user who has set the value since and can revert it; the user may choose, as with `foreign`
+    left_to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,7 @@ class Alteration:
         time since when it differs are at the top level. All other fields that are not empty are
         under the key "extra"."""
         head = ("gpu_index", "gpu_uuid", "setting", "before", "now", "since_unix_s")
-        data = {f.name: stored(getattr(self, f.name)) for f in fields(self)}
+        data = {f.name: value_to_store(getattr(self, f.name)) for f in fields(self)}
         return {
             **{name: data.pop(name) for name in head},
             "extra": {k: v for k, v in data.items() if v},
@@ -236,4 +238,4 @@ class Drift:
     text: str  # "set to 400 W by Workbench, now 200 W: changed by someone else"
 
     def as_json(self) -> dict[str, Any]:
-        return {f.name: stored(getattr(self, f.name)) for f in fields(self)}
+        return {f.name: value_to_store(getattr(self, f.name)) for f in fields(self)}

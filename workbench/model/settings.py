@@ -54,7 +54,7 @@ CoreValue: TypeAlias = str  # "powersave", or "powersave=0-3 performance=4-7" if
 SettingValue: TypeAlias = bool | Watts | ClockRange | CoreValue | SpecialValue
 
 
-def stored(value: SettingValue | None) -> Any:
+def value_to_store(value: SettingValue | None) -> Any:
     """Return a setting's value in the form in which Workbench writes it to files: as a bool, a
     number, a string or None."""
     return str(value) if isinstance(value, ClockRange | SpecialValue) else value
@@ -94,12 +94,12 @@ class Setting(ABC):
     needs_persistence: bool = False
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def gpu_set_names(self) -> tuple[str, ...]:
         return (self.name, *self.aliases, *self.former)
 
     @property
     def label(self) -> str:
-        return setting_commands.label(self.key)
+        return setting_commands.setting_label(self.key)
 
     def parse(self, text: str) -> SettingValue:
         """Parse a value that the user entered. "reset" gives DEFAULT if the setting can be reset.
@@ -129,13 +129,13 @@ class Setting(ABC):
     def format(self, value: SettingValue | None) -> str:
         """Return `value` as the user reads it, for example "400 W", "210-2400 MHz" or "on"; "none"
         for None."""
-        return "none" if value is None else setting_commands.shown(self.key, value)
+        return "none" if value is None else setting_commands.value_text(self.key, value)
 
     def input_text(self, value: SettingValue) -> str:
         """Return `value` as the user enters it, for example "400", "210-2400" or "reset"."""
         return "reset" if isinstance(value, SpecialValue) else str(value)
 
-    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+    def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
         """Return the values of this setting that all these GPUs accept, such as "300..600 W". None
         if no GPU reports them."""
         return self.metavar
@@ -155,13 +155,13 @@ class Setting(ABC):
         found: SettingValue | None = getattr(source, self.reading, None)
         return found
 
-    def in_force(self, sample: GpuSample) -> SettingValue | None:
+    def value_in_force(self, sample: GpuSample) -> SettingValue | None:
         """Return the value of this setting that applies on a GPU now. None if it cannot be read, as
         for a clock lock."""
         found: SettingValue | None = getattr(sample, self.reading) if self.reading else None
         return found
 
-    def error(self, text: str, problem: str) -> InputError:
+    def input_error(self, text: str, problem: str) -> InputError:
         return InputError(
             f"{self.label}: {text!r} is not valid, {problem}",
             next_step=f"give a value, for example {self.name} {self.example}",
@@ -183,7 +183,7 @@ class SwitchSetting(Setting):
     def parse_value(self, text: str) -> bool:
         found = {"on": True, "off": False}.get(text.strip().lower())
         if found is None:
-            raise self.error(text, "expected on or off")
+            raise self.input_error(text, "expected on or off")
         return found
 
     def value_from_stored(self, value: Any) -> bool:
@@ -194,7 +194,7 @@ class SwitchSetting(Setting):
     def input_text(self, value: SettingValue) -> str:
         return self.format(value)
 
-    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+    def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
         return "on or off"
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
@@ -217,7 +217,7 @@ class NumberSetting(Setting):
         bare = text.strip().lower().removesuffix(self.unit.lower()).strip()
         number = float(bare) if re.fullmatch(r"\d{1,6}(\.\d{1,6})?", bare, re.ASCII) else 0.0
         if not 0 < number < self.most:
-            raise self.error(text, f"expected {self.unit_name}")
+            raise self.input_error(text, f"expected {self.unit_name}")
         return number
 
     def value_from_stored(self, value: Any) -> float:
@@ -228,22 +228,22 @@ class NumberSetting(Setting):
     def input_text(self, value: SettingValue) -> str:
         return f"{value:g}" if isinstance(value, int | float) else Setting.input_text(self, value)
 
-    def in_force(self, sample: GpuSample) -> SettingValue | None:
+    def value_in_force(self, sample: GpuSample) -> SettingValue | None:
         """Return the value of this setting that the driver enforces on a GPU, which can be lower
-        than the requested value. If the driver reports no enforced value, return the requested one.
-        """
+        than the requested value. If the driver reports no enforced value, return the requested one;
+        None if it reports neither."""
         return getattr(sample, self.enforced or "", None) or getattr(
             sample, self.reading or "", None
         )
 
-    def limits(self, info: GpuInfo) -> tuple[float, float] | None:
+    def driver_limits(self, info: GpuInfo) -> tuple[float, float] | None:
         """Return (lowest, highest) value of this setting that the driver accepts on a GPU. None if
         the GPU lacks the setting."""
         low, high = getattr(info, self.lowest), getattr(info, self.highest)
         return None if low is None or high is None else (low, high)
 
-    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
-        known = [found for found in map(self.limits, infos) if found is not None]
+    def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
+        known = [found for found in map(self.driver_limits, infos) if found is not None]
         if not known:
             return None
         low, high = max(low for low, _ in known), min(high for _, high in known)
@@ -278,10 +278,10 @@ class ClockSetting(Setting):
         bare = text.strip().lower().replace("mhz", "").strip()
         found = re.fullmatch(r"(\d{1,5})(?:\s*[-,]\s*(\d{1,5}))?", bare, re.ASCII)
         if found is None:
-            raise self.error(text, "expected a clock or a range MIN-MAX in MHz, or reset")
+            raise self.input_error(text, "expected a clock or a range MIN-MAX in MHz, or reset")
         clocks = ClockRange(int(found[1]), int(found[2] or found[1]))
         if clocks.min_mhz > clocks.max_mhz:
-            raise self.error(text, "expected a range whose minimum is not above its maximum")
+            raise self.input_error(text, "expected a range whose minimum is not above its maximum")
         return clocks
 
     def value_from_stored(self, value: Any) -> ClockRange:
@@ -298,7 +298,7 @@ class ClockSetting(Setting):
         low, high = value.min_mhz, value.max_mhz
         return str(low) if low == high else f"{low}-{high}"
 
-    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+    def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
         highest = [getattr(info, self.highest) for info in infos]
         tops = [top for top in highest if top is not None]
         return f"to {min(tops)}, reset" if tops else None
@@ -317,15 +317,15 @@ class CoreSetting(Setting):
         of lower-case letters. Raises InputError for other texts."""
         value = text.strip()
         if self.choices and value not in self.choices:
-            raise self.error(text, f"expected {' or '.join(self.choices)}")
+            raise self.input_error(text, f"expected {' or '.join(self.choices)}")
         if not re.fullmatch(r"[a-z_]{1,32}", value):
-            raise self.error(text, "expected the name of a governor such as performance")
+            raise self.input_error(text, "expected the name of a governor such as performance")
         return value
 
     def value_from_stored(self, value: Any) -> CoreValue:
         return str(value)
 
-    def allowed(self, infos: Sequence[GpuInfo]) -> str | None:
+    def allowed_values_text(self, infos: Sequence[GpuInfo]) -> str | None:
         return " or ".join(self.choices) or "performance, …"
 
     def default(self, info: GpuInfo | None) -> SettingValue | None:
@@ -418,9 +418,10 @@ SETTINGS: tuple[Setting, ...] = (
     C_STATES,
 )  # as forms show them
 LOCKS: tuple[ClockSetting, ...] = (GPU_CLOCKS, MEMORY_CLOCKS)
+SWITCHES: tuple[SwitchSetting, ...] = tuple(s for s in SETTINGS if isinstance(s, SwitchSetting))
 SWEPT: tuple[Setting, ...] = tuple(s for s in SETTINGS if s.sweep_values)
 _BY_KEY = {s.key: s for s in SETTINGS}
-_BY_NAME = {name: s for s in SETTINGS for name in s.names}
+_BY_NAME = {name: s for s in SETTINGS for name in s.gpu_set_names}
 
 
 def setting_of(key: str) -> Setting:
@@ -442,7 +443,7 @@ def parse_word(word: str) -> GpuSettings:
     raise InputError(f"{name!r} is not a GPU setting", next_step=f"the GPU settings are {known}")
 
 
-def value_from(key: str, value: Any) -> Any:
+def parse_stored_value(key: str, value: Any) -> Any:
     """Convert a value of the setting `key` from a journal, result or preset to its Python type,
     such as ClockRange. None and values of unknown keys are returned unchanged."""
     return value if value is None or key not in _BY_KEY else _BY_KEY[key].from_stored(value)
@@ -463,7 +464,7 @@ def split_key(key: str) -> tuple[str, str]:
     return place if place == HOST else place.upper(), setting
 
 
-def text_of(key: str, value: SettingValue | None) -> str:
+def value_text_of(key: str, value: SettingValue | None) -> str:
     """Return a value of the setting `key` as text for the user, for example "400 W", "210-2400 MHz"
     or "on"."""
     return _BY_KEY[key].format(value) if key in _BY_KEY else str(value)
@@ -473,7 +474,7 @@ def stored_text(key: str, value: Any) -> str:
     """Return a value of the setting `key` from a journal, result or preset as text for the user. A
     value that this version cannot parse is converted by `str`."""
     try:
-        return text_of(key, value_from(key, value))
+        return value_text_of(key, parse_stored_value(key, value))
     except (TypeError, ValueError):
         return str(value)
 
@@ -485,19 +486,19 @@ def label_with_gpu(key: str) -> str:
     return f"{place} {label_of(setting)}".strip()
 
 
-def stored_value(key: str, value: Any) -> str:
+def stored_setting_text(key: str, value: Any) -> str:
     """Return a stored value of a setting as text; `key` may have a GPU, as "gpu0.gpu_clocks"."""
     return stored_text(split_key(key)[1], value)
 
 
-def place_of(gpu_uuid: str, gpu_index: int) -> str:
+def where_setting_applies(gpu_uuid: str, gpu_index: int) -> str:
     """Return where a setting applies: "host", or for example "GPU0"."""
     return HOST if gpu_uuid == HOST else f"GPU{gpu_index}"
 
 
 def live_sample(telemetry: Telemetry, uuid: str) -> GpuSample | None:
     """Return the reading of the GPU with this UUID; None if the GPU is missing or cannot be read."""
-    return next((s for s in telemetry.gpus if s.uuid == uuid and s.live), None)
+    return next((s for s in telemetry.gpus if s.uuid == uuid and s.has_readings), None)
 
 
 class GpuSettings(dict[str, Any]):
@@ -522,6 +523,6 @@ class GpuSettings(dict[str, Any]):
         """Return the settings in JSON data from a file or result. Unknown keys are ignored. Also
         accepted is the form of older versions: null for a setting that stays unchanged, and
         "reset_gpu_clocks": true for a reset."""
-        found = {s.key: value_from(s.key, data.get(s.key)) for s in SETTINGS}
+        found = {s.key: parse_stored_value(s.key, data.get(s.key)) for s in SETTINGS}
         reset = {s.key: DEFAULT for s in LOCKS if data.get(f"reset_{s.key}")}
         return cls({**found, **reset})

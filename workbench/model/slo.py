@@ -2,7 +2,8 @@
 "ttft<=500@p95, tpot<=40@p95".
 
 A limit names a latency, the most milliseconds that it may have, and the percentage of requests that
-must keep it. "@p95" and "@95%" mean the same: at least 95 % of the requests keep the limit.
+must keep it. "@p95" and "@95%" mean the same: at least 95 % of the requests keep the limit. The
+percentage may also follow the latency: "ttft@p95<=500".
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from workbench.model.lazy_dataclass import dataclass
 
 LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2e_ms"}  # word -> field of BenchSummary
 # fields of BenchSummary that only a run with an SLO has
-OF_AN_SLO = ("slo_pct", "goodput_request_s", "goodput_tok_s")
+OF_AN_SLO = ("slo_pct", "goodput_request_s", "goodput_tok_s", "users")
 _FROM_CHUNKS = ("ttft", "tpot")  # a reply that is not streamed has neither
 _MOST_LIMITS = 8
 _MOST_MS = 10**9  # 11 days
@@ -23,6 +24,9 @@ _EXAMPLE = "for example: ttft<=500@p95, tpot<=40@p95, e2e<=8000@99%"
 _LIMIT = re.compile(
     r"(?P<latency>[a-z0-9]+)\s*(?:<=|≤)\s*(?P<most>\d{1,10}(?:\.\d{1,6})?)\s*(?P<unit>ms|s)?"
     r"\s*@\s*(?:p(?P<percentile>\d{1,3}(?:\.\d{1,4})?)|(?P<percent>\d{1,3}(?:\.\d{1,4})?)\s*%)"
+)
+_SHARE_FIRST = re.compile(
+    r"(?P<latency>\w+)\s*@\s*(?P<share>p?[\d.]+(?:\s*%)?)\s*(?:<=|≤)\s*(?P<most>.+)"
 )
 
 
@@ -36,10 +40,10 @@ class Limit:
     percent: float
 
     def __str__(self) -> str:
-        return f"{self.latency}<={_plain(self.most_ms)}@p{_plain(self.percent)}"
+        return f"{self.latency}<={_plain_number(self.most_ms)}@p{_plain_number(self.percent)}"
 
 
-def _plain(number: float) -> str:
+def _plain_number(number: float) -> str:
     """Return a number without an exponent, so that the text of a limit can be read again."""
     return f"{number:.6f}".rstrip("0").rstrip(".")
 
@@ -76,12 +80,16 @@ def parse_slo(text: str) -> tuple[Limit, ...]:
             f"the SLO has {len(parts)} limits, at most {_MOST_LIMITS} are possible",
             next_step="give the limits that matter",
         )
-    return tuple(_limit(part) for part in parts)
+    return tuple(_parse_limit(part) for part in parts)
 
 
-def _limit(part: str) -> Limit:
+def _parse_limit(part: str) -> Limit:
     shown = part if len(part) <= 40 else f"{part[:40]}…"
-    found = _LIMIT.fullmatch(part.lower())
+    plain = part.lower()
+    swapped = _SHARE_FIRST.fullmatch(plain)
+    if swapped is not None:
+        plain = f"{swapped['latency']}<={swapped['most']}@{swapped['share']}"
+    found = _LIMIT.fullmatch(plain)
     if found is None:
         missing_share = "@" not in part and "<" in part
         why = "does not say for how many requests" if missing_share else "is not a limit"
@@ -113,7 +121,7 @@ def check_streamed(limits: Sequence[Limit], *, streamed: bool) -> None:
             )
 
 
-def binding(attained: Sequence[LimitAttained]) -> LimitAttained | None:
+def binding_limit(attained: Sequence[LimitAttained]) -> LimitAttained | None:
     """Return the limit that binds: the one with the smallest margin. None if no latency was
     measured."""
     known = [each for each in attained if each.margin_pct is not None]
@@ -122,11 +130,11 @@ def binding(attained: Sequence[LimitAttained]) -> LimitAttained | None:
 
 def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
     """Return (limit, verdict) for each limit: how many requests kept it, and which limit binds."""
-    tightest = binding(attained)
+    tightest = binding_limit(attained)
     rows = []
     for each in attained:
         if each.margin_pct is None:
-            said = "n/a: this latency was not measured"
+            said = "n/a: this latency has no value"
         else:
             verdict = "held" if each.margin_pct >= 0 else "NOT HELD"
             also = ", the limit that binds" if each is tightest and len(attained) > 1 else ""

@@ -77,13 +77,13 @@ def t_power(shift: float, df: float, alpha: float) -> float:
             return 0.0
         u = v * v
         density = math.exp(log_front + (df - 1) * math.log(u) - 0.5 * df * u * u) * 2 * v
-        return density * (_normal(shift - limit * u) + _normal(-shift - limit * u))
+        return density * (_normal_cdf(shift - limit * u) + _normal_cdf(-shift - limit * u))
 
     inner = math.fsum((4 if i % 2 else 2) * part(end * i / steps) for i in range(1, steps))
     return (part(0.0) + inner + part(end)) * end / steps / 3
 
 
-def _normal(z: float) -> float:
+def _normal_cdf(z: float) -> float:
     return 0.5 * math.erfc(-z / math.sqrt(2))
 
 

@@ -8,6 +8,7 @@ from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
 
+from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.series_state import SeriesState
 from workbench.model.tune import TUNE, TuneSpec
@@ -21,17 +22,42 @@ class PointState(StrEnum):
     SKIPPED = "skipped"
 
 
-CONCURRENCY = "concurrency"
-USERS = "users"  # the kind of a search for the number of users under an SLO
-RATES = "rates"  # the kind of a search for the rate of requests under an SLO
-_RESUMED_BY = {
-    "flag": "sweep",
-    CONCURRENCY: "sweep",
-    USERS: "capacity",
-    RATES: "capacity",
-    TUNE: TUNE,
-}  # kind -> command
 UNFINISHED = (PointState.PLANNED, PointState.MEASURING)
+BACK = "back to the start"  # in place of a value: the commands that restore the values before
+
+
+@dataclass(frozen=True, slots=True)
+class SweepKind:
+    """What the sweeps of a kind have in common. It is stored with each of them, so that what shows
+    a sweep needs no list of kinds.
+
+    `command` starts and resumes them. With `varies_load`, their values are loads of one server, and
+    if these are numbers of something, `counts` is its name. `finds` is what they look for among
+    their values. With `starts_servers`, each value has a start of its own; with `sets_gpu`, each
+    value changes the GPU and is reverted."""
+
+    name: str
+    command: str
+    varies_load: bool = False
+    counts: str = ""  # "user" or "stream"
+    finds: str = "knee"  # or "capacity"
+    starts_servers: bool = False
+    sets_gpu: bool = False
+
+
+FLAGS = SweepKind("flag", "sweep", starts_servers=True)
+CONCURRENCY = SweepKind("concurrency", "sweep", varies_load=True, counts="stream")
+# searches under an SLO: for the number of users, and for the rate of requests
+USERS = SweepKind("users", "capacity", varies_load=True, counts="user", finds="capacity")
+RATES = SweepKind("rates", "capacity", varies_load=True, finds="capacity")
+TUNES = SweepKind(TUNE, TUNE, starts_servers=True)
+# the sweeps of earlier versions have only the name of their kind
+_BEFORE = {kind.name: kind for kind in (FLAGS, CONCURRENCY, USERS, RATES, TUNES)}
+
+
+def of_gpu_setting(key: str) -> SweepKind:
+    """Return the kind of the sweeps of a GPU setting."""
+    return SweepKind(key, "gpu sweep", sets_gpu=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +86,7 @@ class SweepPoint:
     # all limits
     slo_verdict: str | None = None
     slo_pct: float | None = None
+    users: float | None = None  # that keep the SLO, of a tune with this goal
     gpus: int | None = None  # that the server used; None: not read, or by an older Workbench
 
 
@@ -84,6 +111,7 @@ class SweepSpec:
     # For flags:
     plan: Mapping[str, Any] | None = None  # the baseline, as JSON (model.plan)
     preset_id: str | None = None
+    preset_file: str | None = None  # of a preset that is not in the library
     max_minutes: float | None = None
     # of the experiment that compares the best value (model/experiment.py)
     quality: bool = True
@@ -93,8 +121,8 @@ class SweepSpec:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep and its points. `kind` is the key of a GPU setting, "concurrency", "flag", "users",
-    "rates" or "tune".
+    """A sweep and its points. `kind` is the name of its kind, such as "concurrency" or the key of a
+    GPU setting.
 
     `knee` is the index of the point beyond which a higher value gains little, or None if no knee
     was found. `knee_text` states the rule by which the knee was found.
@@ -117,6 +145,7 @@ class Sweep:
     # the A/B experiment that compared the best value of a flag with the baseline
     experiment_id: int | None = None
     server: str | None = None  # run that the sweep started and that is running now
+    starting: str | None = None  # run that the sweep starts now; its process may not run yet
     # whether pairs against the baseline confirmed the best value; None: not compared
     confirmed: bool | None = None
     # None: made by an older Workbench, or a kind that cannot be resumed
@@ -129,9 +158,10 @@ class Sweep:
     # whether the answers stay the same over the values of the swept flags: "quality not measured",
     # or what was measured about the best value; "" if the flags change no answer
     quality: str = ""
+    kind_facts: SweepKind | None = None  # None in sweeps of earlier versions
 
     @property
-    def resumable(self) -> bool:
+    def can_be_resumed(self) -> bool:
         """Whether the sweep can be resumed: its design is stored, it is not running, and at least
         one value is not yet measured."""
         left = self.state in (SeriesState.STOPPED, SeriesState.FAILED)
@@ -140,60 +170,74 @@ class Sweep:
         return self.spec is not None and self.state != SeriesState.RUNNING and left
 
     @property
-    def finds(self) -> str:
+    def what_it_finds(self) -> str:
         """What the sweep looks for among its values: "knee", or "capacity" of a search for users
         or for a rate."""
-        return "capacity" if self.kind in (USERS, RATES) else "knee"
+        return self.facts.finds
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """What the sweep is, such as "sweep of max-num-seqs" or "tune of output tok/s"."""
         return self.name if self.kind == TUNE else f"sweep of {self.name}"
 
     @property
     def steps(self) -> str:
         """What the points of the sweep are called."""
-        return "starts" if self.kind == TUNE else "points"
+        return "race starts" if self.kind == TUNE else "points"
 
     @property
     def command(self) -> str:
         """The command that started the sweep and resumes it, such as "gpu sweep"."""
-        return _RESUMED_BY.get(self.kind, "gpu sweep")
+        return self.facts.command
+
+    @property
+    def facts(self) -> SweepKind:
+        """What the sweeps of this kind have in common."""
+        return self.kind_facts or _BEFORE.get(self.kind) or of_gpu_setting(self.kind)
+
+    @property
+    def what(self) -> str:
+        """What the user calls it: "tune" or "sweep"."""
+        return "tune" if self.kind == TUNE else "sweep"
 
     @property
     def resume_command(self) -> str:
         return f"workbench {self.command} resume {self.id}"
 
     @property
-    def values_done(self) -> int:
+    def count_values_done(self) -> int:
         return sum(p.state == PointState.DONE for p in self.points)
 
 
-def resumed(sweep: Sweep) -> Sweep:
+def sweep_to_resume(sweep: Sweep) -> Sweep:
     """Return the sweep ready for a new start: measured points keep their results and notes, and all
     other points are in the state "planned" again. A level of load that was interrupted between two
     of its runs keeps those that it had."""
     if sweep.kind == TUNE:
-        return _resumed_tune(sweep)
-    points = tuple(map(_resumed_point, sweep.points))
+        return _tune_to_resume(sweep)
+    points = tuple(map(_point_to_resume, sweep.points))
     of_values = tuple(f"{p.label}: " for p in points if p.state == PointState.DONE)
     notes = tuple(note for note in sweep.notes if note.startswith(of_values))
-    notes += (f"resumed: {sweep.values_done} of {len(points)} values had been measured before",)
-    return replace(_fresh(sweep), points=points, notes=notes)
+    notes += (
+        f"resumed: {sweep.count_values_done} of {len(points)} values had been measured before",
+    )
+    return replace(_sweep_to_start_again(sweep), points=points, notes=notes)
 
 
-def _resumed_tune(sweep: Sweep) -> Sweep:
+def _tune_to_resume(sweep: Sweep) -> Sweep:
     """Return a tune ready to go on. Its notes are the log of its decisions and stay; so do failed
     starts of candidates, which would only fail again."""
     first, *rest = sweep.points  # the start preset: without it, nothing can be compared
     again = SweepPoint(first.label, first.x) if first.state == PointState.FAILED else first
-    points = tuple(p if p.state == PointState.FAILED else _resumed_point(p) for p in (again, *rest))
+    points = tuple(
+        p if p.state == PointState.FAILED else _point_to_resume(p) for p in (again, *rest)
+    )
     ended = sum(p.state != PointState.PLANNED for p in points)
-    note = f"resumed: {ended} starts of the race had ended before"
-    return replace(_fresh(sweep), points=points, notes=(*sweep.notes, note))
+    note = f"resumed: {count_of(ended, 'start')} of the race had ended before"
+    return replace(_sweep_to_start_again(sweep), points=points, notes=(*sweep.notes, note))
 
 
-def _fresh(sweep: Sweep) -> Sweep:
+def _sweep_to_start_again(sweep: Sweep) -> Sweep:
     return replace(
         sweep,
         state=SeriesState.RUNNING,
@@ -202,10 +246,11 @@ def _fresh(sweep: Sweep) -> Sweep:
         left_s=None,
         error=None,
         confirmed=None,
+        starting=None,
     )
 
 
-def _resumed_point(point: SweepPoint) -> SweepPoint:
+def _point_to_resume(point: SweepPoint) -> SweepPoint:
     if point.state == PointState.DONE:
         return point
     if point.slo_verdict is not None:

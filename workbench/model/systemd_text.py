@@ -3,24 +3,25 @@
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "%": "%%"}
 
 
-def escaped(text: str) -> str:
+def escape_for_quotes(text: str) -> str:
     """Return `text` with escapes for special characters, for use between double quotes in a unit
     file."""
     return "".join(
-        _ESCAPES.get(char) or (char if char.isprintable() else _hexadecimal(char)) for char in text
+        _ESCAPES.get(char) or (char if char.isprintable() else _hexadecimal_escape(char))
+        for char in text
     )
 
 
-def _hexadecimal(char: str) -> str:
+def _hexadecimal_escape(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
-def quoted(text: str) -> str:
+def quote_argument(text: str) -> str:
     """Return `text` in double quotes as one argument in a unit file."""
-    return f'"{escaped(text)}"'
+    return f'"{escape_for_quotes(text)}"'
 
 
-def literal(text: str) -> str:
+def double_dollars(text: str) -> str:
     """Return `text` with each "$" doubled for a command line in ExecStart, because systemd expands
     $NAME and turns "$$" into "$"."""
     return text.replace("$", "$$")

@@ -42,12 +42,15 @@ class EventKind(StrEnum):
     SERVER_END = "server end"
     BENCH_BEGIN = "benchmark begin"
     BENCH_END = "benchmark end"
+    QUALITY_BEGIN = "comparison of answers begin"
+    QUALITY_END = "comparison of answers end"
     SETTING_MADE = "setting made"
     SETTING_TRIAL = "setting on trial"
     SETTING_REVERTED = "setting reverted"
     THROTTLE = "throttle"
     QUEUEING = "queueing"
     PREEMPTION = "preemption"
+    ALERT = "alert"
     LINK_LOST = "link lost"
     LINK_BACK = "link back"
 
@@ -63,7 +66,7 @@ class Event:
     gpu_index: int | None = None  # None: the whole host, or several GPUs
     result_id: int | None = None  # of a benchmark's end
 
-    def repeats(self, other: Event) -> bool:
+    def is_same_event(self, other: Event) -> bool:
         """Return whether both events are one event that was reported twice: equal kind, text and
         GPU within 5 seconds."""
         same = (self.kind, self.text, self.gpu_index) == (other.kind, other.text, other.gpu_index)
@@ -95,7 +98,7 @@ class _Ring:
                 self.counts[self.last_at] += 1
             return
         if slot > self.last:
-            self._advance(slot)
+            self._advance_to_slot(slot)
         elif slot <= self.last - self.slots:
             return  # older than the ring
         at = (slot - self.origin) % self.slots
@@ -110,7 +113,7 @@ class _Ring:
             self.sums[at] += value
             self.counts[at] += 1
 
-    def _advance(self, slot: int) -> None:
+    def _advance_to_slot(self, slot: int) -> None:
         """Make `slot` the newest time slot. Remove old values from it and from the slots between it
         and the previous newest one."""
         self.last_at = -1
@@ -135,7 +138,7 @@ class _Ring:
             if at < len(self.sums) and self.counts[at]:
                 yield slot * self.slot_s, self.sums[at] / self.counts[at]
 
-    def covers(self, unix_s: float) -> bool:
+    def covers_second(self, unix_s: float) -> bool:
         return self.last >= 0 and unix_s // self.slot_s > self.last - self.slots
 
     def means(self, start: int, cell_s: int, count: int) -> list[float | None]:
@@ -193,7 +196,7 @@ class Series:
             ring.add(second, value)
 
     @property
-    def newest_s(self) -> int:
+    def newest_second(self) -> int:
         """Return the newest Unix second that was added or loaded as a second; below 0 if there is
         none."""
         return self._rings[0].last * self._rings[0].slot_s
@@ -221,11 +224,11 @@ class Series:
         ring = middle if cell_s % middle.slot_s == 0 else fine
         if cell_s % coarse.slot_s == 0:
             ring = coarse
-        if ring.covers(start):
+        if ring.covers_second(start):
             return ring.means(start, cell_s, count)
         return [self._mean(cell, cell_s) for cell in range(start, end, cell_s)]
 
-    def at(self, unix_s: float) -> float | None:
+    def value_at(self, unix_s: float) -> float | None:
         """Return the value of the metric in the second that contains the Unix time `unix_s`. None
         if there is no value."""
         return self._mean(int(unix_s), 1)
@@ -236,7 +239,7 @@ class Series:
         `cell_s` and reaches back to `start`, otherwise from the finest coarser one."""
         fitting = [r for r in self._rings if r.slot_s <= cell_s]
         covering = [
-            r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers(start)
+            r for r in (*reversed(fitting), *self._rings[len(fitting) :]) if r.covers_second(start)
         ]
         return covering[0].mean(start, cell_s) if covering else None
 
@@ -249,7 +252,7 @@ class Pace:
     def __init__(self) -> None:
         self._last_s: float | None = None
 
-    def seconds(self, unix_s: float, interval_s: float) -> range:
+    def seconds_of_reading(self, unix_s: float, interval_s: float) -> range:
         """Return the Unix seconds for which a new reading counts: its own second, and the seconds
         since the previous reading. If the previous reading is older than 1.75 times `interval_s`,
         only the reading's own second counts."""
@@ -270,6 +273,7 @@ class History:
         self._series: dict[Key, Series] = {}
         self.events: list[Event] = []
         self.revision = 0  # grows when values of the past are added or removed
+        self.events_revision = 0  # grows when events are added or removed
 
     def add(self, key: Key, unix_s: float, value: float | None) -> None:
         """Add a value of the metric `key` to the history. None adds nothing, which leaves a gap in
@@ -278,7 +282,7 @@ class History:
             series = self._series.get(key)
             if series is None:
                 series = self._series[key] = Series()
-            if unix_s < series.newest_s:  # the clock was set back
+            if unix_s < series.newest_second:  # the clock was set back
                 self.revision += 1
             series.add(unix_s, value)
 
@@ -315,11 +319,12 @@ class History:
     def add_event(self, event: Event) -> bool:
         """Insert an event in time order, and drop the oldest event if there are more than 2,000.
         Return False if the event is already in the history."""
-        near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_time)
-        at = bisect_right(self.events, event.unix_s, key=_time)
-        until = bisect_right(self.events, event.unix_s + SAME_EVENT_S, key=_time)
-        if any(known.repeats(event) for known in self.events[near:until]):
+        near = bisect_left(self.events, event.unix_s - SAME_EVENT_S, key=_time_of_event)
+        at = bisect_right(self.events, event.unix_s, key=_time_of_event)
+        until = bisect_right(self.events, event.unix_s + SAME_EVENT_S, key=_time_of_event)
+        if any(known.is_same_event(event) for known in self.events[near:until]):
             return False
+        self.events_revision += 1
         self.events.insert(at, event)
         del self.events[:-MOST_EVENTS]
         return True
@@ -330,14 +335,14 @@ class History:
         series = self._series.get(key)
         return series.cells(end_unix_s, cell_s, count) if series else [None] * count
 
-    def at(self, key: Key, unix_s: float) -> float | None:
+    def value_at(self, key: Key, unix_s: float) -> float | None:
         series = self._series.get(key)
-        return series.at(unix_s) if series else None
+        return series.value_at(unix_s) if series else None
 
-    def newest_s(self, key: Key) -> int:
+    def newest_second(self, key: Key) -> int:
         """Return the newest Unix second for which the metric has a value; below 0 without one."""
         series = self._series.get(key)
-        return series.newest_s if series else -1
+        return series.newest_second if series else -1
 
     def __contains__(self, key: Key) -> bool:
         return key in self._series
@@ -347,9 +352,10 @@ class History:
 
     def clear(self) -> None:
         self.revision += 1
+        self.events_revision += 1
         self._series.clear()
         self.events.clear()
 
 
-def _time(event: Event) -> float:
+def _time_of_event(event: Event) -> float:
     return event.unix_s

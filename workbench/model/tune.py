@@ -13,6 +13,10 @@ from workbench.model.settings import GpuSettings, SettingValue, parse_word
 TUNE = "tune"  # the kind of a sweep that is a tune
 OF_GPUS = "gpu."  # begins the assignment of a GPU setting
 START = "start"  # the label of the start preset in a block
+# goals for which the limits on latencies are no limits, but say what counts
+GOODPUT = "goodput"  # requests that keep them
+USERS = "users"  # users whose requests keep them
+OF_LATENCIES = (GOODPUT, USERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ GOALS: Mapping[str, Goal] = {
     "tok_s": Goal("output_tok_s", "tok_s", "output tok/s"),
     "tok_j": Goal("tok_per_joule", "tok_per_joule", "tok/J"),
     "ttft": Goal("ttft_ms.p50", "ttft_p50_ms", "median TTFT", less_is_better=True),
+    GOODPUT: Goal("goodput_request_s", "goodput_request_s", "goodput"),
+    USERS: Goal("users", "users", "users"),
 }
 
 
@@ -42,7 +48,7 @@ class TuneCandidate:
     reason: str
 
 
-def gpu_settings_of(sets: Sequence[str]) -> GpuSettings:
+def gpu_settings_in(sets: Sequence[str]) -> GpuSettings:
     """Return the GPU settings among the assignments of a candidate."""
     found: dict[str, SettingValue] = {}
     for word in sets:
@@ -51,7 +57,7 @@ def gpu_settings_of(sets: Sequence[str]) -> GpuSettings:
     return GpuSettings(found)
 
 
-def flags_of(sets: Sequence[str]) -> tuple[str, ...]:
+def plan_assignments_in(sets: Sequence[str]) -> tuple[str, ...]:
     """Return the assignments of a candidate that change the plan."""
     return tuple(word for word in sets if not word.startswith(OF_GPUS))
 
@@ -67,9 +73,10 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class TuneLimits:
     """What every configuration must keep, whatever its speed. `slo` has the limits on latencies
-    (model/slo.py), "" for none. `power_w` is the mean power of the server's GPUs together, and
-    `temperature_c` the highest temperature of one. `kld` is how much the answers may differ from
-    those of the start preset, in nats per token."""
+    (model/slo.py), "" for none; with a goal of OF_LATENCIES they only say what counts. `power_w`
+    is the mean power of the server's GPUs together, and `temperature_c` the highest temperature of
+    one. `kld` is how much the answers may differ from those of the start preset, in nats per token.
+    """
 
     slo: str = ""
     power_w: float | None = None
@@ -93,7 +100,8 @@ class TuneSpec:
 class TuneCost:
     """What a tune takes. `checks` of the starts compare answers before the final. `load` has the load
     of each run in words. `took_s` is estimated from earlier starts and benchmarks, and `energy_kwh`
-    is the most that the GPUs' power limits allow in this time; None if it is not known."""
+    is the most that the GPUs' power limits allow in this time; None if it is not known. With
+    `compares_answers`, the final may compare answers, whose time is not in `took_s`."""
 
     starts: int
     pairs: int
@@ -101,9 +109,9 @@ class TuneCost:
     took_s: float | None = None
     energy_kwh: float | None = None
     checks: int = 0
+    compares_answers: bool = False
 
 
-_QUANTILE_FIRST = re.compile(r"(?P<name>\w+)\s*@\s*(?P<share>p?[\d.]+%?)\s*<=\s*(?P<most>[\w.]+)")
 _OF_THE_GPUS = re.compile(r"(?P<name>power|temp)\s*<=\s*(?P<most>\d{1,6}(?:\.\d{1,3})?)\s*[WwC]?")
 
 _KLD = re.compile(r"kld\s*<=\s*(?P<most>\d{1,3}(?:\.\d{1,9})?(?:e-\d{1,2})?)")
@@ -111,7 +119,7 @@ _MOST_KLD = 10.0  # nats per token: the answers of two unrelated models
 
 
 def parse_limits(text: str) -> TuneLimits:
-    """Return the limits in a text such as "ttft@p95<=500, power<=400, temp<=83". Raises InputError
+    """Return the limits in a text such as "ttft<=500@p95, power<=400, temp<=83". Raises InputError
     if it is not a list of limits."""
     from workbench.model.slo import parse_slo
 
@@ -122,16 +130,14 @@ def parse_limits(text: str) -> TuneLimits:
         if found := _OF_THE_GPUS.fullmatch(part):
             of_gpus[found["name"]] = float(found["most"])
         elif part.lower().startswith("kld"):
-            kld = _kld(part)
-        elif found := _QUANTILE_FIRST.fullmatch(part):
-            latencies.append(f"{found['name']}<={found['most']}@{found['share']}")
+            kld = _parse_kld_limit(part)
         else:
             latencies.append(part)
     slo = ", ".join(map(str, parse_slo(", ".join(latencies)))) if latencies else ""
     return TuneLimits(slo, of_gpus.get("power"), of_gpus.get("temp"), kld)
 
 
-def _kld(part: str) -> float:
+def _parse_kld_limit(part: str) -> float:
     found = _KLD.fullmatch(part.lower())
     most = float(found["most"]) if found else 0.0
     if not 0 < most <= _MOST_KLD:

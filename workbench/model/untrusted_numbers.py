@@ -1,7 +1,7 @@
 """The gate for numbers from other programs: drivers, hosts, engines, and files of other users.
 
 A foreign number can be NaN, infinite, negative, 1e308, true, a text, or an integer of 400 digits.
-Foreign numbers enter Workbench through this module, as foreign texts enter through `clean` in
+Foreign numbers enter Workbench through this module, as foreign texts enter through `clean_text` in
 untrusted_text.py. An impossible number becomes absent with a reason. It is never replaced by
 another number.
 
@@ -91,31 +91,31 @@ def _value_text(value: float) -> str:
     return f"{value:.6g}"
 
 
-def number(value: Any, lowest: float, highest: float) -> float | None:
+def number_or_none(value: Any, lowest: float, highest: float) -> float | None:
     """Return `value` if it is a number from `lowest` to `highest`, otherwise None."""
     return None if why_impossible(value, lowest, highest) else value
 
 
-def whole(value: Any, lowest: int, highest: int) -> int | None:
+def integer_or_none(value: Any, lowest: int, highest: int) -> int | None:
     """Return `value` if it is an integer from `lowest` to `highest`, otherwise None."""
     return value if isinstance(value, int) and not why_impossible(value, lowest, highest) else None
 
 
-def of_field(field: str, value: Any) -> float | None:
+def number_for_field(field: str, value: Any) -> float | None:
     """Return `value` if it is a possible number for the field, otherwise None. The unit in the
     field's name decides (RANGES)."""
-    return number(value, *range_of(field))
+    return number_or_none(value, *range_of(field))
 
 
-def impossible_in(data: Any, place: str = "") -> str:
+def find_impossible_number(data: Any, place: str = "") -> str:
     """Return the place of the first impossible number in JSON data, and why it is impossible, such
     as "summary.power_w: an impossible number (1e+308)". "" if there is none. Only times have a range
     of their own, because the other numbers can be sums."""
     if isinstance(data, dict):
         inner = ((f"{place}.{name}" if place else str(name), data[name]) for name in data)
-        return next(filter(None, (impossible_in(value, at) for at, value in inner)), "")
+        return next(filter(None, (find_impossible_number(value, at) for at, value in inner)), "")
     if isinstance(data, (list, tuple)):
-        return next(filter(None, (impossible_in(value, place) for value in data)), "")
+        return next(filter(None, (find_impossible_number(value, place) for value in data)), "")
     if isinstance(data, bool) or not isinstance(data, (int, float)):
         return ""
     low, high = range_of("unix_s") if place.endswith("unix_s") else (-(2**63), 2**63 - 1)
@@ -125,14 +125,14 @@ def impossible_in(data: Any, place: str = "") -> str:
     return f"{place}: {why}" if why else ""
 
 
-def finite(data: Any) -> Any:
+def replace_non_finite(data: Any) -> Any:
     """Return JSON data with None in place of NaN and infinite numbers, which JSON does not have."""
     if isinstance(data, float):
         return data if abs(data) < float("inf") else None
     if isinstance(data, dict):
-        return {name: finite(value) for name, value in data.items()}
+        return {name: replace_non_finite(value) for name, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [finite(value) for value in data]
+        return [replace_non_finite(value) for value in data]
     return data
 
 
@@ -140,25 +140,37 @@ def strict_json(text: str | bytes) -> Any:
     """Parse a JSON document. Raises ValueError if it is not valid JSON, or if it contains NaN, an
     infinite number or an integer of more than MOST_DIGITS + 2 digits. A reader of many files of
     other users uses it: one such number would make the joined answer of all files unreadable."""
-    return json.loads(text, parse_constant=_refuse, parse_int=_json_int, parse_float=_json_float)
+    return json.loads(
+        text,
+        parse_constant=_refuse_constant,
+        parse_int=_parse_json_int,
+        parse_float=_parse_json_float,
+    )
 
 
-def _refuse(text: str) -> Any:
+def parse_error_text(error: ValueError) -> str:
+    """Return the message of a parser's error for people. Python's own error about a whole number of
+    thousands of digits names a function of Python."""
+    text = str(error)
+    return "a number has thousands of digits" if "integer string conversion" in text else text
+
+
+def _refuse_constant(text: str) -> Any:
     raise ValueError(f"an impossible number ({text[:_SHOWN_BITS]})")
 
 
-def _json_int(text: str) -> Any:
-    return int(text) if len(text) <= MOST_DIGITS + 2 else _refuse(text)
+def _parse_json_int(text: str) -> Any:
+    return int(text) if len(text) <= MOST_DIGITS + 2 else _refuse_constant(text)
 
 
-def _json_float(text: str) -> Any:
+def _parse_json_float(text: str) -> Any:
     value = float(text)
-    return value if abs(value) < float("inf") else _refuse(text)
+    return value if abs(value) < float("inf") else _refuse_constant(text)
 
 
-def decimal(text: str | None, lowest: float, highest: float) -> float | None:
-    """Return the number that `text` has in decimal digits if it is from `lowest` to `highest`,
-    otherwise None."""
+def parse_decimal(text: str | None, lowest: float, highest: float) -> float | None:
+    """Return the number that `text` has in decimal digits, which may have an exponent, if it is from
+    `lowest` to `highest`, otherwise None."""
     if text is None or len(text) > MOST_CHARS or "_" in text or not text.isascii():
         return None
     try:
@@ -168,14 +180,14 @@ def decimal(text: str | None, lowest: float, highest: float) -> float | None:
     return value if lowest <= value <= highest else None  # a NaN is not
 
 
-def hexadecimal(text: str, digits: int = 16) -> int | None:
+def parse_hexadecimal(text: str, digits: int = 16) -> int | None:
     """Return the number in `text` if that has only hexadecimal digits, at most `digits` of them;
     None for any other text."""
     plain = 0 < len(text) <= digits and not text.strip("0123456789abcdefABCDEF")
     return int(text, 16) if plain else None
 
 
-def whole_number(text: str | None, digits: int = MOST_DIGITS) -> int | None:
+def parse_whole_number(text: str | None, digits: int = MOST_DIGITS) -> int | None:
     """Return the number in `text` if that has only ASCII digits; None for any other text. A text
     with more than `digits` digits gives None, because Python raises an error for thousands of
     them."""

@@ -13,14 +13,15 @@ from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
 from workbench.model.untrusted_numbers import range_of, why_impossible
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 Record = TypeVar("Record")
 MOST_ITEMS = 4096  # of a list or an object
+_NUMBERS = (float, int)
 Reader: TypeAlias = Callable[[str, Any], Any]  # field, value -> value; ValueError says why not
 
 
-def read(
+def read_fields(
     kind: Any, said: Any, readers: Mapping[str, Reader] | None = None
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return (values, reasons): the fields of the dataclass `kind` that the JSON object `said` has,
@@ -31,44 +32,55 @@ def read(
         raise ValueError(f"{kind.__name__} is not an object")
     values: dict[str, Any] = {}
     reasons: dict[str, str] = {}
-    for field, reader in _readers_of(kind).items():
-        value = said.get(field)
-        chosen = (readers or {}).get(field, reader)
-        if value is None or chosen is None:
+    known, own = _readers_of(kind), readers or {}
+    for field, value in said.items():
+        if value is None or field not in known:
+            continue
+        reader = own.get(field, known[field])
+        if reader is None:
             continue
         try:
-            values[field] = chosen(field, value)
+            values[field] = reader(field, value)
         except ValueError as why:
             reasons[field] = str(why)
     return values, reasons
 
 
-def record(kind: type[Record], said: Any, readers: Mapping[str, Reader] | None = None) -> Record:
-    """Return an instance of the dataclass `kind` from a JSON object, as `read` reads it. If the
+def read_record(
+    kind: type[Record], said: Any, readers: Mapping[str, Reader] | None = None
+) -> Record:
+    """Return an instance of the dataclass `kind` from a JSON object, as `read_fields` reads it. If the
     dataclass has a field `absent`, it gets the reasons of the impossible values. Raises ValueError
     if a field without a default has no usable value."""
-    values, reasons = read(kind, said, readers)
+    return build_record(kind, *read_fields(kind, said, readers))
+
+
+def build_record(kind: type[Record], values: dict[str, Any], reasons: Mapping[str, str]) -> Record:
+    """Return an instance of the dataclass `kind` from what `read_fields` has returned. Raises
+    ValueError, as `read_record` does, if a required field has no usable value."""
     of: Any = kind
-    for name in _needed(of):
+    for name in _required_fields(of):
         if name not in values:
             raise ValueError(f"{kind.__name__} has no usable {name}")
     if "absent" in _readers_of(of):
         values["absent"] = {**values.get("absent", {}), **reasons}
-    return kind(**{**_nothing(of), **values})
+    return kind(**{**_none_for_optional_fields(of), **values})
 
 
 @cache
-def _needed(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in _without_default(kind) if not str(f.type).endswith("| None"))
+def _required_fields(kind: Any) -> tuple[str, ...]:
+    return tuple(
+        f.name for f in _fields_without_default(kind) if not str(f.type).endswith("| None")
+    )
 
 
 @cache
-def _nothing(kind: Any) -> dict[str, None]:
+def _none_for_optional_fields(kind: Any) -> dict[str, None]:
     """Return None for each field that has no default but may be None."""
-    return {f.name: None for f in _without_default(kind) if str(f.type).endswith("| None")}
+    return {f.name: None for f in _fields_without_default(kind) if str(f.type).endswith("| None")}
 
 
-def _without_default(kind: Any) -> list[Field[Any]]:
+def _fields_without_default(kind: Any) -> list[Field[Any]]:
     both = MISSING, MISSING
     return [f for f in fields(kind) if (f.default, f.default_factory) == both]
 
@@ -78,27 +90,31 @@ def _readers_of(kind: Any) -> dict[str, Reader | None]:
     return {f.name: _READERS.get(str(f.type).removesuffix(" | None")) for f in fields(kind)}
 
 
-def _number(field: str, value: Any) -> float:
-    if why := why_impossible(value, *range_of(field)):
+def _check_number(field: str, value: Any) -> float:
+    lowest, highest = range_of(field)
+    if type(value) in _NUMBERS and lowest <= value <= highest:  # most values; a NaN is not
+        possible: float = value
+        return possible
+    if why := why_impossible(value, lowest, highest):
         raise ValueError(why)
     number: float = value
     return number
 
 
-def _whole(field: str, value: Any) -> int:
-    number = _number(field, value)
+def _check_integer(field: str, value: Any) -> int:
+    number = _check_number(field, value)
     if not isinstance(number, int):
         raise ValueError("not a whole number")
     return number
 
 
-def _text(field: str, value: Any) -> str:
+def _check_text(field: str, value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError("not a text")
-    return clean(value, NAME_CHARS)
+    return clean_text(value, NAME_CHARS)
 
 
-def _flag(field: str, value: Any) -> bool:
+def _check_flag(field: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("neither true nor false")
     return value
@@ -113,18 +129,18 @@ def _list_of(item: Reader) -> Reader:
     return read_list
 
 
-def _texts_by_name(field: str, value: Any) -> dict[str, str]:
+def _check_texts_by_name(field: str, value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or len(value) > MOST_ITEMS:
         raise ValueError("not an object of texts")
-    return {_text(field, name): _text(field, text) for name, text in value.items()}
+    return {_check_text(field, name): _check_text(field, text) for name, text in value.items()}
 
 
 _READERS: dict[str, Reader] = {  # by the type of a field, without "| None"
-    "int": _whole,
-    "float": _number,
-    "str": _text,
-    "bool": _flag,
-    "tuple[int, ...]": _list_of(_whole),
-    "tuple[str, ...]": _list_of(_text),
-    "Mapping[str, str]": _texts_by_name,
+    "int": _check_integer,
+    "float": _check_number,
+    "str": _check_text,
+    "bool": _check_flag,
+    "tuple[int, ...]": _list_of(_check_integer),
+    "tuple[str, ...]": _list_of(_check_text),
+    "Mapping[str, str]": _check_texts_by_name,
 }

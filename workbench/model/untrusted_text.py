@@ -2,14 +2,15 @@
 files, arguments.
 
 A terminal obeys escape sequences, a forged line break forges a row of a table, and bidirectional
-marks reorder text. `clean` removes all of these when the text enters Workbench. Output code calls
-`clean` again, because older versions stored text as it was.
+marks reorder text. `clean_text` removes all of these when the text enters Workbench. Output code calls
+`clean_text` again, because older versions stored text as it was.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 NAME_CHARS = 300  # longest name of a GPU, process or model
@@ -32,13 +33,14 @@ _UNSEEN = re.compile(
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = re.compile(r"\\[bfnrtu]")  # of JSON: a character that cannot be typed into it as it is
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # of the environment, as a shell accepts it
-# characters that `clean` removes, besides line breaks
+# characters that `clean_text` removes, besides line breaks
 UNSAFE = re.compile(f"{_UNSEEN.pattern[:-1]}\ud800-\udfff]")
 
 
-def clean(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> str:
-    """Return `text` without escape sequences, control characters and invisible marks, cut to
-    `limit` characters. Line breaks become spaces unless `lines` is true.
+def clean_text(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) -> str:
+    """Return `text` without escape sequences, control characters and invisible marks. A longer text
+    is cut after `limit` characters, and its end says how many more there are. Line breaks become
+    spaces unless `lines` is true.
 
     Markup stays as it is, so code that writes HTML or Markdown must escape it.
     """
@@ -52,9 +54,9 @@ def clean(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = False) ->
 
 
 def clean_data(data: Any, limit: int = LINE_CHARS, *, lines: bool = False) -> Any:
-    """Return a copy of JSON data in which `clean` has cleaned all texts and all field names."""
+    """Return a copy of JSON data in which `clean_text` has cleaned all texts and all field names."""
     if isinstance(data, str):
-        return clean(data, limit, lines=lines)
+        return clean_text(data, limit, lines=lines)
     if isinstance(data, dict):
         return {clean_data(k): clean_data(v, limit, lines=lines) for k, v in data.items()}
     if isinstance(data, list):
@@ -80,7 +82,7 @@ def clean_json(text: str | bytes, limit: int = LINE_CHARS, *, lines: bool = Fals
         raise ValueError("the JSON text is nested too deeply") from None
 
 
-def escaped(json_text: str) -> str:
+def escape_control_characters(json_text: str) -> str:
     r"""Return a JSON document in which raw control characters are written as \uXXXX."""
     return UNSAFE.sub(_as_escape, json_text)
 
@@ -88,3 +90,14 @@ def escaped(json_text: str) -> str:
 def _as_escape(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{units[i] << 8 | units[i + 1]:04x}" for i in range(0, len(units), 2))
+
+
+def unique_json_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, for `json.JSONDecoder(object_pairs_hook=…)`. Raises ValueError if it has
+    two values for one field: nobody can say which of them is true."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {clean_text(twice, 40)!r} is there twice in one object")
+    return found

@@ -27,7 +27,7 @@ class Watch:
     quality: bool = True  # whether the answers are compared too
 
     @property
-    def name(self) -> str:
+    def watch_name(self) -> str:
         """What identifies the watch: the preset and the candidate."""
         return f"{self.preset} {self.candidate}"
 
@@ -78,5 +78,5 @@ class Night:
     took_s: float = field(default=0.0)
 
     @property
-    def alarms(self) -> tuple[NightEntry, ...]:
+    def entries_with_alarm(self) -> tuple[NightEntry, ...]:
         return tuple(entry for entry in self.entries if entry.state == ALARM)

@@ -31,7 +31,7 @@ from workbench.quality.lanes.base import (
     UnusableText,
 )
 from workbench.quality.pieces import Pieces
-from workbench.quality.statistics import gap_of, mean_logprob
+from workbench.quality.statistics import mean_logprob, top2_gap
 from workbench.quality.texts import LONG_TOKENS
 
 if TYPE_CHECKING:
@@ -87,21 +87,21 @@ class AnswersScored:
 
 def requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the texts takes."""
-    long = sum(text.long for text in texts)
+    long = sum(text.is_long for text in texts)
     short = len(texts) - long
     return long * FORCED_POSITIONS + short * (1 if prefill else FORCED_POSITIONS)
 
 
 def positions_of(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of positions at which one scoring of the texts looks, at most."""
-    long = sum(text.long for text in texts)
+    long = sum(text.is_long for text in texts)
     each = PREFILL_POSITIONS if prefill else FORCED_POSITIONS
     return long * FORCED_POSITIONS + (len(texts) - long) * each
 
 
 def answer_requests_of(texts: Sequence[Text], *, prefill: bool) -> int:
     """Return the number of requests that one scoring of the answers to the texts takes, at most."""
-    short = sum(not text.long for text in texts)
+    short = sum(not text.is_long for text in texts)
     return short * (1 if prefill else FORCED_POSITIONS)
 
 
@@ -127,7 +127,7 @@ class Instrument:
 
     # ---- proof
 
-    async def prove(self, texts: Sequence[Text], side: str) -> InstrumentProof:
+    async def prove_instrument(self, texts: Sequence[Text], side: str) -> InstrumentProof:
         """Score tokens of the first texts in two ways. They must agree, or the instrument is not
         usable. `side` is "A" or "B"."""
         differences: list[float] = []
@@ -144,11 +144,13 @@ class Instrument:
             )
 
         try:
-            usable = await self._usable(texts)
+            usable = await self._usable_texts(texts)
             for text in usable:
                 if len(differences) < PROOF_POSITIONS:
-                    differences += await self._differences(text, PROOF_POSITIONS - len(differences))
-            noise = await self._noise(usable[0])
+                    differences += await self._score_differences(
+                        text, PROOF_POSITIONS - len(differences)
+                    )
+            noise = await self._repeat_noise(usable[0])
         except ImpossibleScore as error:
             return unusable(str(error), self._interface.defect)
         except ScoreError as error:
@@ -172,7 +174,7 @@ class Instrument:
             noise=noise,
         )
 
-    async def _usable(self, texts: Sequence[Text]) -> list[Text]:
+    async def _usable_texts(self, texts: Sequence[Text]) -> list[Text]:
         """Return the first texts that this server can score."""
         found: list[Text] = []
         problem = UnusableText("there is no text")
@@ -180,7 +182,7 @@ class Instrument:
             if len(found) == _PROOF_TEXTS:
                 break
             try:
-                await self._prompt(text)
+                await self._tokenize_prompt(text)
             except UnusableText as error:
                 problem = UnusableText(f"text {text.name} cannot be scored: {error}")
             else:
@@ -189,30 +191,30 @@ class Instrument:
             raise problem
         return found
 
-    async def _noise(self, text: Text) -> float | None:
+    async def _repeat_noise(self, text: Text) -> float | None:
         """Return the largest difference between two equal measurements."""
-        prompt = (await self._prompt(text)).cut(PROOF_POSITIONS + 1)
-        first, second = [await self._once(prompt) for _ in range(2)]
+        prompt = (await self._tokenize_prompt(text)).first_tokens(PROOF_POSITIONS + 1)
+        first, second = [await self._score_once(prompt) for _ in range(2)]
         pairs = [(a.logprob, b.logprob) for a, b in zip(first, second, strict=True) if a and b]
         known = [abs(a - b) for a, b in pairs if a is not None and b is not None]
         return max(known, default=None)
 
-    async def _once(self, prompt: Prompt) -> Sequence[ScoredPosition | None]:
+    async def _score_once(self, prompt: Prompt) -> Sequence[ScoredPosition | None]:
         if self._interface.prefill:
             return await self._interface.score_all(prompt)
         places = range(max(1, len(prompt.ids) - _FEWEST_POSITIONS), len(prompt.ids))
         return [await self._interface.score_next(prompt, place) for place in places]
 
-    async def _differences(self, text: Text, tokens: int) -> list[float]:
+    async def _score_differences(self, text: Text, tokens: int) -> list[float]:
         """Score at most this many tokens in two ways, and return the differences."""
-        prompt = (await self._prompt(text)).cut(tokens + 1)
+        prompt = (await self._tokenize_prompt(text)).first_tokens(tokens + 1)
         if self._interface.prefill:
             one = list(await self._interface.score_all(prompt))
         else:
             # A server that scores no prompts: what it says of its own answer, and the answer forced.
-            question = prompt.cut(1 + PROOF_POSITIONS // 2)
+            question = prompt.first_tokens(1 + PROOF_POSITIONS // 2)
             one = list(await self._interface.answer(question, tokens))
-            prompt = await self._continued(question, one)
+            prompt = await self._prompt_with_answer(question, one)
         start = len(prompt.ids) - len(one)
         differences = []
         for number, first in enumerate(one):
@@ -227,7 +229,7 @@ class Instrument:
                 differences.append(abs(first.logprob - second.logprob))
         return differences
 
-    async def _continued(self, prompt: Prompt, answer: list[ScoredPosition]) -> Prompt:
+    async def _prompt_with_answer(self, prompt: Prompt, answer: list[ScoredPosition]) -> Prompt:
         """Return the prompt with an answer. Shorten the answer to the part that the tokenizer of the
         server gives back as it was."""
         if all(isinstance(one.token, int) for one in answer):
@@ -237,20 +239,20 @@ class Instrument:
         start = await self._interface.text_of(prompt)
         again = await self._interface.tokenize(start + said)
         del answer[max(0, len(again.ids) - len(prompt.ids)) :]
-        return again.cut(len(prompt.ids) + len(answer))
+        return again.first_tokens(len(prompt.ids) + len(answer))
 
     # ---- scores of texts
 
-    async def score(self, texts: Sequence[Text], *, concurrency: int = 1) -> Scores:
+    async def score_texts(self, texts: Sequence[Text], *, concurrency: int = 1) -> Scores:
         """Score texts, at most `concurrency` of them together. With a concurrency above 1, each
         position is one request, because whole prompts together need too much memory."""
 
         async def one(text: Text, slot: int) -> ScoredText:
             try:
-                return await self._scored(text, slot, concurrency)
+                return await self._score_text(text, slot, concurrency)
             except ScoreError as error:
                 # A context may be too short for a long text only.
-                if not text.long and not isinstance(error, UnusableText):
+                if not text.is_long and not isinstance(error, UnusableText):
                     raise
                 return ScoredText(
                     name=text.name,
@@ -261,12 +263,12 @@ class Instrument:
                     problem=str(error),
                 )
 
-        found, problem = await self._each(texts, concurrency, "texts scored", one)
+        found, problem = await self._measure_each(texts, concurrency, "texts scored", one)
         return Scores(tuple(found), problem)
 
-    async def _scored(self, text: Text, slot: int, concurrency: int) -> ScoredText:
-        prompt = await self._prompt(text)
-        whole = self._interface.prefill and not text.long and concurrency == 1
+    async def _score_text(self, text: Text, slot: int, concurrency: int) -> ScoredText:
+        prompt = await self._tokenize_prompt(text)
+        whole = self._interface.prefill and not text.is_long and concurrency == 1
         lane = PREFILL if whole else DECODE
         if whole:
             positions = (await self._interface.score_all(prompt))[-PREFILL_POSITIONS:]
@@ -288,10 +290,14 @@ class Instrument:
             asked=len(positions),  # those at which this server can be asked
         )
 
-    async def _prompt(self, text: Text) -> Prompt:
+    async def _tokenize_prompt(self, text: Text) -> Prompt:
         if text.name not in self._prompts:
             whole = await self._interface.tokenize(text.before + text.content)
-            cut = self._interface.last(whole, LONG_TOKENS) if text.long else whole.cut(MOST_TOKENS)
+            cut = (
+                self._interface.last_tokens(whole, LONG_TOKENS)
+                if text.is_long
+                else whole.first_tokens(MOST_TOKENS)
+            )
             if len(cut.ids) < 2:
                 raise UnusableText("it has fewer than two tokens")
             self._prompts[text.name] = cut
@@ -299,20 +305,20 @@ class Instrument:
 
     # ---- answers
 
-    async def write(self, texts: Sequence[Text], *, concurrency: int) -> Answers:
+    async def write_answers(self, texts: Sequence[Text], *, concurrency: int) -> Answers:
         """Let the server go on after the beginning of each text, `concurrency` texts together."""
 
         async def one(text: Text, slot: int) -> GreedyAnswer:
             try:
-                prompt = await self._question(text)
+                prompt = await self._question_part(text)
             except UnusableText as error:
                 return GreedyAnswer(text.name, text.kind, (), (), concurrency, str(error))
             written = await self._interface.answer(prompt, ANSWER_TOKENS, slot)
-            return _greedy(text, prompt, written, concurrency)
+            return _greedy_answer(text, prompt, written, concurrency)
 
-        short = [text for text in texts if not text.long]
+        short = [text for text in texts if not text.is_long]
         self._interface.request_s = self._answer_limit_s(concurrency)
-        found, problem = await self._each(short, concurrency, "answers written", one)
+        found, problem = await self._measure_each(short, concurrency, "answers written", one)
         return Answers(tuple(found), problem)
 
     def _answer_limit_s(self, together: int) -> float:
@@ -323,15 +329,17 @@ class Instrument:
         one_by_one_s = ANSWER_TOKENS * together * self._one_token_s
         return min(MOST_ANSWER_S, max(REQUEST_S, _PATIENCE * one_by_one_s))
 
-    async def _question(self, text: Text) -> Prompt:
+    async def _question_part(self, text: Text) -> Prompt:
         """Return the part of a text after which the server writes: of a conversation all that is
         before the last answer."""
-        if text.question == text.content:
-            whole = await self._prompt(text)
-            part = whole.cut(min(QUESTION_TOKENS, max(1, len(whole.ids) * 3 // 4)))
+        if text.text_before_answer == text.content:
+            whole = await self._tokenize_prompt(text)
+            part = whole.first_tokens(min(QUESTION_TOKENS, max(1, len(whole.ids) * 3 // 4)))
         else:
-            part = (await self._interface.tokenize(text.question)).cut(MOST_TOKENS)
-        return await self._interface.answerable(part)
+            part = (await self._interface.tokenize(text.text_before_answer)).first_tokens(
+                MOST_TOKENS
+            )
+        return await self._interface.answerable_prompt(part)
 
     # ---- scores of answers
 
@@ -368,17 +376,19 @@ class Instrument:
             raise UnusableText(answer.problem)
         if not answer.tokens:
             raise UnusableText("the answer has no token")
-        prompt = await self._question(text)
+        prompt = await self._question_part(text)
         if prompt.ids != answer.prompt:
             raise UnusableText("A and B cut its beginning into different tokens")
         complete = takewhile(lambda token: BROKEN not in str(token), answer.tokens)
-        whole = await self._continued(prompt, [ScoredPosition(one, None) for one in complete])
+        whole = await self._prompt_with_answer(
+            prompt, [ScoredPosition(one, None) for one in complete]
+        )
         first = len(prompt.ids)
         if whole.ids[:first] != prompt.ids:
             raise UnusableText("the tokenizer cuts the text with the answer in another way")
         if self._interface.prefill:
             room = (self._interface.context_tokens or MOST_TOKENS + 1) - 1
-            whole = whole.cut(min(MOST_TOKENS, room))
+            whole = whole.first_tokens(min(MOST_TOKENS, room))
             positions = (await self._interface.score_all(whole))[first - 1 :]
         else:
             places = range(first, min(len(whole.ids), first + FORCED_POSITIONS))
@@ -393,7 +403,7 @@ class Instrument:
 
     # ---- several texts
 
-    async def _each(
+    async def _measure_each(
         self,
         texts: Sequence[Text],
         concurrency: int,
@@ -420,14 +430,14 @@ class Instrument:
         return [found[place] for place in sorted(found)], problems[0] if problems else ""
 
 
-def _greedy(
+def _greedy_answer(
     text: Text, prompt: Prompt, written: Sequence[ScoredPosition], concurrency: int
 ) -> GreedyAnswer:
     return GreedyAnswer(
         name=text.name,
         kind=text.kind,
         tokens=tuple(one.token for one in written),
-        gaps=tuple(map(gap_of, written)),
+        gaps=tuple(map(top2_gap, written)),
         concurrency=concurrency,
         prompt=prompt.ids,
     )

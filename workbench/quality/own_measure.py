@@ -31,8 +31,8 @@ from workbench.model.quality import (
 )
 from workbench.model.quality_limits import MOST_ITEMS
 from workbench.model.untrusted_numbers import EXACT
-from workbench.model.untrusted_text import NAME_CHARS, clean
-from workbench.quality.statistics import LEVEL, mean_interval, p_not_zero
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
+from workbench.quality.statistics import LEVEL, mean_interval, p_value_not_zero
 
 _MOST_FILE_BYTES = 512 * 1024 * 1024
 _SHARE_LOST = 0.05  # p below it: a difference
@@ -67,12 +67,12 @@ def read_scores(directory: Path, field: str | None = None) -> Scores:
     fields: dict[str, str] = {}  # field -> the place where it was first used
     for path in sorted(directory.rglob("*.jsonl")):
         filter_ = wanted
-        for place, line in _lines(path, directory):
-            entry = _object(line, place)
-            filter_ = filter_ or _word(entry.get("filter"))
-            if _word(entry.get("filter")) != filter_:
+        for place, line in _non_empty_lines(path, directory):
+            entry = _parse_object(line, place)
+            filter_ = filter_ or _name_part(entry.get("filter"))
+            if _name_part(entry.get("filter")) != filter_:
                 continue
-            item, name, value = _scored(entry, path.stem, field, place)
+            item, name, value = _parse_score(entry, path.stem, field, place)
             fields.setdefault(name, place)
             found.setdefault(item, []).append(value)
             if len(found) > MOST_ITEMS:
@@ -93,7 +93,7 @@ def read_scores(directory: Path, field: str | None = None) -> Scores:
     return Scores(next(iter(fields)), means)
 
 
-def _lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]:
+def _non_empty_lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]:
     """Return the lines of a file that are not empty, each with its place for messages."""
     name = path.relative_to(directory)
     try:
@@ -109,7 +109,7 @@ def _lines(path: Path, directory: Path) -> Sequence[tuple[str, bytes]]:
     return [(f"{name}, line {number}", line) for number, line in lines if line.strip()]
 
 
-def _object(line: bytes, place: str) -> Mapping[str, Any]:
+def _parse_object(line: bytes, place: str) -> Mapping[str, Any]:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):
@@ -119,9 +119,11 @@ def _object(line: bytes, place: str) -> Mapping[str, Any]:
     return entry
 
 
-def _scored(entry: Mapping[str, Any], stem: str, field: str, place: str) -> tuple[str, str, float]:
+def _parse_score(
+    entry: Mapping[str, Any], stem: str, field: str, place: str
+) -> tuple[str, str, float]:
     """Return (item, field of the score, score) of a line."""
-    item, fallback = _item_of(entry, stem)
+    item, fallback = _item_and_score_field(entry, stem)
     if not item:
         raise InputError(
             f'{place}: the item has no name: there is no "item", "doc_id" or "example_id"',
@@ -129,7 +131,7 @@ def _scored(entry: Mapping[str, Any], stem: str, field: str, place: str) -> tupl
         )
     name = field if field else fallback
     if name is None:
-        names = ", ".join(sorted(clean(str(one), 40) for one in entry)[:12])
+        names = ", ".join(sorted(clean_text(str(one), 40) for one in entry)[:12])
         raise InputError(
             f"{place}: there is no score among the fields {names}",
             next_step="name its field, such as --eval-score exact_match",
@@ -142,21 +144,21 @@ def _scored(entry: Mapping[str, Any], stem: str, field: str, place: str) -> tupl
     possible = isinstance(value, (int, float)) and abs(value) <= EXACT  # not NaN
     if not possible:
         raise InputError(
-            f"{place}: the score {name!r} is {clean(json.dumps(value), 60)}, not a number",
+            f"{place}: the score {name!r} is {clean_text(json.dumps(value), 60)}, not a number",
             next_step="name another field with --eval-score; a metric of the whole set has no score "
             "of an item",
         )
     return item, name, float(value)
 
 
-def _item_of(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
+def _item_and_score_field(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
     """Return the name of the item of a line, and the field of its score; "" and None if there is
     none."""
-    if own := _name(entry.get("item")):
+    if own := _item_name(entry.get("item")):
         return own, "score" if "score" in entry else None
-    if number := _name(entry.get("doc_id")):
+    if number := _item_name(entry.get("doc_id")):
         task = _SAMPLES.fullmatch(stem)
-        filtered = _word(entry.get("filter"))
+        filtered = _name_part(entry.get("filter"))
         parts = [task[1] if task else stem, number, filtered if filtered != "none" else ""]
         metrics = entry.get("metrics")
         named = metrics if isinstance(metrics, list) else list(_KNOWN_METRICS)
@@ -166,13 +168,13 @@ def _item_of(entry: Mapping[str, Any], stem: str) -> tuple[str, str | None]:
         return ":".join(filter(None, parts)), known[0] if known else None
     # verifiers before example_id; "id" alone says nothing
     older = entry.get("id") if "reward" in entry else None
-    if number := _name(entry.get("example_id", older)):
-        parts = [_word(entry.get("task")), number]
+    if number := _item_name(entry.get("example_id", older)):
+        parts = [_name_part(entry.get("task")), number]
         return ":".join(filter(None, parts)), "reward" if "reward" in entry else None
     return "", None
 
 
-def _name(value: Any) -> str:
+def _item_name(value: Any) -> str:
     """Return the name of an item; "" if the value is none. Two values never have one name: the text
     "1" is not the number 1, and is shown in quotes."""
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
@@ -180,7 +182,7 @@ def _name(value: Any) -> str:
     if isinstance(value, int):
         return str(value) if value.bit_length() <= _MOST_BITS else ""
     text = f'"{value}"' if _QUOTED.fullmatch(value) else value
-    shown = clean(text, NAME_CHARS).strip()
+    shown = clean_text(text, NAME_CHARS).strip()
     if shown == text:
         return shown
     # long names, such as whole questions, may begin alike, and others differ in what is not shown
@@ -188,15 +190,15 @@ def _name(value: Any) -> str:
     return f"{shown} ({digest[:12]})"
 
 
-def _word(value: Any) -> str:
+def _name_part(value: Any) -> str:
     """Return a text that is part of a name, such as a task or a filter; "" if the value is none."""
-    return clean(value, NAME_CHARS).strip() if isinstance(value, str) else ""
+    return clean_text(value, NAME_CHARS).strip() if isinstance(value, str) else ""
 
 
 # -- tests -----------------------------------------------------------------------------------------
 
 
-def own_measure(a: Scores, b: Scores, command: Sequence[str] = ()) -> OwnMeasure:
+def compare_own_scores(a: Scores, b: Scores, command: Sequence[str] = ()) -> OwnMeasure:
     """Return the paired comparison of the scores of A and B. Right or wrong (0 or 1 throughout):
     the exact McNemar test, and Newcombe's interval of the difference. Other scores: the paired t
     test and its interval. Raises InputError if no item has two scores."""
@@ -222,7 +224,7 @@ def own_measure(a: Scores, b: Scores, command: Sequence[str] = ()) -> OwnMeasure
         p = mcnemar_p(lost, gained)
         difference = newcombe_interval(both, lost, gained, neither)
     else:
-        p, difference = _p_of_scores(differences), mean_interval(differences, LEVEL)
+        p, difference = _p_value_of_scores(differences), mean_interval(differences, LEVEL)
     return OwnMeasure(
         field=a.field,
         right_wrong=right_wrong,
@@ -241,13 +243,13 @@ def own_measure(a: Scores, b: Scores, command: Sequence[str] = ()) -> OwnMeasure
     )
 
 
-def _p_of_scores(differences: Sequence[float]) -> float:
+def _p_value_of_scores(differences: Sequence[float]) -> float:
     """Return the p-value that scores differ: of the paired t test, or of the exact sign test if all
     differences are equal. Their spread is then 0, and t would be sure after two items."""
     different = {round(difference, 12) for difference in differences}
     if len(differences) > 1 and len(different) == 1 and different != {0.0}:
         return min(1.0, 2 * 0.5 ** len(differences))
-    return p_not_zero(differences)
+    return p_value_not_zero(differences)
 
 
 def mcnemar_p(lost: int, gained: int) -> float:
@@ -268,21 +270,21 @@ def newcombe_interval(both: int, lost: int, gained: int, neither: int) -> Interv
     and their correlation."""
     n = both + lost + gained + neither
     p_a, p_b = (both + lost) / n, (both + gained) / n
-    (low_a, high_a), (low_b, high_b) = _wilson(p_a, n), _wilson(p_b, n)
-    phi = _phi(both, lost, gained, neither)
+    (low_a, high_a), (low_b, high_b) = _wilson_interval(p_a, n), _wilson_interval(p_b, n)
+    phi = _phi_correlation(both, lost, gained, neither)
     down_b, up_b, down_a, up_a = p_b - low_b, high_b - p_b, p_a - low_a, high_a - p_a
     below = math.sqrt(max(0.0, down_b**2 - 2 * phi * down_b * up_a + up_a**2))
     above = math.sqrt(max(0.0, up_b**2 - 2 * phi * up_b * down_a + down_a**2))
     return Interval(p_b - p_a, p_b - p_a - below, p_b - p_a + above)
 
 
-def _wilson(share: float, n: int) -> tuple[float, float]:
+def _wilson_interval(share: float, n: int) -> tuple[float, float]:
     middle = share + _Z**2 / (2 * n)
     half = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n * n))
     return (middle - half) / (1 + _Z**2 / n), (middle + half) / (1 + _Z**2 / n)
 
 
-def _phi(both: int, lost: int, gained: int, neither: int) -> float:
+def _phi_correlation(both: int, lost: int, gained: int, neither: int) -> float:
     """Return the correlation of the two sides, with Newcombe's correction for continuity."""
     product = (both + lost) * (gained + neither) * (both + gained) * (lost + neither)
     if not product:
@@ -309,12 +311,12 @@ def with_own_measure(result: QualityResult, own: OwnMeasure) -> QualityResult:
         result,
         own=own,
         verdict=verdict,
-        summary=f"{result.summary}{joint} {own_text(own)}",
-        notes=(*result.notes, *_missing(own)),
+        summary=f"{result.summary}{joint} {own_measure_text(own)}",
+        notes=(*result.notes, *_missing_item_sentences(own)),
     )
 
 
-def own_text(own: OwnMeasure) -> str:
+def own_measure_text(own: OwnMeasure) -> str:
     """Return the outcome of the user's own measure as one clause."""
     if own.right_wrong:
         values = f"A has {100 * own.mean_a:.1f} % right, B {100 * own.mean_b:.1f} %"
@@ -324,7 +326,7 @@ def own_text(own: OwnMeasure) -> str:
     return f"your measure {found}: {values} of {count_of(own.pairs, 'item')} (p = {own.p:.2g})"
 
 
-def _missing(own: OwnMeasure) -> list[str]:
+def _missing_item_sentences(own: OwnMeasure) -> list[str]:
     """Return a sentence about the items that only one side has, with the first names."""
     notes = []
     for side, other, count in (("A", "B", own.only_a), ("B", "A", own.only_b)):

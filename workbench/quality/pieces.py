@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from workbench.model.quality import Token
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 Pieces = Mapping[Token, str]
 
@@ -18,15 +18,15 @@ def shown_piece(text: str) -> str:
     control characters are left out."""
     for character, shown in _VISIBLE.items():
         text = text.replace(character, shown)
-    return clean(text, _MOST_CHARACTERS)
+    return clean_text(text, _MOST_CHARACTERS)
 
 
-def text_of(tokens: Sequence[Token], pieces: Pieces) -> str:
+def text_of_tokens(tokens: Sequence[Token], pieces: Pieces) -> str:
     """Return the text of tokens. A token whose text is not known is shown by its id: <1234>."""
-    return "".join(_piece(token, pieces) for token in tokens)
+    return "".join(_piece_of_token(token, pieces) for token in tokens)
 
 
-def _piece(token: Token, pieces: Pieces) -> str:
+def _piece_of_token(token: Token, pieces: Pieces) -> str:
     if isinstance(token, str):
         return shown_piece(token)
     return pieces.get(token) or f"<{token}>"

@@ -33,7 +33,7 @@ _HIGHEST_LOGPROB = 1e-4  # rounding of a probability of 1
 _NOISE_SHARE = 0.99  # of the top-2 gaps that move, which move by less than the noise
 
 
-def problem_of(text: ScoredText) -> str:
+def problem_of_scored_text(text: ScoredText) -> str:
     """Return why a scored text cannot be used, as a sentence; "" if it can."""
     if text.problem:
         return text.problem
@@ -54,7 +54,7 @@ def problem_of(text: ScoredText) -> str:
     return ""
 
 
-def top_of(text: ScoredText) -> int:
+def top_count_of(text: ScoredText) -> int:
     """Return for how many of the most probable tokens the whole text has log probabilities."""
     return min((len(position.top) for position in text.positions), default=0)
 
@@ -76,15 +76,17 @@ def text_difference(a: ScoredText, b: ScoredText, k: int) -> TextDifference:
         name=a.name,
         kind=a.kind,
         positions=len(pairs),
-        kl=_mean(kl_at_least(x, y, k) for x, y in pairs),
-        ln_ppl=_mean(_logprob(x, k) - _logprob(y, k) for x, y in pairs),
-        same_top=_mean(float(same_top(x, y)) for x, y in pairs),
+        kl=_mean_of(kl_at_least(x, y, k) for x, y in pairs),
+        ln_ppl=_mean_of(
+            _token_log_probability(x, k) - _token_log_probability(y, k) for x, y in pairs
+        ),
+        same_top=_mean_of(float(same_most_probable_token(x, y)) for x, y in pairs),
         lane=a.lane,
         concurrency=a.concurrency,
     )
 
 
-def same_top(a: ScoredPosition, b: ScoredPosition) -> bool:
+def same_most_probable_token(a: ScoredPosition, b: ScoredPosition) -> bool:
     """Return whether A and B have the same most probable token at a position."""
     return bool(a.top) and bool(b.top) and a.top[0][0] == b.top[0][0]
 
@@ -93,24 +95,24 @@ def same_top(a: ScoredPosition, b: ScoredPosition) -> bool:
 _LOWEST_LOGPROB = -103.3
 
 
-def _logprob(position: ScoredPosition, k: int) -> float:
+def _token_log_probability(position: ScoredPosition, k: int) -> float:
     if position.logprob is not None:
-        return _bounded(position.logprob)
-    return _bounded(position.top[:k][-1][1])
+        return _bound_log_probability(position.logprob)
+    return _bound_log_probability(position.top[:k][-1][1])
 
 
 def mean_logprob(positions: Sequence[ScoredPosition]) -> float:
     """Return the mean log probability of scored tokens. A token that the server did not name counts
     like the last one that it named."""
-    return _mean(_logprob(one, len(one.top)) for one in positions)
+    return _mean_of(_token_log_probability(one, len(one.top)) for one in positions)
 
 
 def unnamed_share(text: ScoredText) -> float:
     """Return the share of the positions whose token the server did not name."""
-    return _mean(float(position.logprob is None) for position in text.positions)
+    return _mean_of(float(position.logprob is None) for position in text.positions)
 
 
-def _bounded(logprob: float) -> float:
+def _bound_log_probability(logprob: float) -> float:
     return max(logprob, _LOWEST_LOGPROB)
 
 
@@ -126,17 +128,17 @@ def kl_at_least(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     over all shares that this allows. With one rest bucket alone, two sides without a common token
     would look equal.
     """
-    p = {token: _probability(value) for token, value in a.top[:k]}
-    q = {token: _probability(value) for token, value in b.top[:k]}
+    p = {token: _probability_of(value) for token, value in a.top[:k]}
+    q = {token: _probability_of(value) for token, value in b.top[:k]}
     last_a, last_b = min(p.values(), default=1.0), min(q.values(), default=1.0)
     if a.logprob is not None and b.logprob is not None:
-        p[a.token], q[a.token] = _probability(a.logprob), _probability(b.logprob)
+        p[a.token], q[a.token] = _probability_of(a.logprob), _probability_of(b.logprob)
     common = math.fsum(p[token] * math.log(p[token] / q[token]) for token in p if token in q)
     only_a = [p[token] for token in p if token not in q]
     only_b = [q[token] for token in q if token not in p]
     rest_a = max(1.0 - math.fsum(p.values()), _LEAST_REST)
     rest_b = max(1.0 - math.fsum(q.values()), _LEAST_REST)
-    others = _least_of_others(
+    others = _minimum_over_other_tokens(
         u=math.fsum(only_a),
         v=math.fsum(only_b),
         rest_a=rest_a,
@@ -147,11 +149,11 @@ def kl_at_least(a: ScoredPosition, b: ScoredPosition, k: int) -> float:
     return max(0.0, common + others)
 
 
-def _probability(logprob: float) -> float:
-    return math.exp(_bounded(min(logprob, 0.0)))
+def _probability_of(logprob: float) -> float:
+    return math.exp(_bound_log_probability(min(logprob, 0.0)))
 
 
-def _least_of_others(
+def _minimum_over_other_tokens(
     *, u: float, v: float, rest_a: float, rest_b: float, most_x: float, most_y: float
 ) -> float:
     """Return the minimum over x and y of u ln(u/y) + x ln(x/v) + (rest_a - x) ln((rest_a - x) /
@@ -188,16 +190,16 @@ def _divergence_term(p: float, q: float) -> float:
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> Interval:
     """Return the mean of one value per text with its interval by Student's t distribution. With a
     single text there is no interval. `level` is the nominal level."""
-    mean = _mean(values)
+    mean = _mean_of(values)
     if len(values) < 2:
         return Interval(mean)
     half = t_quantile((1 + level) / 2, len(values) - 1) * _standard_error(values)
     return Interval(mean, mean - half, mean + half)
 
 
-def p_above(values: Sequence[float]) -> float:
+def p_value_above_zero(values: Sequence[float]) -> float:
     """Return the p-value of the one-sided t test that the mean of the population is above 0."""
-    mean = _mean(values)
+    mean = _mean_of(values)
     if len(values) < 2:
         return 1.0
     error = _standard_error(values)
@@ -206,18 +208,18 @@ def p_above(values: Sequence[float]) -> float:
     return t_cdf(-mean / error, len(values) - 1)
 
 
-def p_not_zero(values: Sequence[float]) -> float:
+def p_value_not_zero(values: Sequence[float]) -> float:
     """Return the p-value of the two-sided t test that the mean of the population is not 0."""
-    lower = p_above(values)
-    upper = p_above([-value for value in values])
+    lower = p_value_above_zero(values)
+    upper = p_value_above_zero([-value for value in values])
     return min(1.0, 2 * min(lower, upper))
 
 
-def p_few_differ(values: Sequence[float]) -> float:
-    """Return the p-value of `p_not_zero` for differences of which many may be exactly 0, and not
+def p_value_when_few_differ(values: Sequence[float]) -> float:
+    """Return the p-value of `p_value_not_zero` for differences of which many may be exactly 0, and not
     less than chance gives the signs of the others: after a few equal ones, t would be sure."""
     others = sum(value != 0.0 for value in values)
-    return max(p_not_zero(values), min(1.0, 2 * 0.5**others))
+    return max(p_value_not_zero(values), min(1.0, 2 * 0.5**others))
 
 
 def is_within(values: Sequence[float], margin: float) -> bool:
@@ -226,10 +228,10 @@ def is_within(values: Sequence[float], margin: float) -> bool:
     if len(values) < 2:
         return False
     half = t_quantile(LEVEL, len(values) - 1) * _standard_error(values)
-    return abs(_mean(values)) + half < margin
+    return abs(_mean_of(values)) + half < margin
 
 
-def more_texts(values: Sequence[float], margin: float) -> int | None:
+def texts_still_needed(values: Sequence[float], margin: float) -> int | None:
     """Return how many further texts would show, with a probability of 80 %, that the mean is within
     the margin, or that it is not 0: the smaller number. None if that is too many to be advice.
 
@@ -237,20 +239,20 @@ def more_texts(values: Sequence[float], margin: float) -> int | None:
     margin or to 0 (z(0.975) there).
     """
     spread = _standard_error(values) * math.sqrt(len(values))
-    mean = abs(_mean(values))
+    mean = abs(_mean_of(values))
     ways = ((margin - mean, 1.645), (mean, 1.96))
     needed = [((z + 0.842) * spread / way) ** 2 for way, z in ways if way > 0]
     more = max(1, math.ceil(min(needed)) - len(values))
     return more if more <= MOST_MORE_TEXTS else None
 
 
-def _mean(values: Iterable[float]) -> float:
+def _mean_of(values: Iterable[float]) -> float:
     known = tuple(values)
     return math.fsum(known) / len(known)
 
 
 def _standard_error(values: Sequence[float]) -> float:
-    mean = _mean(values)
+    mean = _mean_of(values)
     squares = math.fsum((value - mean) ** 2 for value in values)
     return math.sqrt(squares / (len(values) - 1) / len(values))
 
@@ -261,9 +263,9 @@ def poisson_interval(count: int) -> tuple[float, float]:
     tail = (1 - LEVEL) / 2
     low = 0.0
     if count:
-        low = _root(lambda mean: (1 - poisson_cdf(count - 1, mean)) - tail, 0.0, float(count))
+        low = _find_root(lambda mean: (1 - poisson_cdf(count - 1, mean)) - tail, 0.0, float(count))
     most = count + 10.0 + 10.0 * math.sqrt(count + 1)
-    high = _root(lambda mean: tail - poisson_cdf(count, mean), float(count), most)
+    high = _find_root(lambda mean: tail - poisson_cdf(count, mean), float(count), most)
     return low, high
 
 
@@ -275,7 +277,7 @@ def poisson_cdf(count: int, mean: float) -> float:
     return min(1.0, math.fsum(math.exp(value) for value in logs))
 
 
-def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+def _find_root(rising: Callable[[float], float], low: float, high: float) -> float:
     """Return where a rising function is 0, by bisection."""
     for _ in range(100):
         middle = (low + high) / 2
@@ -329,7 +331,7 @@ def first_fork(a: GreedyAnswer, b: GreedyAnswer) -> Fork:
 Pair = tuple[GreedyAnswer, GreedyAnswer]
 
 
-def _pairs(a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer]) -> list[Pair]:
+def _paired_answers(a: Sequence[GreedyAnswer], b: Sequence[GreedyAnswer]) -> list[Pair]:
     """Return the answers of A and B to the same texts."""
     others = {(one.name, one.concurrency): one for one in b if not one.problem}
     return [
@@ -349,7 +351,7 @@ def earliest_fork(
     """Return the two answers to one text that part first, and the index of the first token that
     differs. Ties are left out. None if no answers part."""
     found: list[tuple[GreedyAnswer, GreedyAnswer, int]] = []
-    for x, y in _pairs(a, b):
+    for x, y in _paired_answers(a, b):
         fork = first_fork(x, y)
         if fork.place is not None and not _is_tie(fork, noise):
             found.append((x, y, fork.place))
@@ -361,7 +363,7 @@ def count_forks(
 ) -> ForkCount | None:
     """Return the forks of the answers to the same texts, per 1,000 tokens at risk, with the exact
     Poisson interval. A fork whose gap is at most `noise` is a tie. None if no answer has a pair."""
-    pairs = _pairs(a, b)
+    pairs = _paired_answers(a, b)
     found = [first_fork(x, y) for x, y in pairs]
     at_risk = sum(one.at_risk for one in found)
     if not at_risk:
@@ -381,14 +383,14 @@ def count_forks(
     )
 
 
-def p_more_forks(b: ForkCount, floor: ForkCount) -> float:
+def p_value_of_more_forks(b: ForkCount, floor: ForkCount) -> float:
     """Return the p-value of the exact one-sided test that B forks more often than the floor: given
     their sum, the forks of B are binomial (Przyborowski and Wilenski 1940)."""
     share = b.at_risk / (b.at_risk + floor.at_risk)
     return binomial_tail(b.forks, b.forks + floor.forks, share)
 
 
-def gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> float:
+def top2_gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> float:
     """Return the noise of a top-2 gap in nats: of the gaps that move between two equal measurements
     of A, 99 % move by less."""
     others = {(one.name, one.lane, one.concurrency): one for one in again}
@@ -396,34 +398,34 @@ def gap_noise(a: Sequence[ScoredText], again: Sequence[ScoredText]) -> float:
     for text in a:
         other = others.get((text.name, text.lane, text.concurrency))
         if other is not None:
-            moves += _moves(map(gap_of, text.positions), map(gap_of, other.positions))
-    return _noise_of(moves)
+            moves += _gap_changes(map(top2_gap, text.positions), map(top2_gap, other.positions))
+    return _noise_of_changes(moves)
 
 
 def gap_noise_under_load(a: Sequence[GreedyAnswer], again: Sequence[GreedyAnswer]) -> float:
     """Return the noise of a top-2 gap in nats in answers that A wrote twice. It counts what both
     wrote alike, and is higher than that of texts scored alone where a result depends on the batch."""
     moves: list[float] = []
-    for one, other in _pairs(a, again):
+    for one, other in _paired_answers(a, again):
         fork = first_fork(one, other)
         alike = fork.at_risk if fork.place is None else fork.place
-        moves += _moves(one.gaps[:alike], other.gaps[:alike])
-    return _noise_of(moves)
+        moves += _gap_changes(one.gaps[:alike], other.gaps[:alike])
+    return _noise_of_changes(moves)
 
 
-def _moves(a: Iterable[float | None], b: Iterable[float | None]) -> list[float]:
+def _gap_changes(a: Iterable[float | None], b: Iterable[float | None]) -> list[float]:
     pairs = zip(a, b, strict=False)
     return [abs(x - y) for x, y in pairs if x is not None and y is not None]
 
 
-def _noise_of(moves: Sequence[float]) -> float:
+def _noise_of_changes(moves: Sequence[float]) -> float:
     # Where a result depends on the batch, many gaps do not move at all, and the noise is that of
     # those which do: answers part there.
     moved = sorted(move for move in moves if move > 0)
     return moved[int(_NOISE_SHARE * len(moved))] if moved else 0.0
 
 
-def gap_of(position: ScoredPosition) -> float | None:
+def top2_gap(position: ScoredPosition) -> float | None:
     """Return how much more probable the best token is than the second one, in nats; None if the
     server did not name both."""
     return position.top[0][1] - position.top[1][1] if len(position.top) > 1 else None

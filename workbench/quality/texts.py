@@ -1,8 +1,8 @@
 """Texts whose log probabilities are compared: those of the package, and those of the user.
 
 All texts of the package were written for it, so that no model has seen them in its training, and
-their licence is that of the package. `TEXT_SET` names them in stored results: a change of any
-text needs a new version.
+their licence is that of the package. `NAME` and `VERSION` name them in stored results: a change
+of any text needs a new version.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Text:
     before: str = ""
 
     @property
-    def long(self) -> bool:
+    def is_long(self) -> bool:
         return bool(self.before)
 
     @property
-    def question(self) -> str:
+    def text_before_answer(self) -> str:
         """Of a conversation, all that comes before its last answer; else the content."""
         place = self.content.rfind(_ANSWER) if self.kind == _CHAT else -1
         return self.content if place < 0 else self.content[: place + len(_ANSWER)]
@@ -59,10 +59,10 @@ class TextSet:
 
 
 @cache
-def shipped() -> TextSet:
+def shipped_text_set() -> TextSet:
     """Return the texts of the package: short ones of about 256 to 512 tokens, and two long ones."""
     short = [_shipped_text(path) for path in sorted(DIRECTORY.glob("*.txt"))]
-    long = [_long(short, name) for name in _LONG_ENDS]
+    long = [_make_long_text(short, name) for name in _LONG_ENDS]
     return TextSet(NAME, VERSION, (*short, *long))
 
 
@@ -72,8 +72,8 @@ def shipped_contents() -> tuple[str, ...]:
     each other: the first of each kind comes first, then the second of each, and so on."""
     seen: Counter[str] = Counter()
     placed: list[tuple[int, str]] = []
-    for text in shipped().texts:
-        if not text.long:
+    for text in shipped_text_set().texts:
+        if not text.is_long:
             placed.append((seen[text.kind], text.content))
             seen[text.kind] += 1
     return tuple(content for _, content in sorted(placed, key=lambda one: one[0]))
@@ -83,7 +83,7 @@ def _shipped_text(path: Path) -> Text:
     return Text(path.stem, path.stem.partition("-")[0], path.read_text(encoding="utf-8").rstrip())
 
 
-def _long(short: list[Text], end: str) -> Text:
+def _make_long_text(short: list[Text], end: str) -> Text:
     """Return a long text: the short texts one after the other, and `end` as its scored part. `end`
     is not among those before it, so that it cannot be copied."""
     others = [text.content for text in short if text.name != end]
@@ -93,7 +93,7 @@ def _long(short: list[Text], end: str) -> Text:
     return Text(f"long-{end}", "long", scored, _BETWEEN.join(others) + _BETWEEN)
 
 
-def read(path: str | Path) -> TextSet:
+def read_own_texts(path: str | Path) -> TextSet:
     """Return the user's own texts, from a file with one JSON object per line. The version of the set
     is the beginning of the file's hash. Raises InputError if the file has no usable texts."""
     path = Path(path)
@@ -112,7 +112,7 @@ def read(path: str | Path) -> TextSet:
             f"{path} cannot be read: {error.strerror}", next_step="check the file given by --texts"
         ) from None
     texts = [
-        _own_text(f"{path}:{number}", number, line)
+        _parse_own_text(f"{path}:{number}", number, line)
         for number, line in enumerate(data.split(b"\n"), start=1)
         if line.strip()
     ]
@@ -127,7 +127,7 @@ def read(path: str | Path) -> TextSet:
     return TextSet(path.name, hashlib.sha256(data).hexdigest()[:12], tuple(texts))
 
 
-def _own_text(place: str, number: int, line: bytes) -> Text:
+def _parse_own_text(place: str, number: int, line: bytes) -> Text:
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ from statistics import fmean
 
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.multiple_tests import holm
+from workbench.model.multiple_tests import holm_rejections
 from workbench.model.quality import (
     ANSWER_SCORE,
     BROKEN,
@@ -43,26 +43,26 @@ from workbench.model.quality import (
     TextDifference,
     WorstText,
 )
-from workbench.quality.pieces import Pieces, text_of
+from workbench.quality.pieces import Pieces, text_of_tokens
 from workbench.quality.statistics import (
     LEVEL,
     SKEWED_LEVEL,
     count_forks,
     earliest_fork,
     first_difference,
-    gap_noise,
     gap_noise_under_load,
     is_within,
     mean_interval,
-    more_texts,
-    p_above,
-    p_few_differ,
-    p_more_forks,
-    p_not_zero,
-    problem_of,
+    p_value_above_zero,
+    p_value_not_zero,
+    p_value_of_more_forks,
+    p_value_when_few_differ,
+    problem_of_scored_text,
     same_tokens,
     text_difference,
-    top_of,
+    texts_still_needed,
+    top2_gap_noise,
+    top_count_of,
     unnamed_share,
 )
 
@@ -87,7 +87,7 @@ class ScoredAnswers:
     b: Sequence[AnswerScore] = ()
     concurrency: int = 1
 
-    def trios(self) -> list[tuple[AnswerScore, AnswerScore | None, AnswerScore]]:
+    def score_triples(self) -> list[tuple[AnswerScore, AnswerScore | None, AnswerScore]]:
         """Return the scores of A, of A again and of B for each text whose answers both have one."""
         again, of_b = (
             {one.name: one for one in scores if not one.problem} for scores in (self.again, self.b)
@@ -98,9 +98,9 @@ class ScoredAnswers:
             if not one.problem and one.name in of_b
         ]
 
-    def means(self) -> AnswerScores | None:
+    def mean_scores(self) -> AnswerScores | None:
         """Return how probable A finds the answers of both; None if none were scored."""
-        trios = self.trios()
+        trios = self.score_triples()
         if not trios:
             return None
         return AnswerScores(
@@ -138,7 +138,7 @@ class Compared:
         return self.texts[0].lane, self.texts[0].concurrency
 
 
-def judge(
+def judge_quality(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     *,
@@ -165,13 +165,15 @@ def judge(
     margins = margins or Margins()
     notes: list[str] = []
     refused = {proof.lane: proof for proof in proofs if not proof.usable}
-    a, b = (_usable(side, texts, refused, notes) for side, texts in (("A", a), ("B", b)))
-    again = [_usable("A again", texts, refused, notes) for texts in floors]
-    compared = _compared(a, b, again, notes)
-    if _other_tokens(a, b, greedy_a, greedy_b):
+    a, b = (
+        _usable_scored_texts(side, texts, refused, notes) for side, texts in (("A", a), ("B", b))
+    )
+    again = [_usable_scored_texts("A again", texts, refused, notes) for texts in floors]
+    compared = _compare_ways(a, b, again, notes)
+    if _tokens_cannot_be_compared(a, b, greedy_a, greedy_b):
         notes.append("A and B have other tokens, so where their answers part is not known")
         greedy_b = ()
-    alone = max((gap_noise(a, texts) for texts in again), default=0.0)
+    alone = max((top2_gap_noise(a, texts) for texts in again), default=0.0)
     noise = max(alone, gap_noise_under_load(greedy_a, greedy_floor))
     forks = count_forks(greedy_a, greedy_b, noise)
     forks_floor = count_forks(greedy_a, greedy_floor, noise)
@@ -179,13 +181,15 @@ def judge(
     _note_unscored(answers, notes)
     measures, more = measures_of(compared, forks, forks_floor, margins, answers)
     everything = [text for part in compared for text in part.texts]
-    broken = [text for part in compared for text in _broken(part)]
-    verdict = BROKEN if broken or _senseless(measures) else verdict_of(measures)
+    broken = [text for part in compared for text in _broken_texts(part)]
+    verdict = BROKEN if broken or _measure_of_senseless_answers(measures) else verdict_of(measures)
     if refused and not compared and verdict == NOT_DECIDED:
         verdict = NOT_MEASURED  # answers alone can show a difference, and nothing else
-    summary = _summary(verdict, measures, forks, forks_floor, more, broken, len(everything))
+    summary = _summary_sentence(
+        verdict, measures, forks, forks_floor, more, broken, len(everything)
+    )
     if verdict == NOT_MEASURED:
-        why = [*(_refusal(proof) for proof in refused.values()), *notes]
+        why = [*(_refusal_text(proof) for proof in refused.values()), *notes]
         summary = f"{NOT_MEASURED}: {why[0] if why else 'there is no text that both scored'}"
     unnamed = max((unnamed_share(text) for texts in (a, b) for text in texts), default=0.0)
     if compared and unnamed > 0:
@@ -203,10 +207,10 @@ def judge(
         measures=measures,
         forks=forks,
         forks_floor=forks_floor,
-        forked=_forked(greedy_a, greedy_b, noise, pieces),
-        answer_scores=answers.means(),
+        forked=_forked_answer(greedy_a, greedy_b, noise, pieces),
+        answer_scores=answers.mean_scores(),
         texts=tuple(everything),
-        worst=_worst(a, b, everything, pieces),
+        worst=_worst_text(a, b, everything, pieces),
         proofs=tuple(proofs),
         text_set=text_set[0],
         text_version=text_set[1],
@@ -214,16 +218,16 @@ def judge(
         top_k=min((part.top_k for part in compared), default=0),
         more_texts=more,
         simulated=simulated,
-        notes=(*dict.fromkeys(notes), *(_refusal(proof) for proof in refused.values())),
+        notes=(*dict.fromkeys(notes), *(_refusal_text(proof) for proof in refused.values())),
     )
 
 
-def _refusal(proof: InstrumentProof) -> str:
+def _refusal_text(proof: InstrumentProof) -> str:
     defect = f" ({proof.defect})" if proof.defect else ""
     return f"instrument not usable, {proof.lane} of {proof.side}: {proof.reason}{defect}"
 
 
-def _usable(
+def _usable_scored_texts(
     side: str, texts: Sequence[ScoredText], refused: Mapping[str, object], notes: list[str]
 ) -> list[ScoredText]:
     """Return the texts that can be used, and note why others cannot, each reason once."""
@@ -232,7 +236,7 @@ def _usable(
     for text in texts:
         if text.lane in refused:
             continue
-        problem = problem_of(text)
+        problem = problem_of_scored_text(text)
         if problem:
             reasons.setdefault(problem, []).append(text.name)
         else:
@@ -248,23 +252,23 @@ def _names_text(names: Sequence[str]) -> str:
     return f"{count_of(len(names), 'text')} ({shown}{more})"
 
 
-def _key(text: ScoredText | TextDifference) -> tuple[str, int, str]:
+def _text_key(text: ScoredText | TextDifference) -> tuple[str, int, str]:
     return text.lane, text.concurrency, text.name
 
 
-def _compared(
+def _compare_ways(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     floors: Sequence[Sequence[ScoredText]],
     notes: list[str],
 ) -> list[Compared]:
-    others = {_key(text): text for text in b}
-    again = [{_key(text): text for text in texts} for texts in floors]
+    others = {_text_key(text): text for text in b}
+    again = [{_text_key(text): text for text in texts} for texts in floors]
     pairs: dict[Way, list[tuple[ScoredText, ScoredText]]] = {}
     missing: list[str] = []
     recut: list[str] = []
     for text in a:
-        other = others.get(_key(text))
+        other = others.get(_text_key(text))
         if other is None:
             missing.append(text.name)
         elif not same_tokens(text, other):
@@ -275,10 +279,10 @@ def _compared(
         notes.append(f"B did not score {_names_text(missing)}")
     if recut:
         notes.append(f"A and B cut {_names_text(recut)} into different tokens")
-    return [_of_way(found, again) for found in pairs.values()]
+    return [_compare_one_way(found, again) for found in pairs.values()]
 
 
-def _other_tokens(
+def _tokens_cannot_be_compared(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     greedy_a: Sequence[GreedyAnswer],
@@ -287,29 +291,29 @@ def _other_tokens(
     """Return whether no token of A can be compared with one of B: each text is cut differently, or
     one server names its tokens by ids and the other by their texts."""
     named = {type(one.tokens[0]) for one in (*greedy_a, *greedy_b) if one.tokens}
-    others = {_key(text): text for text in b}
-    pairs = [(text, others[_key(text)]) for text in a if _key(text) in others]
+    others = {_text_key(text): text for text in b}
+    pairs = [(text, others[_text_key(text)]) for text in a if _text_key(text) in others]
     recut = bool(pairs) and not any(same_tokens(one, other) for one, other in pairs)
     return recut or len(named) > 1
 
 
-def _of_way(
+def _compare_one_way(
     pairs: Sequence[tuple[ScoredText, ScoredText]],
     again: Sequence[Mapping[tuple[str, int, str], ScoredText]],
 ) -> Compared:
-    k = min(top_of(text) for pair in pairs for text in pair)
+    k = min(top_count_of(text) for pair in pairs for text in pair)
     found: list[dict[str, TextDifference]] = []
     for texts in again:
         floor = {}
         for text, _ in pairs:
-            other = texts.get(_key(text))
+            other = texts.get(_text_key(text))
             if other is not None and same_tokens(text, other):
-                floor[text.name] = text_difference(text, other, min(k, top_of(other)))
+                floor[text.name] = text_difference(text, other, min(k, top_count_of(other)))
         found.append(floor)
-    return against(tuple(text_difference(x, y, k) for x, y in pairs), found, k)
+    return compare_with_floor(tuple(text_difference(x, y, k) for x, y in pairs), found, k)
 
 
-def against(
+def compare_with_floor(
     texts: Sequence[TextDifference], floors: Sequence[Mapping[str, TextDifference]], top_k: int
 ) -> Compared:
     """Return the differences between B and A, text by text, with their floor. `floors` has those
@@ -321,13 +325,13 @@ def against(
     part of every text's change.
     """
     return Compared(
-        texts=tuple(_against_mean(text, floors) for text in texts),
-        floor=_floor_of(floors),
+        texts=tuple(_difference_from_mean(text, floors) for text in texts),
+        floor=_noise_floor_of(floors),
         top_k=top_k,
     )
 
 
-def _against_mean(
+def _difference_from_mean(
     text: TextDifference, floors: Sequence[Mapping[str, TextDifference]]
 ) -> TextDifference:
     """Return the difference of a text with its change of ln perplexity against the mean of all
@@ -336,7 +340,7 @@ def _against_mean(
     return replace(text, ln_ppl=text.ln_ppl - math.fsum(changes) / len(changes))
 
 
-def _floor_of(
+def _noise_floor_of(
     floors: Sequence[Mapping[str, TextDifference]],
 ) -> Mapping[str, TextDifference]:
     known = [floor for floor in floors if floor]
@@ -345,15 +349,16 @@ def _floor_of(
     largest = max(known, key=_mean_kl)
     for other in known:
         more = [text.kl - other[name].kl for name, text in largest.items() if name in other]
-        if more and p_above(more) < _APART:
+        if more and p_value_above_zero(more) < _APART:
             return largest
     names = {name: None for floor in known for name in floor}
     return {
-        name: _mean_difference([floor[name] for floor in known if name in floor]) for name in names
+        name: _mean_text_difference([floor[name] for floor in known if name in floor])
+        for name in names
     }
 
 
-def _mean_difference(found: Sequence[TextDifference]) -> TextDifference:
+def _mean_text_difference(found: Sequence[TextDifference]) -> TextDifference:
     return replace(
         found[0],
         kl=fmean(text.kl for text in found),
@@ -393,29 +398,29 @@ def measures_of(
     enough = any(len(part.texts) >= LEAST_TEXTS for part in compared)
     tested: list[_Tested] = []
     for part in compared:
-        of_part = _of_part(part, margins)
+        of_part = _tested_measures_of_part(part, margins)
         only_shown = enough and len(part.texts) < LEAST_TEXTS
-        tested += map(_without_test, of_part) if only_shown else of_part
-    of_answers = [_of_forks(forks, forks_floor)] if forks is not None else []
-    if answers is not None and answers.trios():
-        of_answers.append(_of_answer_scores(answers))
+        tested += map(_drop_test, of_part) if only_shown else of_part
+    of_answers = [_fork_measure(forks, forks_floor)] if forks is not None else []
+    if answers is not None and answers.score_triples():
+        of_answers.append(_answer_score_measure(answers))
     # Two measures of the same answers count as one, so that scores of texts find as much as without.
     sharing = sum(one.p is not None for one in of_answers)
     tested += [replace(one, weight=1 / max(1, sharing)) for one in of_answers]
-    stands = holm([one.p for one in tested], 1 - LEVEL, [one.weight for one in tested])
+    stands = holm_rejections([one.p for one in tested], 1 - LEVEL, [one.weight for one in tested])
     measures = []
     needed: list[int | None] = [0]
     for one, found in zip(tested, stands, strict=True):
         verdict = _verdict_of(one, found)
         measures.append(replace(one.measure, verdict=verdict))
         if verdict == NOT_DECIDED:
-            needed.append(_needed(one))
+            needed.append(_texts_needed(one))
     if None in needed:
         return tuple(measures), None
     return tuple(measures), max(value for value in needed if value is not None)
 
 
-def _of_part(part: Compared, margins: Margins) -> list[_Tested]:
+def _tested_measures_of_part(part: Compared, margins: Margins) -> list[_Tested]:
     lane, concurrency = part.way
     floor = list(part.floor.values())
     both = [(text, part.floor[text.name]) for text in part.texts if text.name in part.floor]
@@ -438,18 +443,20 @@ def _of_part(part: Compared, margins: Margins) -> list[_Tested]:
     # Without a floor, noise cannot be told from a difference, so nothing is tested.
     of_kl = excess or tuple(text.kl for text in part.texts)
     return [
-        _Tested(measure(KL, lambda text: text.kl), p_above(excess) if excess else None, of_kl),
-        _Tested(measure(LN_PPL, lambda text: text.ln_ppl), p_not_zero(ln_ppl), ln_ppl),
+        _Tested(
+            measure(KL, lambda text: text.kl), p_value_above_zero(excess) if excess else None, of_kl
+        ),
+        _Tested(measure(LN_PPL, lambda text: text.ln_ppl), p_value_not_zero(ln_ppl), ln_ppl),
         _Tested(measure(SAME_TOP, lambda text: text.same_top)),
     ]
 
 
-def _without_test(one: _Tested) -> _Tested:
+def _drop_test(one: _Tested) -> _Tested:
     """Return the measure without its test."""
     return _Tested(replace(one.measure, margin=None))
 
 
-def _of_forks(forks: ForkCount, floor: ForkCount | None) -> _Tested:
+def _fork_measure(forks: ForkCount, floor: ForkCount | None) -> _Tested:
     shown = QualityMeasure(
         name=FORKS,
         value=forks.per_1000,
@@ -458,13 +465,13 @@ def _of_forks(forks: ForkCount, floor: ForkCount | None) -> _Tested:
         lane="greedy",
         concurrency=forks.concurrency,
     )
-    return _Tested(shown, p_more_forks(forks, floor) if floor is not None else None)
+    return _Tested(shown, p_value_of_more_forks(forks, floor) if floor is not None else None)
 
 
-def _of_answer_scores(answers: ScoredAnswers) -> _Tested:
+def _answer_score_measure(answers: ScoredAnswers) -> _Tested:
     """Return by how much less or more probable A finds the answers of B than its own. Those are both
     of its own, if it wrote twice: which of two equal ones was written first says nothing."""
-    trios = answers.trios()
+    trios = answers.score_triples()
     changes, floor = [], []
     for a, again, b in trios:
         own = [one.logprob for one in (a, again) if one is not None]
@@ -479,10 +486,10 @@ def _of_answer_scores(answers: ScoredAnswers) -> _Tested:
         lane="greedy",
         concurrency=answers.concurrency,
     )
-    return _Tested(shown, p_few_differ(changes) if floor else None)
+    return _Tested(shown, p_value_when_few_differ(changes) if floor else None)
 
 
-def _senseless(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
+def _measure_of_senseless_answers(measures: Sequence[QualityMeasure]) -> QualityMeasure | None:
     """Return the measure of the answers under A if it shows that the answers of B are not those of a
     model that works. None if it does not."""
     for one in measures:
@@ -515,11 +522,11 @@ def _verdict_of(one: _Tested, stands: bool) -> str:
     return DIFFERS if stands else NOT_DECIDED
 
 
-def _needed(one: _Tested) -> int | None:
+def _texts_needed(one: _Tested) -> int | None:
     few = LEAST_TEXTS - len(one.excess)
     if few > 0 or one.measure.margin is None:
         return max(few, 1)
-    return more_texts(one.excess, one.measure.margin)
+    return texts_still_needed(one.excess, one.measure.margin)
 
 
 def verdict_of(measures: Sequence[QualityMeasure]) -> str:
@@ -531,7 +538,7 @@ def verdict_of(measures: Sequence[QualityMeasure]) -> str:
     return NOT_DECIDED if measures else NOT_MEASURED
 
 
-def _broken(part: Compared) -> list[TextDifference]:
+def _broken_texts(part: Compared) -> list[TextDifference]:
     """Return the texts that B does not answer like a model that works. One text is enough: damage
     may begin with the second turn of a chat, or with a long context."""
 
@@ -542,7 +549,7 @@ def _broken(part: Compared) -> list[TextDifference]:
     return [text for text in part.texts if text.kl >= limit(text)]
 
 
-def _worst(
+def _worst_text(
     a: Sequence[ScoredText],
     b: Sequence[ScoredText],
     texts: Sequence[TextDifference],
@@ -551,8 +558,8 @@ def _worst(
     if not texts:
         return None
     found = max(texts, key=lambda text: text.kl)
-    x = next(text for text in a if _key(text) == _key(found))
-    y = next(text for text in b if _key(text) == _key(found))
+    x = next(text for text in a if _text_key(text) == _text_key(found))
+    y = next(text for text in b if _text_key(text) == _text_key(found))
     parted = first_difference(x, y)
     if parted is None:
         return WorstText(found.name, found.kind, found.kl)
@@ -563,13 +570,13 @@ def _worst(
         kind=found.kind,
         kl=found.kl,
         position=place,
-        a=text_of([of_a], pieces[0]),
-        b=text_of([of_b], pieces[1]),
-        before=text_of(before, pieces[0]),
+        a=text_of_tokens([of_a], pieces[0]),
+        b=text_of_tokens([of_b], pieces[1]),
+        before=text_of_tokens(before, pieces[0]),
     )
 
 
-def _forked(
+def _forked_answer(
     a: Sequence[GreedyAnswer],
     b: Sequence[GreedyAnswer],
     noise: float,
@@ -583,9 +590,9 @@ def _forked(
         name=x.name,
         kind=x.kind,
         position=place,
-        before=text_of(x.tokens[max(0, place - _BEFORE) : place], pieces[0]),
-        a=text_of(x.tokens[place : place + _AFTER], pieces[0]),
-        b=text_of(y.tokens[place : place + _AFTER], pieces[1]),
+        before=text_of_tokens(x.tokens[max(0, place - _BEFORE) : place], pieces[0]),
+        a=text_of_tokens(x.tokens[place : place + _AFTER], pieces[0]),
+        b=text_of_tokens(y.tokens[place : place + _AFTER], pieces[1]),
         concurrency=x.concurrency,
     )
 
@@ -593,7 +600,7 @@ def _forked(
 # -- words -----------------------------------------------------------------------------------------
 
 
-def _summary(
+def _summary_sentence(
     verdict: str,
     measures: Sequence[QualityMeasure],
     forks: ForkCount | None,
@@ -603,17 +610,17 @@ def _summary(
     texts: int,
 ) -> str:
     if verdict == BROKEN:
-        return f"its answers are broken: {_what_is_broken(measures, broken, texts)}"
+        return f"its answers are broken: {_broken_texts_sentence(measures, broken, texts)}"
     margin = next((one.margin for one in measures if one.name == KL), None)
     if verdict == SAME:
         return f"its answers are the same within {margin:g} KLD"
     if verdict == DIFFERS:
-        return f"its answers differ: {_what_differs(measures, forks, forks_floor)}"
+        return f"its answers differ: {_difference_sentence(measures, forks, forks_floor)}"
     how_many = count_of(more, "more text") if more else "more texts would hardly decide it"
     return f"whether its answers are the same is not decided: {how_many}"
 
 
-def _what_is_broken(
+def _broken_texts_sentence(
     measures: Sequence[QualityMeasure], broken: Sequence[TextDifference], texts: int
 ) -> str:
     parts = []
@@ -623,13 +630,13 @@ def _what_is_broken(
             f"{len(broken)} of {count_of(texts, 'text')}, the worst {worst.name} with KLD >= "
             f"{worst.kl:.2g}"
         )
-    senseless = _senseless(measures)
+    senseless = _measure_of_senseless_answers(measures)
     if senseless is not None:
-        parts.append(f"A finds what it writes {_less_probable(senseless)}")
+        parts.append(f"A finds what it writes {_less_probable_text(senseless)}")
     return "; ".join(parts)
 
 
-def _what_differs(
+def _difference_sentence(
     measures: Sequence[QualityMeasure], forks: ForkCount | None, forks_floor: ForkCount | None
 ) -> str:
     parts = []
@@ -642,14 +649,14 @@ def _what_differs(
         largest = max(moved, key=lambda one: abs(one.value.value))
         parts.append(f"ln perplexity {with_half(largest, sign='+')}")
     if forks is not None:
-        floor = f" (floor {_rate(forks_floor)})" if forks_floor is not None else ""
-        parts.append(f"{_rate(forks)} forks per 1,000 tokens{floor}")
+        floor = f" (floor {_fork_rate_text(forks_floor)})" if forks_floor is not None else ""
+        parts.append(f"{_fork_rate_text(forks)} forks per 1,000 tokens{floor}")
     moved = [one for one in measures if one.name == ANSWER_SCORE and one.verdict == DIFFERS]
-    parts += [f"A finds what it writes {_less_probable(one)}" for one in moved]
+    parts += [f"A finds what it writes {_less_probable_text(one)}" for one in moved]
     return ", ".join(parts)
 
 
-def _less_probable(measure: QualityMeasure) -> str:
+def _less_probable_text(measure: QualityMeasure) -> str:
     """Return how much less probable A finds the answers of B, such as "less probable than its own
     answers by 0.52 ± 0.10 nats per token"."""
     value = measure.value
@@ -660,7 +667,7 @@ def _less_probable(measure: QualityMeasure) -> str:
     return f"{word} probable than its own answers by {by} nats per token"
 
 
-def _rate(forks: ForkCount) -> str:
+def _fork_rate_text(forks: ForkCount) -> str:
     value = forks.per_1000.value
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 

@@ -86,15 +86,16 @@ def launch_of(
     the plan. `gpus` is the number of GPUs of all nodes together, or None to take it from the plan.
     Raises PlanError for a plan that cannot be started, and InputError if a single node has a
     secret."""
-    engine = registry.get(plan.engine)
-    plan, secrets = _without_secrets(plan, engine, notes)
+    engine = registry.get_engine(plan.engine)
+    plan, secrets = _replace_secrets(plan, engine, notes)
     hosts = max(1, len({node.rank for node in plan.nodes}))
     count = max(1, (gpus or plan.gpu_count) // hosts)
     if uses_ray(plan) and not plan.nodes:
         _note_ray(notes)
-    whole = _of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
+    whole = _launch_of_node(replace(plan, nodes=()), None, engine, secrets, (name, title, count))
     nodes = tuple(
-        (node, _of_node(plan, node, engine, secrets, (name, title, count))) for node in plan.nodes
+        (node, _launch_of_node(plan, node, engine, secrets, (name, title, count)))
+        for node in plan.nodes
     )
     return replace(whole, nodes=nodes)
 
@@ -105,7 +106,7 @@ def _note_ray(notes: Notes) -> None:
     notes.add(Level.WARN, "ray", text, fix=fix)
 
 
-def _of_node(
+def _launch_of_node(
     plan: LaunchPlan,
     node: Node | None,
     engine: Engine,
@@ -114,7 +115,7 @@ def _of_node(
 ) -> Launch:
     name, title, gpus = known
     command = engine.command(plan, node)
-    argv = tuple(word_of(word) for word in command.argv)
+    argv = tuple(argument_or_secret(word) for word in command.argv)
     return Launch(
         name=name,
         title=title,
@@ -133,7 +134,7 @@ def _of_node(
     )
 
 
-def _without_secrets(
+def _replace_secrets(
     plan: LaunchPlan, engine: Engine, notes: Notes
 ) -> tuple[LaunchPlan, tuple[str, ...]]:
     """Return (the plan with a placeholder for each secret, the names of the environment variables
@@ -182,7 +183,7 @@ def _without_secrets(
     return replace(plan, flags=tuple(flags), env=tuple(env)), tuple(dict.fromkeys(secrets))
 
 
-def word_of(word: str) -> Word:
+def argument_or_secret(word: str) -> Word:
     """Return `word`, an argument of a command line, as it is, or as a Secret if it contains the
     placeholder of one."""
     found = re.fullmatch(rf"(.*){_MARK}(\w+){_MARK}", word, re.DOTALL)

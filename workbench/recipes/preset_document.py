@@ -44,14 +44,14 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
         text = recipe.findings[0].text if recipe.findings else f"the {recipe.form} starts no server"
         raise InputError(text, next_step=recipe.findings[0].fix if recipe.findings else None)
     title = recipe.title or (
-        f"{plan.model.rpartition('/')[2] or plan.model}, {registry.get(plan.engine).title}"
+        f"{plan.model.rpartition('/')[2] or plan.model}, {registry.get_engine(plan.engine).title}"
     )
     document = {
         "schema": 1,
         "id": preset_id,
-        "title": _line(title, 80),
-        "summary": _line(recipe.about, 2000) or f"Imported from {source}.",
-        "caveats": [_line(caveat, 2000) for caveat in recipe.caveats if caveat.strip()],
+        "title": _single_line(title, 80),
+        "summary": _single_line(recipe.about, 2000) or f"Imported from {source}.",
+        "caveats": [_single_line(caveat, 2000) for caveat in recipe.caveats if caveat.strip()],
         "hardware": {
             "gpu_names": list(recipe.gpu_names),
             "count": min(recipe.gpus or plan.gpu_count, 64),
@@ -69,12 +69,16 @@ def document_of(recipe: Recipe, preset_id: str, source: str) -> dict[str, Any]:
         "flags": {flag.name: flag.value for flag in plan.flags},
         "env": {variable.name: str(variable.value) for variable in plan.env},
         "variables": {name: {"description": text} for name, text in recipe.variables.items()},
-        "provenance": {"document": source, "status": "untested", "note": _note(recipe.findings)},
+        "provenance": {
+            "document": source,
+            "status": "untested",
+            "note": _note_of_missing_parts(recipe.findings),
+        },
     }
     return {name: value for name, value in document.items() if value}
 
 
-def _note(findings: tuple[Finding, ...]) -> str | None:
+def _note_of_missing_parts(findings: tuple[Finding, ...]) -> str | None:
     """Return a text that lists the parts of a recipe that its preset does not contain, and those
     that it contains in another form; None if there are none."""
     serious = [f for f in findings if f.level in ("error", "warn")]
@@ -82,9 +86,9 @@ def _note(findings: tuple[Finding, ...]) -> str | None:
     changed = [f.text for f in serious if f.code in _READ_OTHERWISE]
     parts = (("Not taken over", missing), ("Taken over so", changed))
     texts = [f"{title}: {'; '.join(texts)}" for title, texts in parts if texts]
-    return _line(". ".join(texts), 2000) or None
+    return _single_line(". ".join(texts), 2000) or None
 
 
-def _line(text: str, limit: int) -> str:
+def _single_line(text: str, limit: int) -> str:
     line = " ".join(text.split())
     return line if len(line) <= limit else f"{line[: limit - 1]}…"

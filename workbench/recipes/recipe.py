@@ -1,8 +1,8 @@
 """A recipe of another tool, as far as Workbench understands it: a plan, further properties such as
 title and GPUs, and findings about the parts that a plan cannot contain.
 
-`Notes` collects the findings while a recipe is read. `finished` removes secrets and values that
-only a shell could compute, so that neither is written into a preset.
+`Notes` collects the findings while a recipe is read. `drop_unusable_values` removes secrets and
+values that only a shell could compute, so that neither is written into a preset.
 """
 
 from __future__ import annotations
@@ -88,20 +88,20 @@ class Notes:
         if finding not in self.findings:
             self.findings.append(finding)
 
-    def not_understood(self, what: str, value: Any = None) -> None:
-        shown = f": {short(value)}" if value is not None else ""
+    def add_not_understood(self, what: str, value: Any = None) -> None:
+        shown = f": {shorten_value(value)}" if value is not None else ""
         self.add(Level.WARN, "not-understood", f"{what} is not understood and left out{shown}")
 
-    def refused(self, what: str, code: Any) -> None:
+    def add_refused(self, what: str, code: Any) -> None:
         """Add a warning that a part of the recipe, which is a program or a script, is not run.
         `what` names the part, and `code` is its text."""
         fix = "read this part of the recipe, and run it yourself on the host if the server needs it"
-        self.add(Level.WARN, "refused", f"{what} is not run: {short(code)}", fix=fix)
+        self.add(Level.WARN, "refused", f"{what} is not run: {shorten_value(code)}", fix=fix)
 
-    def left_out(self, what: str, why: str) -> None:
+    def add_left_out(self, what: str, why: str) -> None:
         self.add(Level.INFO, "left-out", f"{what} is left out: {why}")
 
-    def variable(self, name: str, where: str, about: str = "") -> str:
+    def add_variable(self, name: str, where: str, about: str = "") -> str:
         """Add a variable to the preset for the recipe's variable `name`, whose value is unknown,
         and return the reference "${…}" to it. `where` names the format of the recipe."""
         own = re.sub(r"[^a-z0-9_]+", "_", name.lower()).lstrip("_0123456789")[:32] or "value"
@@ -109,14 +109,14 @@ class Notes:
         return f"${{{own}}}"
 
 
-def short(value: Any) -> str:
+def shorten_value(value: Any) -> str:
     """Return a value from a recipe as one line of at most _MOST_SHOWN characters, for a finding.
     Secrets are masked before the text is cut, because a cut secret would not be recognized."""
     text = mask_text(" ".join(str(value).split()).replace(COMPUTED, "$(…)"))
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
-def without_unusable(recipe: Recipe, notes: Notes) -> Recipe:
+def drop_unusable_values(recipe: Recipe, notes: Notes) -> Recipe:
     """Return the recipe without values that a preset must not contain: secrets, and values that
     only a shell could compute. There is a finding for each removed value that the plan needs."""
     plan = recipe.plan
@@ -135,11 +135,11 @@ def without_unusable(recipe: Recipe, notes: Notes) -> Recipe:
         workdir = None if COMPUTED in (plan.workdir or "") else plan.workdir
         image = plan.image
         if image is not None and (not re.fullmatch(IMAGE, image) or mask_text(image) != image):
-            notes.not_understood("the image", image)
+            notes.add_not_understood("the image", image)
             image = None
         model = plan.model
-        if (name := _placeholder(model)) is not None:
-            model = notes.variable(name, recipe.form)
+        if (name := _placeholder_name(model)) is not None:
+            model = notes.add_variable(name, recipe.form)
             notes.add(
                 Level.WARN,
                 "placeholder",
@@ -151,7 +151,7 @@ def without_unusable(recipe: Recipe, notes: Notes) -> Recipe:
             )
             model = ""
         if not model:
-            model = notes.variable("model", recipe.form)
+            model = notes.add_variable("model", recipe.form)
             notes.add(Level.WARN, "no-model", "no model is named; the preset asks for it")
         plan = replace(
             plan,
@@ -163,7 +163,9 @@ def without_unusable(recipe: Recipe, notes: Notes) -> Recipe:
             image=image,
         )
         notes.variables = {
-            name: text for name, text in notes.variables.items() if plan.uses(f"${{{name}}}")
+            name: text
+            for name, text in notes.variables.items()
+            if plan.contains_text(f"${{{name}}}")
         }
     return replace(
         recipe,
@@ -193,7 +195,7 @@ def _usable_settings(
                 f"{name} is left out: only a shell could compute its value",
                 setting.name,
             )
-        elif _placeholder(setting.value) is not None:
+        elif _placeholder_name(setting.value) is not None:
             text = f"{name} is left out: {setting.value} is a placeholder"
             notes.add(
                 Level.WARN,
@@ -216,7 +218,7 @@ def _usable_settings(
     return tuple(kept)
 
 
-def _placeholder(value: Any) -> str | None:
+def _placeholder_name(value: Any) -> str | None:
     """Return the name in a placeholder such as "<model>", "{{ model }}" or "MODEL_PLACEHOLDER";
     None if `value` is not a placeholder."""
     found = _PLACEHOLDER.fullmatch(value) if isinstance(value, str) else None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import clean, clean_data, clean_json
-from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, without_unusable
+from workbench.model.untrusted_text import clean_data, clean_json, clean_text
+from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, drop_unusable_values
 
 if TYPE_CHECKING:
     from workbench.recipes.launch import Launch
@@ -92,16 +92,20 @@ class ExportForm:
 
 
 EXPORT_FORMS = (
-    ExportForm("shell", "shell script", "shell", "script", for_nodes=True, with_files=True),
-    ExportForm("systemd", "systemd unit", "systemd", "unit"),
-    ExportForm("docker", "Docker command", "containers", "docker"),
-    ExportForm("podman", "Podman command", "containers", "podman"),
-    ExportForm("compose", "compose file", "containers", "compose"),
-    ExportForm("slurm", "Slurm job script", "shell", "slurm", for_nodes=True, with_files=True),
-    ExportForm("pbs", "PBS job script", "shell", "pbs", with_files=True),
-    ExportForm("sparkrun", "sparkrun recipe", "sparkrun", "recipe", for_nodes=True),
-    ExportForm("llamaswap", "llama-swap configuration", "llama_swap", "entry"),
-    ExportForm("helm", "Helm values (vLLM production stack)", "helm", "values", for_nodes=True),
+    ExportForm("shell", "shell script", "shell", "shell_script", for_nodes=True, with_files=True),
+    ExportForm("systemd", "systemd unit", "systemd", "systemd_unit_text"),
+    ExportForm("docker", "Docker command", "containers", "docker_script"),
+    ExportForm("podman", "Podman command", "containers", "podman_script"),
+    ExportForm("compose", "compose file", "containers", "compose_file_text"),
+    ExportForm(
+        "slurm", "Slurm job script", "shell", "slurm_script", for_nodes=True, with_files=True
+    ),
+    ExportForm("pbs", "PBS job script", "shell", "pbs_script", with_files=True),
+    ExportForm("sparkrun", "sparkrun recipe", "sparkrun", "sparkrun_recipe_text", for_nodes=True),
+    ExportForm("llamaswap", "llama-swap configuration", "llama_swap", "llama_swap_text"),
+    ExportForm(
+        "helm", "Helm values (vLLM production stack)", "helm", "helm_values_text", for_nodes=True
+    ),
 )
 
 
@@ -123,19 +127,19 @@ def read_text(text: str, given: Given | None = None) -> Recipe:
     be read, or has no entry of the name that is given."""
     from workbench.recipes.imports import systemd_unit
 
-    text = clean(text, len(text), lines=True).replace(COMPUTED, "")
+    text = clean_text(text, len(text), lines=True).replace(COMPUTED, "")
     notes = Notes()
     given = given or Given()
     if systemd_unit.recognizes(text):
         given.check_entry(systemd_unit.FORM, "entry")
-        return without_unusable(systemd_unit.read(text, notes), notes)
-    document = _document(text)
+        return drop_unusable_values(systemd_unit.read(text, notes), notes)
+    document = _parse_document(text)
     if document is None:
-        return without_unusable(_read_script(text, notes, given), notes)
+        return drop_unusable_values(_read_script(text, notes, given), notes)
     for form in IMPORT_FORMS:
         if form.recognizes(document):
             try:
-                return without_unusable(form.read(document, notes, given), notes)
+                return drop_unusable_values(form.read(document, notes, given), notes)
             except RecursionError:
                 raise InputError("a value of the recipe is nested too deeply") from None
     known = ", ".join(form.title for form in IMPORT_FORMS)
@@ -158,14 +162,14 @@ def _read_script(text: str, notes: Notes, given: Given) -> Recipe:
     return written_file.read(text, notes, given) or recipe
 
 
-def _document(text: str) -> Mapping[str, Any] | None:
+def _parse_document(text: str) -> Mapping[str, Any] | None:
     """Return the mapping that a YAML or JSON text contains. None if the text is a command line or a
     script. Raises InputError if the text is not valid or contains no mapping."""
     from workbench.recipes import yaml_text
 
     stripped = text.lstrip()
     if stripped.startswith(("{", "[")):
-        return _mapping(_json(stripped))
+        return _require_mapping(_parse_json(stripped))
     if not _looks_like_yaml(text):
         return None
     documents = [
@@ -173,7 +177,7 @@ def _document(text: str) -> Mapping[str, Any] | None:
         for one in yaml_text.load_all(text)
     ]
     if len(documents) == 1:
-        return _mapping(documents[0])
+        return _require_mapping(documents[0])
     objects = [one for one in documents if one is not None]
     if all(isinstance(one, dict) and "kind" in one for one in objects):
         return {"apiVersion": "v1", "kind": "List", "items": objects}
@@ -184,7 +188,7 @@ def _document(text: str) -> Mapping[str, Any] | None:
     )
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     from workbench.recipes import yaml_text
 
     if len(text) > yaml_text.MAX_BYTES:
@@ -197,7 +201,7 @@ def _json(text: str) -> Any:
         raise InputError(f"the document is not valid JSON: {error}") from None
 
 
-def _mapping(document: Any) -> Mapping[str, Any]:
+def _require_mapping(document: Any) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise InputError("the document is a list or a single value, but a recipe has named fields")
     return document

@@ -79,10 +79,10 @@ def simple_commands(text: str) -> list[Simple]:
     bracket that is not closed, and for a script longer than MAX_CHARS."""
     if len(text) > MAX_CHARS:
         raise InputError(f"the script is longer than the limit of {MAX_CHARS // 1024} KiB")
-    return list(_Lexer(text).commands())
+    return list(_Lexer(text).read_commands())
 
 
-def _one_line(text: str) -> str:
+def _join_continued_lines(text: str) -> str:
     """Return `text` with the lines that a backslash continues joined."""
     return _CONTINUED.sub(" ", text)
 
@@ -96,7 +96,7 @@ class _Lexer:
         # ends of here-documents that begin after this line, and whether each has no quotes
         self.waiting: list[tuple[str, bool]] = []
 
-    def commands(self, every: bool = False) -> Iterator[Simple]:
+    def read_commands(self, every: bool = False) -> Iterator[Simple]:
         """Yield the commands that follow. `every` True includes those without words, such as what
         stands before a bracket."""
         now, start = Simple(), 0
@@ -109,15 +109,15 @@ class _Lexer:
             elif rest == "#":
                 end = self.text.find("\n", self.at)
                 self.at = len(self.text) if end < 0 else end
-            elif calculation := self._calculation():
+            elif calculation := self._arithmetic_command():
                 now.words.append((Code(calculation),))
                 self.at += len(calculation)
             elif found := _REDIRECT.match(self.text, self.at):
-                self._redirect(now, found[0])
+                self._read_redirect(now, found[0])
             elif operator := next(
                 (o for o in _OPERATORS if self.text.startswith(o, self.at)), None
             ):
-                now.source = _one_line(self.text[start : self.at]).strip()
+                now.source = _join_continued_lines(self.text[start : self.at]).strip()
                 now.end = operator
                 self.at += len(operator)
                 if operator == "\n":
@@ -127,11 +127,11 @@ class _Lexer:
                 now, start = Simple(), self.at
             elif array := _ARRAY.match(self.text, self.at):
                 self.at = array.end()
-                now.arrays.append((array[1], bool(array[2]), self._elements()))
+                now.arrays.append((array[1], bool(array[2]), self._read_array_elements()))
             else:
-                now.words.append(self.word())
+                now.words.append(self.read_word())
         if now.words or now.redirects or now.arrays:
-            now.source = _one_line(self.text[start:]).strip()
+            now.source = _join_continued_lines(self.text[start:]).strip()
             yield now
 
     def _end_of_commands(self) -> int:
@@ -139,7 +139,7 @@ class _Lexer:
         that opens nothing, closes nothing, and ends no pattern of a `case`. Raises InputError if
         there is none."""
         brackets, cases = 0, [False]  # for each open case: whether its patterns are read now
-        for command in self.commands(every=True):
+        for command in self.read_commands(every=True):
             words = [word for word in command.words if word not in _BEFORE_CASE]
             if words and words[0] == ("case",):
                 cases.append(True)
@@ -157,13 +157,13 @@ class _Lexer:
                 cases[-1] = True
         raise InputError("the commands are not closed")
 
-    def _calculation(self) -> str:
+    def _arithmetic_command(self) -> str:
         """Return the text of the arithmetic command, `((...))`, that begins at `at`; "" if none
         begins there."""
         found = _CALCULATION.match(self.text, self.at)
         return found[0] if found else ""
 
-    def _elements(self) -> list[Word]:
+    def _read_array_elements(self) -> list[Word]:
         """Read the elements of an array up to the bracket that closes it, and return them. Before
         the call, `at` is the index after the opening bracket."""
         begin = self.at
@@ -181,18 +181,18 @@ class _Lexer:
             elif char in " \t\r\n;&|(<>":
                 self.at += 1
             else:
-                elements.append(self.word())
+                elements.append(self.read_word())
         raise InputError(
             f"the script has an array that is not closed: {self.text[begin - 1 : begin + 20]!r}"
         )
 
-    def _redirect(self, now: Simple, operator: str) -> None:
+    def _read_redirect(self, now: Simple, operator: str) -> None:
         begin = self.at
         self.at += len(operator)
         while self.text[self.at : self.at + 1] in (" ", "\t"):
             self.at += 1
         target = (
-            self.word()
+            self.read_word()
             if self.at < len(self.text) and self.text[self.at] not in "\n;&|()<>"
             else ()
         )
@@ -217,33 +217,35 @@ class _Lexer:
                 lines.append(line)
             now.redirects.append(" ".join(lines))
             text = "\n".join(lines)
-            now.documents.append(_document(_one_line(text)) if filled_in else (text,))
+            now.documents.append(
+                _here_document_parts(_join_continued_lines(text)) if filled_in else (text,)
+            )
         self.waiting.clear()
 
-    def word(self) -> Word:
+    def read_word(self) -> Word:
         parts: list[Part] = []
         while self.at < len(self.text):
             char = self.text[self.at]
             if char in " \t\r\n;&|()<>" or _CONTINUED.match(self.text, self.at):
                 break
             if char == "'":
-                end = self._closing("'", self.at + 1)
+                end = self._index_of_closing_quote("'", self.at + 1)
                 parts.append(self.text[self.at + 1 : end])
                 self.at = end + 1
             elif char == '"':
                 self.at += 1
-                parts += self._double()
+                parts += self._read_double_quoted()
             elif char == "\\":
                 parts.append(self.text[self.at + 1 : self.at + 2])
                 self.at += 2
             elif char in "$`":
-                parts.append(self._dollar("'\""))
+                parts.append(self._read_dollar("'\""))
             else:
                 parts.append(char)
                 self.at += 1
-        return _joined(parts)
+        return _join_texts(parts)
 
-    def _closing(self, quote: str, begin: int) -> int:
+    def _index_of_closing_quote(self, quote: str, begin: int) -> int:
         end = self.text.find(quote, begin)
         if end < 0:
             raise InputError(
@@ -252,7 +254,7 @@ class _Lexer:
             )
         return end
 
-    def _double(self) -> list[Part]:
+    def _read_double_quoted(self) -> list[Part]:
         """Read a text in double quotes, and return its parts. Before the call, `at` is the index
         after the opening quote. Afterwards it is the index after the closing quote."""
         parts: list[Part] = [""]
@@ -274,27 +276,31 @@ class _Lexer:
                 parts.append(" ")
                 self.at = continued.end()
             elif char in "$`":
-                parts.append(self._dollar('"'))
+                parts.append(self._read_dollar('"'))
             else:
                 parts.append(char)
                 self.at += 1
 
-    def _dollar(self, quotes: str = "") -> Part:
+    def _read_dollar(self, quotes: str = "") -> Part:
         """Read what a dollar sign or a backquote begins. `quotes` are the quotation marks that the
         default of a variable loses here, as in `${name:-"word"}`."""
         text, begin = self.text, self.at
         if text[begin] == "`":
             backquoted = _BACKQUOTED.match(text, begin)
-            self.at = backquoted.end() if backquoted else self._closing("`", begin + 1) + 1
-            return Code(_one_line(text[begin : self.at]))
+            self.at = (
+                backquoted.end() if backquoted else self._index_of_closing_quote("`", begin + 1) + 1
+            )
+            return Code(_join_continued_lines(text[begin : self.at]))
         following = text[begin + 1 : begin + 2]
         if following == "{":
             self.at = self._end_of_reference(begin + 1, quotes)
             inside, source = text[begin + 2 : self.at - 1], text[begin : self.at]
-            return _variable(_one_line(inside), _one_line(source), quotes)
+            return _variable_part(
+                _join_continued_lines(inside), _join_continued_lines(source), quotes
+            )
         if following == "(":
             self.at = self._end_of_substitution(begin + 1)
-            return Code(_one_line(text[begin : self.at]))
+            return Code(_join_continued_lines(text[begin : self.at]))
         if (quoted := _ANSI_QUOTED.match(text, begin)) and "'" in quotes:
             self.at = quoted.end()
             return re.sub(r"\\(.)", lambda m: _ANSI.get(m[1], m[0]), quoted[1])
@@ -320,7 +326,7 @@ class _Lexer:
                 return _Lexer(self.text, begin + 1, self.depth + 1)._end_of_commands()
             except InputError:
                 pass
-        return self._counted(begin)
+        return self._index_after_closing_bracket(begin)
 
     def _end_of_reference(self, begin: int, quotes: str) -> int:
         """Return the index after the brace that closes the one at `begin`. A brace between two of
@@ -333,26 +339,26 @@ class _Lexer:
             if depth == 0:
                 return lexer.at + 1
             try:
-                lexer._pass_one(quotes)
+                lexer._skip_one(quotes)
             except InputError:
                 break
-        return self._counted(begin)
+        return self._index_after_closing_bracket(begin)
 
-    def _pass_one(self, quotes: str) -> None:
+    def _skip_one(self, quotes: str) -> None:
         """Go on to what follows the next character, or the quoted text, variable or code that
         begins there."""
         char = self.text[self.at]
         if char == "'" and char in quotes:
-            self.at = self._closing("'", self.at + 1) + 1
+            self.at = self._index_of_closing_quote("'", self.at + 1) + 1
         elif char == '"':
             self.at += 1
-            self._double()
+            self._read_double_quoted()
         elif char in "$`":
-            self._dollar(quotes)
+            self._read_dollar(quotes)
         else:
             self.at += 2 if char == "\\" else 1
 
-    def _counted(self, begin: int) -> int:
+    def _index_after_closing_bracket(self, begin: int) -> int:
         """Return the index after the bracket that closes the bracket at `begin`, whatever stands
         between them. Raises InputError if it is not closed."""
         opens = self.text[begin]
@@ -367,7 +373,7 @@ class _Lexer:
         )
 
 
-def _variable(inside: str, source: str, quotes: str) -> Part:
+def _variable_part(inside: str, source: str, quotes: str) -> Part:
     """Return the part for `${inside}`: a Variable, or Code if only a shell could compute it.
     `source` is the whole text of the reference, and `quotes` are the quotation marks that its
     default loses."""
@@ -392,7 +398,7 @@ def _variable(inside: str, source: str, quotes: str) -> Part:
     return Code(source) if name.isdecimal() else Variable(name)
 
 
-def _document(text: str) -> Word:
+def _here_document_parts(text: str) -> Word:
     """Return the parts of a here-document in which the shell replaces variables. A text that is
     not that of a shell, such as one with a bracket that is not closed, stays as it is."""
     try:
@@ -412,12 +418,12 @@ def parts_of(text: str, special: str = "$`", quotes: str = "", escaped: str = ""
         char = text[lexer.at]
         following = text[lexer.at + 1 : lexer.at + 2]
         if char in special:
-            parts.append(lexer._dollar(quotes))
+            parts.append(lexer._read_dollar(quotes))
         elif char == '"' and char in quotes:
             lexer.at += 1
-            parts += lexer._double()
+            parts += lexer._read_double_quoted()
         elif char == "'" and char in quotes:
-            end = lexer._closing("'", lexer.at + 1)
+            end = lexer._index_of_closing_quote("'", lexer.at + 1)
             parts.append(text[lexer.at + 1 : end])
             lexer.at = end + 1
         elif char == "\\" and following in tuple(escaped):
@@ -426,20 +432,20 @@ def parts_of(text: str, special: str = "$`", quotes: str = "", escaped: str = ""
         else:
             parts.append(char)
             lexer.at += 1
-    return _joined(parts)
+    return _join_texts(parts)
 
 
-def interpolated(text: str) -> Word:
+def compose_value_parts(text: str) -> Word:
     """Return the parts of a value of a compose file, in which only "$" is special and "$$" means a
     dollar sign."""
     pieces = [parts_of(piece, "$") for piece in text.split("$$")]
     joined: list[Part] = list(pieces[0])
     for piece in pieces[1:]:
         joined += ["$", *piece]
-    return _joined(joined)
+    return _join_texts(joined)
 
 
-def _joined(parts: list[Part]) -> Word:
+def _join_texts(parts: list[Part]) -> Word:
     """Return the parts as a word, with adjacent texts joined into one. An empty list becomes a word
     of one empty text."""
     joined: list[Part] = []

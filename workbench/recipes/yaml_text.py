@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         return mapping
 
 
-def _integer(loader: Any, node: Any) -> int:
+def _construct_integer(loader: Any, node: Any) -> int:
     text = loader.construct_scalar(node)
     return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
 
@@ -70,10 +70,10 @@ for _tag, _pattern, _first in (
     _Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first)
     )
-_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 
 
-def load(text: str) -> Any:
+def load_yaml(text: str) -> Any:
     """Return the data of a text with one YAML document; all keys are texts. Raises InputError,
     with line and column of the problem if known."""
     documents = load_all(text)
@@ -94,8 +94,8 @@ def load_all(text: str) -> list[Any]:
         left, documents = [MAX_NODES], []
         while loader.check_node():
             node = loader.get_node()
-            _check(node, left, 0)  # before merges and aliases are followed
-            documents.append(_plain(loader.construct_document(node)))
+            _check_size(node, left, 0)  # before merges and aliases are followed
+            documents.append(_plain_data(loader.construct_document(node)))
         return documents or [None]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -108,7 +108,7 @@ def load_all(text: str) -> list[Any]:
         raise InputError(f"not valid YAML: {why}") from None
 
 
-def _check(node: Any, left: list[int], depth: int) -> None:
+def _check_size(node: Any, left: list[int], depth: int) -> None:
     """Raise InputError if a YAML document contains too many values after its aliases are resolved,
     is nested too deeply, or has a tag that is not in _TAGS. `left` is a list of one number, which
     counts down how many values the document may still have."""
@@ -128,19 +128,19 @@ def _check(node: Any, left: list[int], depth: int) -> None:
         )
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            _check(key, left, depth + 1)
-            _check(value, left, depth + 1)
+            _check_size(key, left, depth + 1)
+            _check_size(value, left, depth + 1)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:
-            _check(value, left, depth + 1)
+            _check_size(value, left, depth + 1)
 
 
-def _plain(value: Any) -> Any:
+def _plain_data(value: Any) -> Any:
     """Return a copy of a document's data in which all keys are texts. A list or mapping that occurs
     several times becomes separate objects."""
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, list) else value
+        return {str(k): _plain_data(v) for k, v in value.items()}
+    return [_plain_data(v) for v in value] if isinstance(value, list) else value
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]
@@ -157,17 +157,17 @@ _WORDS = frozenset(
 )
 
 
-def _text(dumper: Any, value: str) -> Any:
+def _represent_text(dumper: Any, value: str) -> Any:
     style = None if _PLAIN.fullmatch(value) and value.lower() not in _WORDS else '"'
     if "\n" in value.rstrip("\n") and value.isascii():
         style = "|"
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
-def dump(data: Any) -> str:
+def dump_yaml(data: Any) -> str:
     """Return `data` as YAML text that readers of YAML 1.1 and YAML 1.2 understand in the same way."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
     return text

@@ -12,7 +12,7 @@ from workbench.report.blocks import SIMULATED, Block, Document, Fold, Heading
 from workbench.report.content import Report
 from workbench.report.format_values import utc_time
 from workbench.report.quality_blocks import answer_blocks, quality_blocks
-from workbench.report.result_blocks import overview, result_blocks, subtitle_of, title_of
+from workbench.report.result_blocks import overview_table, result_blocks, subtitle_of, title_of
 from workbench.report.series_blocks import comparison_blocks, experiment_blocks, sweep_blocks
 
 
@@ -40,7 +40,7 @@ def _experiment_document(report: Report, experiment: Experiment) -> Document:
     subtitle = f"Experiment {experiment.id} · {experiment.host} · {utc_time(experiment.unix_s)}"
     blocks = [
         *experiment_blocks(experiment, report.results),
-        *_quality(report),
+        *_quality_section(report),
         *_folded_results(report),
     ]
     return Document(title, subtitle, tuple(blocks), report.simulated)
@@ -55,11 +55,14 @@ def _sweep_document(report: Report, sweep: Sweep) -> Document:
 
 def _document_of_several(report: Report) -> Document:
     blocks: list[Block] = [SIMULATED] if report.simulated else []
-    blocks.append(overview(report.results))
+    blocks.append(overview_table(report.results))
     if report.comparison is not None:
-        blocks += [*comparison_blocks(report.comparison), *_quality(report)]
+        blocks += [*comparison_blocks(report.comparison), *_quality_section(report)]
     for result in report.results:
-        blocks += [Heading(f"#{result.id}: {title_of(result)}"), *_inner_blocks(report, result)]
+        blocks += [
+            Heading(f"#{result.id}: {title_of(result)}"),
+            *_blocks_inside_report(report, result),
+        ]
     numbers = ", ".join(f"#{result.id}" for result in report.results)
     newest = max((result.unix_s for result in report.results), default=0.0)
     title = _title_of_several(report.comparison, report.results)
@@ -77,7 +80,7 @@ def _title_of_several(comparison: Comparison | None, results: Sequence[BenchResu
     return f"B #{comparison.b} against A #{comparison.a}"
 
 
-def _quality(report: Report) -> list[Block]:
+def _quality_section(report: Report) -> list[Block]:
     return quality_blocks(report.quality) if report.quality is not None else []
 
 
@@ -85,12 +88,12 @@ def _folded_results(report: Report) -> list[Block]:
     """Return one block for each result of an experiment or sweep. It shows the details of the
     result when the reader opens it."""
     return [
-        Fold(f"Result #{result.id}", tuple(_inner_blocks(report, result)))
+        Fold(f"Result #{result.id}", tuple(_blocks_inside_report(report, result)))
         for result in report.results
     ]
 
 
-def _inner_blocks(report: Report, result: BenchResult) -> list[Block]:
+def _blocks_inside_report(report: Report, result: BenchResult) -> list[Block]:
     """Return a result's blocks for use inside a larger report. Their headings are one level lower.
     The SIMULATED alert is left out, because the larger report shows it at its top.
     """

@@ -10,7 +10,7 @@ from workbench.report.blocks import Facts, FindingBlock, Heading, ShownBlock, Ta
 NO_ADVICE = "No finding: nothing in the facts asks for a change."
 
 
-def doctor_blocks(
+def blocks_of_doctor(
     findings: Sequence[Finding],
     lines: Sequence[tuple[str, str]],
     nothing: str = "Nothing is missing.",
@@ -19,10 +19,10 @@ def doctor_blocks(
     `lines`, pairs (label, text) with what was read. `nothing` is the text if all fits."""
     found: list[ShownBlock] = []
     for finding in findings:
-        changes = " ".join(change.text for change in finding.changes)
+        changes = " ".join(change.option_text for change in finding.changes)
         facts = (("next", finding.fix), ("change", changes))
         known = tuple((label, text) for label, text in facts if text)
-        place = f"{finding.place}: " if finding.place else ""
+        place = f"{finding.file_and_line}: " if finding.file_and_line else ""
         found.append(FindingBlock(finding.level, f"{place}{finding.text}", known))
     if not found:
         found.append(TextBlock(nothing, mark="good"))
@@ -65,7 +65,7 @@ def advice_blocks(
         return [TextBlock(NO_ADVICE)]
     found: list[ShownBlock] = []
     for number, finding in enumerate(findings, 1):
-        changes = " ".join((*(change.text for change in finding.changes), *finding.settings))
+        changes = " ".join((*(change.option_text for change in finding.changes), *finding.settings))
         facts = (
             ("evidence", finding.evidence),
             ("next", finding.fix),

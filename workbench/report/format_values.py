@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.model.bench import BenchSummary, half_width
 from workbench.model.metrics import decimals_of
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 NA = "n/a"
 MINUS = "−"
@@ -18,13 +18,13 @@ MINUS = "−"
 NOT_IN_FILE = "not in the imported file"
 
 
-def escape(text: str) -> str:
+def escape_markup(text: str) -> str:
     """Return `text` for use in HTML and SVG: without control characters, and with the characters of
     markup escaped."""
-    return html.escape(clean(text, len(text), lines=True))
+    return html.escape(clean_text(text, len(text), lines=True))
 
 
-def number(value: float | None, unit: str = "", decimals: int | None = None) -> str:
+def number_text(value: float | None, unit: str = "", decimals: int | None = None) -> str:
     """Return a number as text with commas between thousands: "5,291 tok/s", "46.3", "0.0412". It
     has `decimals` decimals if they are given, and else at least three significant digits."""
     if value is None:
@@ -46,7 +46,7 @@ def number(value: float | None, unit: str = "", decimals: int | None = None) -> 
 
 def metric_number(name: str, value: float | None, unit: str = "") -> str:
     """Return a value of a metric of the table, such as "ttft_ms.p50", with the metric's decimals."""
-    return number(value, unit, decimals_of(name))
+    return number_text(value, unit, decimals_of(name))
 
 
 def metric_text(summary: BenchSummary, name: str, unit: str = "") -> str:
@@ -65,7 +65,7 @@ def is_missing_in_file(summary: BenchSummary, name: str) -> bool:
     return summary.absent.get(name) == NOT_IN_FILE
 
 
-def change(percent: float | None, half: float | None = None) -> str:
+def change_text(percent: float | None, half: float | None = None) -> str:
     """Return a change in percent as text, with the half width of its interval if `half` is not
     None: "+3.1 %", "−0.4 % ± 0.9".
     """
@@ -95,8 +95,6 @@ def setting_text(value: Any) -> str:
         return "on" if value else "off"
     if isinstance(value, float):
         return f"{value:g}"
-    return (
-        json.dumps(value, ensure_ascii=False)
-        if isinstance(value, (Mapping, list, tuple))
-        else str(value)
-    )
+    if isinstance(value, (Mapping, list, tuple)):
+        return json.dumps(value, ensure_ascii=False)
+    return str(value)

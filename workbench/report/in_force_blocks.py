@@ -12,21 +12,21 @@ _MOST_TEXT = 48  # characters of a value; a longer one, such as a JSON object, i
 def in_force_blocks(report: InForceReport) -> list[Block]:
     """Return the number of settings that differ from what was asked, the table of all settings, and
     the sources that could not be read."""
-    differing = count_of(report.differing, "setting differs", "settings differ")
-    mark = "warning" if report.differing else ""
+    differing = count_of(report.count_differing, "setting differs", "settings differ")
+    mark = "warning" if report.count_differing else ""
     table = Table(
         head=("", "setting", "asked", "in force", "where read"),
         rows=tuple(
             (
                 "!" if row.differs else "",
                 row.name,
-                _cut(row.asked or "-"),
-                _cut(row.in_force or NOT_REPORTED),
+                _shorten_text(row.asked or "-"),
+                _shorten_text(row.in_force or NOT_REPORTED),
                 row.where,
             )
             for row in report.rows
         ),
-        marks=tuple(map(_mark, report.rows)),
+        marks=tuple(map(_status_mark, report.rows)),
     )
     blocks: list[Block] = [TextBlock(f"{differing} from what was asked", mark=mark), table]
     if report.notes:
@@ -34,11 +34,11 @@ def in_force_blocks(report: InForceReport) -> list[Block]:
     return blocks
 
 
-def _mark(row: InForceRow) -> str:
+def _status_mark(row: InForceRow) -> str:
     if row.differs:
         return "warning"
     return "dim" if row.in_force is None else ""
 
 
-def _cut(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"

@@ -7,14 +7,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.model.bench import KEPT_ONE_OF, P99_VALUES, BenchSummary, MetricChange
+from workbench.model.bench import KEPT_ONE_OF, BenchSummary, MetricChange
 from workbench.model.counts import count_of
+from workbench.model.distribution import COMPARED_PERCENTILES
 from workbench.model.metrics import metric_title
-from workbench.model.operating_map import map_of
-from workbench.model.sweep import USERS, Sweep, SweepPoint
+from workbench.model.operating_map import operating_map_of
+from workbench.model.sweep import Sweep, SweepPoint
 from workbench.report import svg
 from workbench.report.blocks import PlotBlock
-from workbench.report.format_values import change, number
+from workbench.report.format_values import change_text, number_text
 
 _BINS = 60
 _CURVE_POINTS = 400
@@ -27,16 +28,16 @@ _SWEEP_PLOTS = (  # unit of the y axis, ((field of SweepPoint, label, colour), â
 Sample = Mapping[str, Any]
 
 
-def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
+def throughput_plot(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | None:
     """Return a plot of the output tokens per second over the time of the run. None if no request
     has the times of its chunks.
     """
-    arrivals = [arrival for sample in samples for arrival in _arrivals(sample)]
+    arrivals = [arrival for sample in samples for arrival in _token_arrivals(sample)]
     first = min((s["start_s"] for s in samples if s.get("start_s") is not None), default=0.0)
     duration = max((at_s for at_s, _ in arrivals), default=0.0) - first
     if len(arrivals) < 10 or duration <= 0:
         return None
-    width = _rounded_up(duration / _BINS)
+    width = _round_up_step(duration / _BINS)
     bins: defaultdict[int, float] = defaultdict(float)
     for at_s, tokens in arrivals:
         bins[int((at_s - first) / width)] += tokens
@@ -50,11 +51,12 @@ def throughput(samples: Sequence[Sample], summary: BenchSummary) -> PlotBlock | 
     )
     window = f", {summary.window} window" if summary.window_s else ""
     return PlotBlock(
-        svg.chart(title, x, y, [svg.Series(points)]), f"{title}, in steps of {width:g} s{window}."
+        svg.curves_svg(title, x, y, [svg.Series(points)]),
+        f"{title}, in steps of {width:g} s{window}.",
     )
 
 
-def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
+def _token_arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
     """Yield (time in s, tokens) for each chunk of the answer to a request, or nothing for a failed
     or warm-up request. The tokens of a request are divided evenly among its chunks, because servers
     report only their total."""
@@ -72,12 +74,12 @@ def _arrivals(sample: Sample) -> Iterator[tuple[float, float]]:
         yield at_s, share
 
 
-def _rounded_up(step: float) -> float:
+def _round_up_step(step: float) -> float:
     power = 10.0 ** math.floor(math.log10(step))
     return round(next(m * power for m in (1, 2, 5, 10) if m * power >= step * 0.999), 9)
 
 
-def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
+def latency_plots(samples: Sequence[Sample]) -> list[PlotBlock]:
     """Return plots of the cumulative distributions of the TTFT and of the gaps between chunks.
     Failed and warm-up requests do not count. A distribution with too little data is left out."""
     counted = [s for s in samples if not s.get("error") and not s.get("warmup")]
@@ -86,13 +88,13 @@ def latencies(samples: Sequence[Sample]) -> list[PlotBlock]:
     one_of = max((s.get(KEPT_ONE_OF, 1) for s in counted), default=1)
     kept = f" (one of {one_of} requests is kept)" if one_of > 1 else ""
     plots = (
-        _cumulative("Time to first token", ttfts, "requests", kept),
-        _cumulative("Gap between chunks (ITL)", gaps, "gaps", kept),
+        _cumulative_plot("Time to first token", ttfts, "requests", kept),
+        _cumulative_plot("Gap between chunks (ITL)", gaps, "gaps", kept),
     )
     return [plot for plot in plots if plot is not None]
 
 
-def _cumulative(title: str, values: list[float], what: str, kept: str) -> PlotBlock | None:
+def _cumulative_plot(title: str, values: list[float], what: str, kept: str) -> PlotBlock | None:
     ordered = sorted(value for value in values if value >= 0)
     count = len(ordered)
     if count < 5:
@@ -107,14 +109,17 @@ def _cumulative(title: str, values: list[float], what: str, kept: str) -> PlotBl
     y = svg.SvgAxis(f"% of {what}", 0.0, 100.0)
     places = sorted({round(i * (count - 1) / _CURVE_POINTS) for i in range(_CURVE_POINTS + 1)})
     curve = svg.Series([(ordered[i], 100 * (i + 1) / count) for i in places])
-    parts = (50, 90, 99) if count >= P99_VALUES else (50, 90)
-    marks = [(ordered[math.ceil(p * count / 100) - 1], f"p{p}") for p in parts]
-    drawn = svg.chart(f"{title}: share of {what}", x, y, [curve], height=220, marks=marks)
+    marks = [
+        (ordered[math.ceil(each.percent * count / 100) - 1], each.title)
+        for each in COMPARED_PERCENTILES
+        if each.least_values <= count
+    ]
+    drawn = svg.curves_svg(f"{title}: share of {what}", x, y, [curve], height=220, marks=marks)
     which = f"the {count:,} {what}{kept}"
     return PlotBlock(drawn, f"{title}: share of {which} that took at most this long.")
 
 
-def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
+def change_plot(metrics: Sequence[MetricChange]) -> PlotBlock | None:
     """Return a plot with the change of each metric and its interval. None if no metric has an
     interval."""
     claims = {"better": True, "worse": False}
@@ -123,7 +128,7 @@ def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
             metric_title(m.metric),
             m.change_pct,
             m.interval_pct,
-            change(m.change_pct, m.interval_pct),
+            change_text(m.change_pct, m.interval_pct),
             claims.get(m.verdict),
         )
         for m in metrics
@@ -131,7 +136,7 @@ def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
     ]
     if not rows:
         return None
-    drawn = svg.forest(
+    drawn = svg.forest_svg(
         "Change of each metric with its 95 % interval", rows, "change of B against A, %"
     )
     return PlotBlock(
@@ -139,27 +144,27 @@ def changes(metrics: Sequence[MetricChange]) -> PlotBlock | None:
     )
 
 
-def raw_pairs(metric: MetricChange) -> PlotBlock | None:
+def raw_pairs_plot(metric: MetricChange) -> PlotBlock | None:
     """Return a plot with the two values (of A and of B) of each complete pair of runs. None if no
     pair is complete."""
     pairs = [(a, b) for a, b in metric.pairs if a is not None and b is not None]
     if not pairs:
         return None
     title = f"{metric_title(metric.metric)}, {metric.unit}".rstrip(", ")
-    drawn = svg.dumbbells(f"Raw pairs of {title}", pairs, title)
+    drawn = svg.dumbbells_svg(f"Raw pairs of {title}", pairs, title)
     return PlotBlock(drawn, f"Raw pairs: {title} of each run, A hollow, B filled.")
 
 
-def sweep(swept: Sweep) -> list[PlotBlock]:
+def sweep_plots(swept: Sweep) -> list[PlotBlock]:
     """Return the plots of a sweep: throughput, efficiency and latencies at each point, with a mark
     at the knee, beyond which little is gained. Metrics that were not measured are left out."""
     done = [point for point in swept.points if point.state == "done" and point.tok_s is not None]
     if len(done) < 2:
         return []
-    axis, x_of, names = _sweep_axis(swept, done)
-    knee = knee_of(swept)
-    marks = [(x_of[knee.label], swept.finds)] if knee is not None and knee in done else []
-    plots = _operating_map(swept)
+    axis, x_of, names = _sweep_x_axis(swept, done)
+    knee = knee_point(swept)
+    marks = [(x_of[knee.label], swept.what_it_finds)] if knee is not None and knee in done else []
+    plots = _operating_map_plots(swept)
     for unit, lines in _SWEEP_PLOTS:
         series = []
         for field, label, color in lines:
@@ -174,18 +179,18 @@ def sweep(swept: Sweep) -> list[PlotBlock]:
         y = svg.SvgAxis(
             unit, 0.0, max(value for one in series for _, value in one.points) * 1.08 or 1.0
         )
-        drawn = svg.chart(title, axis, y, series, height=240, marks=marks, x_names=names)
+        drawn = svg.curves_svg(title, axis, y, series, height=240, marks=marks, x_names=names)
         plots.append(PlotBlock(drawn, f"{title}."))
     return plots
 
 
-def _operating_map(swept: Sweep) -> list[PlotBlock]:
+def _operating_map_plots(swept: Sweep) -> list[PlotBlock]:
     """Return plots of what a GPU gives, in tokens per second and per joule, over what a user gets.
     Vertical lines show between which levels the SLO ends."""
-    found = map_of(swept)
+    found = operating_map_of(swept)
     if found is None or len(found.points) < 2:
         return []
-    who = "user" if swept.kind == USERS else "stream"
+    who = swept.facts.counts
     most = max(point.user_tok_s for point in found.points)
     axis = svg.SvgAxis(f"tok/s per {who}", 0.0, most * 1.05)
     ends = ((found.holds, "holds"), (found.fails, "fails"))
@@ -204,7 +209,7 @@ def _operating_map(swept: Sweep) -> list[PlotBlock]:
         up = svg.SvgAxis(unit, 0.0, max(y for _, y in known) * 1.08)
         caption = f"{title} over tokens per second of a {who}"
         lines = [svg.Series(known, dots=True)]
-        drawn = svg.chart(caption, axis, up, lines, height=240, marks=marks)
+        drawn = svg.curves_svg(caption, axis, up, lines, height=240, marks=marks)
         few, many = (count_of(int(found.points[n].users), who) for n in (0, -1))
         plots.append(
             PlotBlock(
@@ -215,7 +220,7 @@ def _operating_map(swept: Sweep) -> list[PlotBlock]:
     return plots
 
 
-def knee_of(swept: Sweep) -> SweepPoint | None:
+def knee_point(swept: Sweep) -> SweepPoint | None:
     """Return the knee of a sweep, the point beyond which little is gained. None if the sweep has no
     knee."""
     if swept.knee is None or not 0 <= swept.knee < len(swept.points):
@@ -223,7 +228,7 @@ def knee_of(swept: Sweep) -> SweepPoint | None:
     return swept.points[swept.knee]
 
 
-def _sweep_axis(
+def _sweep_x_axis(
     swept: Sweep, points: Sequence[SweepPoint]
 ) -> tuple[svg.SvgAxis, dict[str, float], list[tuple[float, str]]]:
     """Return (x axis of a sweep's plots, {label of a point: x position}, [(position, name) of each
@@ -241,5 +246,5 @@ def _sweep_axis(
     return (
         axis,
         places,
-        [(value, number(int(value) if value == int(value) else value)) for value in values],
+        [(value, number_text(int(value) if value == int(value) else value)) for value in values],
     )

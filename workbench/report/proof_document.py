@@ -43,20 +43,20 @@ def json_text(document: Mapping[str, Any]) -> str:
     return json.dumps({**document, "sha256": digest_of(document)}, indent=1, allow_nan=False) + "\n"
 
 
-def page_with(document: Mapping[str, Any], page: str) -> str:
+def html_page_with_data(document: Mapping[str, Any], page: str) -> str:
     """Return an HTML page with the data of the proof at its end."""
-    data = json_text({**document, "page_sha256": _page_digest(page)})
+    data = json_text({**document, "page_sha256": _digest_of_page(page)})
     before, _, after = page.rpartition(_END)
     return f"{before}{_OPEN}{html.escape(data)}{_CLOSE}{_END}{after}"
 
 
-def _page_digest(page: str) -> str:
+def _digest_of_page(page: str) -> str:
     return hashlib.sha256(page.encode()).hexdigest()
 
 
-def changed_page(document: Mapping[str, Any], page: str) -> bool:
+def page_was_changed(document: Mapping[str, Any], page: str) -> bool:
     """Return whether a page without its data is not the one that was written."""
-    return bool(page) and document.get("page_sha256") != _page_digest(page)
+    return bool(page) and document.get("page_sha256") != _digest_of_page(page)
 
 
 def split_page(text: str) -> tuple[str, str | None]:
@@ -71,10 +71,10 @@ def split_page(text: str) -> tuple[str, str | None]:
     return f"{before}{after}", html.unescape(data)
 
 
-def read(path: Path) -> tuple[dict[str, Any], str]:
+def read_proof(path: Path) -> tuple[dict[str, Any], str]:
     """Return (data, page) of the proof in the file at `path`; the page is "" for a JSON file. Raises
     InputError that names the file and what is wrong with it."""
-    page, data = split_page(_text(path))
+    page, data = split_page(_read_text(path))
     if data is None:
         raise InputError(
             f"{path}: the page has no proof in it, or was cut off", next_step=_NEXT_STEP
@@ -114,7 +114,7 @@ def check_intact(document: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         if not path.is_file() and path.exists():
             raise InputError(f"{path} is no file", next_step="check the path")

@@ -71,7 +71,7 @@ def side_facts(result: QualityResult) -> tuple[tuple[str, str], ...]:
         return sides  # one of them was never reached
     changes = answer_changes(result.conditions_a, result.conditions_b)
     changes = tuple(name for name in changes if name != "address")  # A and B say it already
-    differs = ", ".join(_change(result, name) for name in changes)
+    differs = ", ".join(_setting_change_text(result, name) for name in changes)
     return (*sides, ("B differs in", differs)) if differs else sides
 
 
@@ -91,19 +91,24 @@ def problem_blocks(result: QualityResult) -> list[Block]:
 def detail_blocks(result: QualityResult) -> list[Block]:
     """Return the blocks below the verdict: measures, where A and B part, how it was measured, notes,
     and each text."""
-    blocks = [*_own(result.own), *_measures(result.measures), *_worst(result), *_forked(result)]
-    blocks += [Heading("How it was measured", 3), Facts(tuple(_facts(result)))]
+    blocks = [
+        *_own_measure_blocks(result.own),
+        *_measure_tables(result.measures),
+        *_worst_text_blocks(result),
+        *_forked_answer_blocks(result),
+    ]
+    blocks += [Heading("How it was measured", 3), Facts(tuple(_comparison_rows(result)))]
     if result.notes:
         blocks.append(Items(result.notes))
     if result.texts:
-        blocks.append(Fold("Each text", (_texts(result.texts),)))
-    changed = [] if result.own is None else _changed_items(result.own)
+        blocks.append(Fold("Each text", (_texts_table(result.texts),)))
+    changed = [] if result.own is None else _changed_item_blocks(result.own)
     if changed:
         blocks.append(Fold("Each item whose score changed", tuple(changed)))
     return blocks
 
 
-def _own(own: OwnMeasure | None) -> list[Block]:
+def _own_measure_blocks(own: OwnMeasure | None) -> list[Block]:
     """Return the blocks about the user's own measure."""
     if own is None:
         return []
@@ -129,10 +134,10 @@ def _own(own: OwnMeasure | None) -> list[Block]:
     return [Heading("Your own measure", 3), Facts(tuple(rows))]
 
 
-def _changed_items(own: OwnMeasure) -> list[Block]:
+def _changed_item_blocks(own: OwnMeasure) -> list[Block]:
     changed = [one for one in own.items if one.a != one.b]
     shown = sorted(changed, key=_change_of_item)[:_MOST_ITEMS]
-    rows = tuple((one.name, _score(one.a), _score(one.b)) for one in shown)
+    rows = tuple((one.name, _score_text(one.a), _score_text(one.b)) for one in shown)
     blocks: list[Block] = [Table(("item", "A", "B"), rows, frozenset({1, 2}))] if rows else []
     if len(changed) > len(shown):
         blocks.append(TextBlock(f"{len(changed) - len(shown):,} more are in JSON"))
@@ -144,7 +149,7 @@ def _change_of_item(item: ScoredItem) -> float:
     return math.inf if item.a is None or item.b is None else item.b - item.a
 
 
-def _score(value: float | None) -> str:
+def _score_text(value: float | None) -> str:
     return NA if value is None else f"{value:.4g}"
 
 
@@ -176,7 +181,7 @@ def answer_line(side: str, result: QualityResult) -> str:
     return f"{side} against {other}: {said}{number}"
 
 
-def _measures(measures: Sequence[QualityMeasure]) -> list[Block]:
+def _measure_tables(measures: Sequence[QualityMeasure]) -> list[Block]:
     """Return a table of the measures that were taken in one way, for each way."""
     ways: dict[str, list[QualityMeasure]] = {}
     for one in measures:
@@ -186,10 +191,10 @@ def _measures(measures: Sequence[QualityMeasure]) -> list[Block]:
     for way, found in ways.items():
         rows = tuple(
             (
-                _title(one.name)[0],
+                _measure_title(one.name)[0],
                 one.verdict or NA,
-                _interval(one.value, one.name),
-                NA if one.floor is None else _interval(one.floor, one.name),
+                _interval_text(one.value, one.name),
+                NA if one.floor is None else _interval_text(one.floor, one.name),
                 NA if one.margin is None else f"{one.margin:g}",
             )
             for one in found
@@ -199,14 +204,14 @@ def _measures(measures: Sequence[QualityMeasure]) -> list[Block]:
     return blocks
 
 
-def _title(name: str) -> tuple[str, int, float]:
+def _measure_title(name: str) -> tuple[str, int, float]:
     """Return title, digits and factor of a measure. One that is not known here, as in a file of
     another version, has its own name."""
     return _TITLES.get(name, (name, 5, 1.0))
 
 
-def _interval(value: Interval, name: str) -> str:
-    _, digits, factor = _title(name)
+def _interval_text(value: Interval, name: str) -> str:
+    _, digits, factor = _measure_title(name)
     text = f"{factor * value.value:.{digits}f}"
     if value.low is None or value.high is None:
         return text
@@ -214,28 +219,28 @@ def _interval(value: Interval, name: str) -> str:
     return f"{text} ({factor * value.low:.{digits}f} to {factor * high:.{digits}f})"
 
 
-def _worst(result: QualityResult) -> list[Block]:
+def _worst_text_blocks(result: QualityResult) -> list[Block]:
     worst = result.worst
     if worst is None:
         return []
     rows = [("text", f"{worst.name} ({worst.kind}), KLD >= {worst.kl:.3g}")]
     if worst.position is not None:
-        rows += _parting(worst)
+        rows += _parting_rows(worst)
     else:
         rows.append(("tokens", "A and B have the same most probable token at each position"))
     return [Heading("The text that differs most", 3), Facts(tuple(rows))]
 
 
-def _forked(result: QualityResult) -> list[Block]:
+def _forked_answer_blocks(result: QualityResult) -> list[Block]:
     forked = result.forked
     if forked is None:
         return []
     title = f"{forked.name} ({forked.kind}), {forked.concurrency} at a time"
-    rows = (("answer to", title), *_parting(forked))
+    rows = (("answer to", title), *_parting_rows(forked))
     return [Heading("The answers that part first", 3), Facts(rows)]
 
 
-def _parting(found: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
+def _parting_rows(found: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
     """Return the place where A and B part. The quotes show spaces at the ends."""
     token = f"token {(found.position or 0) + 1}"
     return [
@@ -245,7 +250,7 @@ def _parting(found: WorstText | ForkedAnswer) -> list[tuple[str, str]]:
     ]
 
 
-def _facts(result: QualityResult) -> list[tuple[str, str]]:
+def _comparison_rows(result: QualityResult) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     if result.text_set:
         rows.append(("texts", f"{result.text_set}, version {result.text_version}"))
@@ -254,10 +259,10 @@ def _facts(result: QualityResult) -> list[tuple[str, str]]:
     )
     for title, forks in (("forks of B", result.forks), ("forks of A", result.forks_floor)):
         if forks is not None:
-            rows.append((title, _forks(forks)))
+            rows.append((title, _forks_text(forks)))
     scores = result.answer_scores
     if scores is not None:
-        rows.append(("answers under A", _answer_scores(scores)))
+        rows.append(("answers under A", _answer_scores_text(scores)))
     rows += [
         (
             f"instrument of {proof.side}",
@@ -274,13 +279,15 @@ def _facts(result: QualityResult) -> list[tuple[str, str]]:
     return rows
 
 
-def _change(result: QualityResult, name: str) -> str:
+def _setting_change_text(result: QualityResult, name: str) -> str:
     """Return a setting with its values on both sides, such as "kv-cache-dtype auto > fp8"."""
-    before, after = (_value(side, name) for side in (result.conditions_a, result.conditions_b))
+    before, after = (
+        _setting_value_text(side, name) for side in (result.conditions_a, result.conditions_b)
+    )
     return f"{name} {before} > {after}"
 
 
-def _value(side: Mapping[str, Any], name: str) -> str:
+def _setting_value_text(side: Mapping[str, Any], name: str) -> str:
     value = side.get(f"{_FLAG}{name}", side.get(name))
     if value is not None:
         return f"{value}" or '""'
@@ -289,21 +296,21 @@ def _value(side: Mapping[str, Any], name: str) -> str:
     return "not set" if known else "not known"  # only the address of the server is known
 
 
-def _answer_scores(scores: AnswerScores) -> str:
+def _answer_scores_text(scores: AnswerScores) -> str:
     return (
         f"its own {scores.a:.3f}, those of B {scores.b:.3f} nats per token "
         f"({count_of(scores.answers, 'answer')}, {scores.tokens:,} tokens of B, by {scores.lane})"
     )
 
 
-def _forks(forks: ForkCount) -> str:
+def _forks_text(forks: ForkCount) -> str:
     return (
         f"{forks.forks} in {forks.at_risk:,} tokens at risk of {count_of(forks.answers, 'answer')}, "
         f"and {count_of(forks.ties, 'tie')}"
     )
 
 
-def _texts(texts: Sequence[TextDifference]) -> Table:
+def _texts_table(texts: Sequence[TextDifference]) -> Table:
     rows = tuple(
         (
             one.name,

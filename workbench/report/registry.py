@@ -31,7 +31,7 @@ class OutputFormat:
     title: str
     module: str
     suffixes: tuple[str, ...]  # of file names
-    with_requests: bool = False  # whether it contains or draws the raw requests of a result
+    with_requests: bool = False  # whether it contains, draws or needs the raw requests of a result
 
     def render(self, report: Report) -> str:
         """Return the report as text in this format, with secrets masked."""
@@ -75,6 +75,17 @@ OUTPUT_FORMATS = {
         OutputFormat("txt", "plain text", "terminal", (".txt",)),
     )
 }
+# Forms of other tools, which hold one result and only what the tool has a name for
+TOOL_FORMATS = {
+    each.name: each
+    for each in (
+        OutputFormat("aiperf", "AIPerf's JSON", "aiperf_json", (".aiperf.json",)),
+        OutputFormat(
+            "guidellm", "GuideLLM's JSON", "guidellm_json", (".guidellm.json",), with_requests=True
+        ),
+    )
+}
+EXPORT_FORMATS = {**OUTPUT_FORMATS, **TOOL_FORMATS}  # of one result
 IMPORT_FORMATS = (  # in the order in which they are tried
     ImportFormat("Workbench", "workbench_json"),
     ImportFormat("llama-benchy", "llama_benchy"),
@@ -88,11 +99,11 @@ IMPORT_FORMATS = (  # in the order in which they are tried
 def output_format(name: str) -> OutputFormat:
     """Return the output format called `name`. Raises InputError, with a list of the names, if there
     is none."""
-    if name not in OUTPUT_FORMATS:
+    if name not in EXPORT_FORMATS:
         raise InputError(
-            f"unknown format {name!r}", next_step=f"use one of {', '.join(OUTPUT_FORMATS)}"
+            f"unknown format {name!r}", next_step=f"use one of {', '.join(EXPORT_FORMATS)}"
         )
-    return OUTPUT_FORMATS[name]
+    return EXPORT_FORMATS[name]
 
 
 def format_of_file(path: Path) -> OutputFormat:

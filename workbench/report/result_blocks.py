@@ -8,20 +8,21 @@ from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from workbench.engines.result_limits import judgements
-from workbench.model.answer_text import text_rows
+from workbench.engines.result_limits import limit_comparisons
+from workbench.model.answer_text import answer_text_rows
 from workbench.model.bench import (
-    P99_VALUES,
     BenchResult,
     BenchSpec,
     BenchSummary,
     Conditions,
     EngineDuring,
     GpuDuring,
+    PcieDuring,
 )
-from workbench.model.bench_cli_options import options
+from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
+from workbench.model.distribution import COMPARED_PERCENTILES, PERCENTILES, part_title
 from workbench.model.loopback import is_loopback
 from workbench.model.metrics import (
     ENERGY,
@@ -33,8 +34,8 @@ from workbench.model.metrics import (
     RUN,
     SummaryMetric,
     metrics_of,
+    narrow_table_metrics,
     short_title,
-    table_metrics,
     value_of,
 )
 from workbench.model.secrets import SERVER_KEY_VARIABLE
@@ -60,12 +61,13 @@ from workbench.report.format_values import (
     is_missing_in_file,
     metric_number,
     metric_text,
-    number,
+    number_text,
     setting_text,
     utc_time,
 )
 
 Row = tuple[str, str]
+_NEED_MANY = tuple(each for each in PERCENTILES.values() if each.least_values)
 DEFINITIONS = (
     "TTFT: from the socket write to the first chunk with content of any kind (text, reasoning, "
     "tool call); a chunk with"
@@ -78,7 +80,7 @@ DEFINITIONS = (
     "Goodput: requests, and their output tokens, per second in the steady window that kept all limits "
     "of the SLO. A failed request keeps no limit.",
     "Tokens are the server's own usage. Percentiles interpolate linearly. "
-    f"p99 needs {P99_VALUES:,} values, and is n/a with fewer.",
+    + " ".join(f"{each.need}, and is n/a with fewer." for each in _NEED_MANY),
 )
 _SPEC_FIELDS_NOT_LISTED = {
     "url",
@@ -115,19 +117,19 @@ def result_blocks(result: BenchResult, samples: Sequence[Mapping[str, Any]] = ()
     of its requests. Secrets must be masked already.
     """
     summary = result.summary
-    throughput = plots.throughput(samples, summary)
+    throughput = plots.throughput_plot(samples, summary)
     return [
-        *alerts(result),
+        *alert_boxes(result),
         key_metrics(summary),
-        *_of_validity(summary, [throughput] if throughput else []),
+        *_mark_invalid_plots(summary, [throughput] if throughput else []),
         *latency_blocks(summary),
-        *_of_validity(summary, plots.latencies(samples)),
+        *_mark_invalid_plots(summary, plots.latency_plots(samples)),
         *metric_blocks(summary),
         Heading("Conditions"),
         *condition_blocks(result),
         Heading("Workload"),
         Facts(workload_facts(result)),
-        *_notes(result),
+        *_note_blocks(result),
         Fold("How these metrics are defined", (Items(DEFINITIONS),)),
     ]
 
@@ -140,12 +142,12 @@ def metric_blocks(summary: BenchSummary) -> list[Block]:
         Facts(_run_metrics(summary)),
         *slo_blocks(summary),
         *text_blocks(summary),
-        *_energy(summary),
-        *_engine_counters(summary.engine),
+        *_energy_blocks(summary),
+        *_engine_counter_blocks(summary.engine),
     ]
 
 
-def _of_validity(summary: BenchSummary, drawn: Sequence[PlotBlock]) -> list[PlotBlock]:
+def _mark_invalid_plots(summary: BenchSummary, drawn: Sequence[PlotBlock]) -> list[PlotBlock]:
     """Return the plots of a result. Those of an invalid one say so, because a picture is copied
     without the alert above it."""
     if not summary.refused:
@@ -161,11 +163,11 @@ def slo_blocks(summary: BenchSummary) -> list[Block]:
 
 def text_blocks(summary: BenchSummary) -> list[Block]:
     """Return what the answers said and what is wrong with them; [] if nobody looked."""
-    rows = text_rows(summary.text)
+    rows = answer_text_rows(summary.text)
     return [Heading("Text"), Facts(rows)] if rows else []
 
 
-def alerts(result: BenchResult) -> list[Block]:
+def alert_boxes(result: BenchResult) -> list[Block]:
     """Return the boxes at the top of a result: SIMULATED, why it is not valid or less reliable,
     which other program measured it, and which requests failed."""
     summary, conditions = result.summary, result.conditions
@@ -191,40 +193,49 @@ def alerts(result: BenchResult) -> list[Block]:
 
 
 def key_metrics(summary: BenchSummary) -> KeyMetrics:
+    """Return the block of a result's most important values: throughput, latencies and energy."""
     window = summary.window if summary.window == "whole run" else "steady window"
     if summary.output_tok_s is None and summary.prompt_tok_s is None:
         window = summary.absent.get("output_tok_s", "not measured")
     if summary.refused:
         window = f"not valid, {window}"
     first_metric = "output_tok_s" if summary.prompt_tok_s is None else "prompt_tok_s"
-    tok_s = number(getattr(summary, first_metric), "tok/s")
+    tok_s = number_text(getattr(summary, first_metric), "tok/s")
     items = [(METRICS[first_metric].title, tok_s, window)]
     # At a rate a user's wait begins when the request is due, not when a stream is free for it.
     first = "ttft_ms" if summary.ttft_from_schedule_ms is None else "ttft_from_schedule_ms"
     for name in (first, "itl_ms"):
         median = summary.latency(name, "p50")
-        part = "p90" if summary.latency(name, "p99") is None else "p99"
-        tail = f"{part} {number(summary.latency(name, part), 'ms')}"
+        tail = _highest_percentile(summary, name)
         if median is not None:
-            items.append((f"{METRICS[name].title} p50", number(median, "ms"), tail))
+            items.append((f"{METRICS[name].title} p50", number_text(median, "ms"), tail))
     if summary.tok_per_joule is not None:
         items.append(
             (
                 "efficiency",
-                number(summary.tok_per_joule, "tok/J"),
-                f"{number(summary.power_w, 'W')} mean",
+                number_text(summary.tok_per_joule, "tok/J"),
+                f"{number_text(summary.power_w, 'W')} mean",
             )
         )
     if summary.slo_pct is not None:
-        goodput = f"goodput {number(summary.goodput_request_s, 'requests/s')}"
+        goodput = f"goodput {number_text(summary.goodput_request_s, 'requests/s')}"
         items.append(
             (METRICS["slo_pct"].title, metric_number("slo_pct", summary.slo_pct, "%"), goodput)
         )
-    items.append(("requests", f"{summary.requests_ok:,} ok", _failed(summary)))
+    items.append(("requests", f"{summary.requests_ok:,} ok", _failed_requests_text(summary)))
     return KeyMetrics(tuple(items))
 
 
-def _failed(summary: BenchSummary) -> str:
+def _highest_percentile(summary: BenchSummary, name: str) -> str:
+    """Return the highest percentile of a latency that comparisons have and that was measured, such
+    as "p99 120 ms"."""
+    values = [(each.title, summary.latency(name, each.name)) for each in COMPARED_PERCENTILES]
+    known = [each for each in values[1:] if each[1] is not None]
+    title, value = known[-1] if known else values[1]
+    return f"{title} {number_text(value, 'ms')}"
+
+
+def _failed_requests_text(summary: BenchSummary) -> str:
     if not summary.requests_failed and "requests_failed" in summary.absent:
         return f"failed: {NA}"
     return f"{summary.requests_failed:,} failed"
@@ -233,16 +244,21 @@ def _failed(summary: BenchSummary) -> str:
 def latency_blocks(summary: BenchSummary) -> list[Block]:
     """Return the table of latencies, and what a reader must know to understand its values."""
     blocks: list[Block] = [Heading("Latency"), _latency_table(summary)]
-    few = any(
-        summary.latency(metric.name, "p50") is not None
-        and summary.latency(metric.name, "p99") is None
+    measured = [
+        metric.name
         for metric in metrics_of(LATENCY)
-    )
-    if few:
-        blocks.append(TextBlock(f"p99 needs {P99_VALUES:,} values."))
+        if summary.latency(metric.name, "p50") is not None
+    ]
+    needs = [
+        f"{each.need}."
+        for each in _NEED_MANY
+        if any(summary.latency(name, each.name) is None for name in measured)
+    ]
+    if needs:
+        blocks.append(TextBlock(" ".join(needs)))
     chunk = summary.tokens_per_chunk
     if chunk is not None and abs(chunk - 1) > 0.005:
-        blocks.append(TextBlock(f"{number(chunk)} tokens in a chunk: ITL is between chunks."))
+        blocks.append(TextBlock(f"{number_text(chunk)} tokens in a chunk: ITL is between chunks."))
     return blocks
 
 
@@ -251,17 +267,20 @@ def _latency_table(summary: BenchSummary) -> Table:
     for metric in metrics_of(LATENCY):
         values = [summary.latency(metric.name, part) for part in PARTS]
         if any(value is not None for value in values):
-            rows.append((metric.title, *map(number, values)))
+            rows.append((metric.title, *map(number_text, values)))
         elif not metric.optional:
             reason = summary.absent.get(metric.name, "not measured")
             rows.append((f"{metric.title}: {NA} ({reason})", *[""] * len(PARTS)))
-    return Table(("ms", *PARTS), tuple(rows), frozenset(range(1, len(PARTS) + 1)))
+    head = ("ms", *map(part_title, PARTS))
+    numeric = frozenset(range(1, len(head)))
+    importance = tuple(int(name == "min") for name in head)
+    return Table(head, tuple(rows), numeric, importance=importance)
 
 
 def _run_metrics(summary: BenchSummary) -> tuple[Row, ...]:
     failed = "".join(f", {count} {kind}" for kind, count in summary.errors.items())
     rows = [
-        ("requests", f"{summary.requests_ok:,} ok, {_failed(summary)}{failed}"),
+        ("requests", f"{summary.requests_ok:,} ok, {_failed_requests_text(summary)}{failed}"),
         *_metric_rows(summary, RUN),
     ]
     if summary.warmup_requests:
@@ -283,7 +302,7 @@ def _metric_rows(summary: BenchSummary, group: str) -> list[Row]:
     return [(metric.title, metric_text(summary, metric.name, metric.unit)) for metric in metrics]
 
 
-def _energy(summary: BenchSummary) -> list[Block]:
+def _energy_blocks(summary: BenchSummary) -> list[Block]:
     rows = _metric_rows(summary, ENERGY)
     if is_missing_in_file(summary, "power_w") and not rows:
         return []
@@ -301,12 +320,35 @@ def _gpu_rows(during: GpuDuring | None) -> list[Row]:
     rows = _record_rows(during, GPU_READINGS, during.absent, "unknown")
     if len(during.power_w_each) > 1:
         each = zip(during.gpus, during.power_w_each, strict=False)
-        texts = (f"GPU{index} {number(power_w, 'W')}" for index, power_w in each)
+        texts = (f"GPU{index} {number_text(power_w, 'W')}" for index, power_w in each)
         rows.insert(0, ("power of each GPU, mean", ", ".join(texts)))
-    return [*rows, ("clocks limited by", ", ".join(shares) or "nothing was reported")]
+    rows.append(("clocks limited by", ", ".join(shares) or "nothing was reported"))
+    return [*rows, *_pcie_rows(during)]
 
 
-def _engine_counters(engine: EngineDuring | None) -> list[Block]:
+def _pcie_rows(during: GpuDuring) -> list[Row]:
+    """Return a row about the PCIe link of each GPU, or one with the reason why nothing is known. A
+    result of an earlier version has none."""
+    if not during.pcie:
+        reason = during.absent.get("pcie")
+        return [("PCIe traffic", f"{NA} ({reason})")] if reason else []
+    return [(f"PCIe of GPU{one.gpu}, mean (peak)", _pcie_text(one)) for one in during.pcie]
+
+
+def _pcie_text(traffic: PcieDuring) -> str:
+    received = _rate_text(traffic.rx_mb_s, traffic.rx_peak_mb_s)
+    sent = _rate_text(traffic.tx_mb_s, traffic.tx_peak_mb_s)
+    link = f" of {number_text(traffic.link_mb_s, 'MB/s', 0)} each way" if traffic.link_mb_s else ""
+    return f"received {received}, sent {sent} MB/s{link}"
+
+
+def _rate_text(mean_mb_s: float | None, peak_mb_s: float | None) -> str:
+    if mean_mb_s is None:
+        return NA
+    return f"{number_text(mean_mb_s, decimals=0)} ({number_text(peak_mb_s, decimals=0)})"
+
+
+def _engine_counter_blocks(engine: EngineDuring | None) -> list[Block]:
     if engine is None:
         return []
     blocks: list[Block] = [Heading("The engine's own counters")]
@@ -329,7 +371,7 @@ def _record_rows(
     for metric in metrics:
         value, reason = getattr(record, metric.name), absent.get(metric.name, unknown)
         if value is not None:
-            rows.append((metric.title, number(value, metric.unit, metric.decimals)))
+            rows.append((metric.title, number_text(value, metric.unit, metric.decimals)))
         elif reason:
             rows.append((metric.title, f"{NA} ({reason})"))
     return rows
@@ -340,7 +382,7 @@ def condition_blocks(result: BenchResult) -> list[Block]:
     started the server."""
     conditions = result.conditions
     rows = condition_texts(conditions)
-    rows += judgements(result)
+    rows += limit_comparisons(result)
     for name, value in conditions.gpu_settings.items():
         state = conditions.in_force.get(name)
         rows.append(
@@ -402,7 +444,7 @@ def command_of(result: BenchResult) -> str:
     words += ["bench", *([conditions.run_id] if conditions.run_id else ["--url", url])]
     if not conditions.run_id or spec.model not in _served_names(conditions):
         words += ["--model", spec.model]
-    words += options(spec, conditions.preset_id)
+    words += bench_cli_options(spec, conditions.preset_id)
     if spec.command:
         words += ["--", *spec.command]
     return shlex.join(words)
@@ -422,7 +464,7 @@ def _served_names(conditions: Conditions) -> tuple[str, ...]:
     return conditions.model, *map(str, others)
 
 
-def _notes(result: BenchResult) -> list[Block]:
+def _note_blocks(result: BenchResult) -> list[Block]:
     lines = [*([result.note] if result.note else []), *result.summary.notes]
     blocks: list[Block] = [Heading("Notes"), Items(tuple(lines))] if lines else []
     if result.tags:
@@ -430,9 +472,9 @@ def _notes(result: BenchResult) -> list[Block]:
     return blocks
 
 
-def overview(results: Sequence[BenchResult]) -> Table:
+def overview_table(results: Sequence[BenchResult]) -> Table:
     """Return a table with one row for each result."""
-    metrics, rows = table_metrics(), []
+    metrics, rows = narrow_table_metrics(), []
     for result in results:
         summary, imported = result.summary, result.conditions.imported
         has_streams = _is_known(result, "concurrency") and not result.spec.command

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from workbench.advisor.verdicts import sentence
+from workbench.advisor.verdicts import verdict_sentence
 from workbench.model.bench import BenchResult, Comparison, MetricChange
 from workbench.model.counts import count_of
 from workbench.model.experiment import Arm, Experiment, RunState
 from workbench.model.metrics import metric_title, short_title
-from workbench.model.settings import label_with_gpu, stored_value
+from workbench.model.settings import label_with_gpu, stored_setting_text
 from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
 from workbench.model.tune import TUNE
 from workbench.report import plots
@@ -25,8 +25,8 @@ from workbench.report.blocks import (
     TextBlock,
     Wording,
 )
-from workbench.report.format_values import NA, change, metric_number, number, setting_text
-from workbench.report.result_blocks import condition_blocks, overview, workload_facts
+from workbench.report.format_values import NA, change_text, metric_number, number_text, setting_text
+from workbench.report.result_blocks import condition_blocks, overview_table, workload_facts
 from workbench.report.tune_blocks import tune_blocks
 
 _POINT_METRICS = {  # field of SweepPoint -> metric, in the order of the columns
@@ -65,17 +65,20 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     """Return the blocks that describe a comparison: first the differences in the conditions, then
     the changes of the metrics with their verdicts.
     """
-    forest = plots.changes(comparison.metrics)
-    return [
-        *quality_line(comparison),
+    blocks = [
+        *quality_line_block(comparison),
         *difference_blocks(comparison),
-        *likeness(comparison),
-        *answer_texts(comparison),
+        *likeness_block(comparison),
+        *answer_text_blocks(comparison),
         Heading("Effect"),
-        *([forest] if forest else []),
-        change_table(comparison.metrics),
-        *([Items(comparison.notes)] if comparison.notes else []),
     ]
+    forest = plots.change_plot(comparison.metrics)
+    if forest is not None:
+        blocks.append(forest)
+    blocks.append(change_table(comparison.metrics))
+    if comparison.notes:
+        blocks.append(Items(comparison.notes))
+    return blocks
 
 
 def difference_blocks(comparison: Comparison) -> list[Block]:
@@ -85,22 +88,22 @@ def difference_blocks(comparison: Comparison) -> list[Block]:
     if not comparison.differences:
         return [title, TextBlock("Nothing: the configurations are the same.")]
     ranked = sorted(comparison.differences, key=lambda d: d["name"] in ("preset_id", "port"))
-    rows = tuple((str(d["kind"]), *_difference(d)) for d in ranked)
+    rows = tuple((str(d["kind"]), *_difference_row(d)) for d in ranked)
     return [title, Table(("kind", "name", "A", "B"), rows, importance=(1, 0, 0, 0))]
 
 
-def _difference(difference: Mapping[str, Any]) -> tuple[str, str, str]:
+def _difference_row(difference: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return the name of what differs and its values in A and B. A GPU setting has its label and
     its unit."""
     name, values = str(difference["name"]), (difference["a"], difference["b"])
     if difference["kind"] == "gpu setting":
-        a, b = (NA if value is None else stored_value(name, value) for value in values)
+        a, b = (NA if value is None else stored_setting_text(name, value) for value in values)
         return label_with_gpu(name), a, b
     a, b = map(setting_text, values)
     return name, a, b
 
 
-def quality_line(comparison: Comparison) -> list[Block]:
+def quality_line_block(comparison: Comparison) -> list[Block]:
     """Return one line that says whether B answers the same as A; [] if nothing differs that changes
     the answers."""
     if not comparison.quality:
@@ -110,7 +113,7 @@ def quality_line(comparison: Comparison) -> list[Block]:
     return [TextBlock(f"{comparison.quality} (A and B differ in {why})", mark=mark)]
 
 
-def likeness(comparison: Comparison) -> list[Block]:
+def likeness_block(comparison: Comparison) -> list[Block]:
     """Return the block that says whether A and B are like for like, with the number of runs."""
     if comparison.warnings:
         return [Alert("warning", "Not like for like", comparison.warnings)]
@@ -119,7 +122,7 @@ def likeness(comparison: Comparison) -> list[Block]:
     return [TextBlock(f"Like for like: {runs}.")]
 
 
-def answer_texts(comparison: Comparison) -> list[Block]:
+def answer_text_blocks(comparison: Comparison) -> list[Block]:
     """Return the blocks with what A and B answered; [] if nobody looked."""
     rows = tuple((side, text.excerpt or NA) for side, text in comparison.texts if text is not None)
     if not rows:
@@ -138,7 +141,7 @@ def change_table(metrics: Sequence[MetricChange]) -> Table:
                 Wording(m.unit, ""),
                 metric_number(m.metric, m.a),
                 metric_number(m.metric, m.b),
-                change(m.change_pct, m.interval_pct),
+                change_text(m.change_pct, m.interval_pct),
                 Wording(m.verdict, short_verdict),
             )
         )
@@ -153,17 +156,20 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     """
     spec, comparison = experiment.spec, experiment.comparison
     blocks: list[Block] = [SIMULATED] if experiment.simulated else []
-    blocks += [*outcome_blocks(experiment), *unfinished(experiment)]
-    blocks += [Heading("Design"), Facts(_design(experiment)), _arms(spec.a, spec.b)]
+    blocks += [*outcome_blocks(experiment), *unfinished_block(experiment)]
+    blocks += [Heading("Design"), Facts(_design_rows(experiment)), _arms_table(spec.a, spec.b)]
     if experiment.note:
         blocks.append(Items(tuple(experiment.note.splitlines())))
     if comparison is not None:
         blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
-        plot = plots.raw_pairs(experiment.chosen) if experiment.chosen else None
-        blocks += [Heading("Raw pairs"), *([plot] if plot else []), pairs_table(comparison.metrics)]
-    blocks += [*chosen_blocks(experiment), Heading("Runs"), _runs(experiment)]
+        blocks.append(Heading("Raw pairs"))
+        change = experiment.deciding_change
+        if change is not None and (plot := plots.raw_pairs_plot(change)) is not None:
+            blocks.append(plot)
+        blocks.append(pairs_table(comparison.metrics))
+    blocks += [*engine_choice_blocks(experiment), Heading("Runs"), _runs_table(experiment)]
     if results:
-        blocks += [overview(results), *_first_conditions(results, "run")]
+        blocks += [overview_table(results), *_condition_blocks_of_first(results, "run")]
     return blocks
 
 
@@ -172,14 +178,8 @@ def outcome_blocks(experiment: Experiment) -> list[Block]:
     the advice that it tests, and the smallest difference that it could show."""
     blocks: list[Block] = []
     if experiment.verdict:
-        chosen = experiment.chosen
-        _, mark = _VERDICTS.get(chosen.verdict if chosen is not None else "", ("", ""))
-        compared = experiment.comparison
-        answers = _QUALITY_MARKS.get(compared.quality_verdict if compared is not None else "")
-        if mark == "good" and answers == "bad":
-            mark = ""  # faster with other answers is not simply better
-        blocks.append(TextBlock(experiment.verdict, lead=True, mark=mark))
-    if tested := sentence(experiment):
+        blocks.append(TextBlock(experiment.verdict, lead=True, mark=_verdict_mark(experiment)))
+    if tested := verdict_sentence(experiment):
         blocks.append(TextBlock(f"the advice: {tested}"))
     if experiment.smallest_pct is not None:
         smallest = f"{experiment.smallest_pct:.1f} %"
@@ -189,16 +189,27 @@ def outcome_blocks(experiment: Experiment) -> list[Block]:
     return blocks
 
 
-def unfinished(experiment: Experiment) -> list[Block]:
+def _verdict_mark(experiment: Experiment) -> str:
+    chosen, compared = experiment.deciding_change, experiment.comparison
+    if chosen is None:
+        return ""
+    _, mark = _VERDICTS.get(chosen.verdict, ("", ""))
+    answers = _QUALITY_MARKS.get(compared.quality_verdict) if compared is not None else None
+    if mark == "good" and answers == "bad":
+        return ""  # faster with other answers is not simply better
+    return mark
+
+
+def unfinished_block(experiment: Experiment) -> list[Block]:
     """Return the block that says how far an experiment is and what ended it; [] if it is done."""
     if experiment.state == "done":
         return []
-    pairs = f"{experiment.pairs_done} of at most {experiment.spec.pairs} pairs are complete."
+    pairs = f"{experiment.completed_pairs} of at most {experiment.spec.pairs} pairs are complete."
     lines = (pairs, experiment.error) if experiment.error else (pairs,)
-    return [_alert_of("experiment", experiment.state, lines)]
+    return [_state_alert("experiment", experiment.state, lines)]
 
 
-def failed_runs(experiment: Experiment) -> list[Block]:
+def failed_runs_block(experiment: Experiment) -> list[Block]:
     """Return the block that says why runs failed or were dropped; [] if none were."""
     lines = tuple(
         f"run {run.place + 1}, {run.place_in_pairs} {run.side}: {run.state}: {run.error}"
@@ -220,7 +231,7 @@ def machine_blocks(experiment: Experiment) -> list[Block]:
         machine.unit,
         metric_number(machine.metric, machine.a),
         metric_number(machine.metric, machine.b),
-        change(machine.change_pct, machine.interval_pct),
+        change_text(machine.change_pct, machine.interval_pct),
         machine.verdict,
     )
     head = ("metric", "unit", first, second, f"{second} against {first}", "verdict")
@@ -230,7 +241,7 @@ def machine_blocks(experiment: Experiment) -> list[Block]:
     ]
 
 
-def chosen_blocks(experiment: Experiment) -> list[Block]:
+def engine_choice_blocks(experiment: Experiment) -> list[Block]:
     """Return what the engines of A and B say that they use, and how long their starts took: an
     engine chooses much by itself, and another version chooses otherwise. [] if no run has it."""
     counted = [run for run in experiment.runs if run.state == RunState.DONE]
@@ -241,8 +252,9 @@ def chosen_blocks(experiment: Experiment) -> list[Block]:
             dict.fromkeys(run.chosen.get(name, NA) for run in counted if run.arm == arm)
             for arm in "AB"
         ]
-        marks.append("" if set(said[0]) & set(said[1]) else "warning")
-        rows.append((name, *map(_few, said)))
+        differ = all(said) and not set(said[0]) & set(said[1])
+        marks.append("warning" if differ else "")
+        rows.append((name, *map(_values_text, said)))
     starts = [
         [run.ready_after_s for run in counted if run.arm == arm and run.ready_after_s is not None]
         for arm in "AB"
@@ -255,8 +267,11 @@ def chosen_blocks(experiment: Experiment) -> list[Block]:
     return [Heading("What the engines use"), Table(("", "A", "B"), tuple(rows), marks=tuple(marks))]
 
 
-def _few(values: Collection[str]) -> str:
-    """Return the values of all runs of an arm, or the first and the number of the others."""
+def _values_text(values: Collection[str]) -> str:
+    """Return the values of all runs of an arm, or the first and the number of the others; n/a before
+    its first run."""
+    if not values:
+        return NA
     first, *others = values
     if len(others) < _MOST_VALUES:
         return ", ".join(values)
@@ -270,45 +285,39 @@ def _start_times(seconds: Sequence[float]) -> str:
     return f"{low:.0f} s" if round(low) == round(high) else f"{low:.0f} to {high:.0f} s"
 
 
-def _first_conditions(results: Sequence[BenchResult], what: str) -> list[Block]:
+def _condition_blocks_of_first(results: Sequence[BenchResult], what: str) -> list[Block]:
     first = results[0]
     conditions = [Heading(f"Conditions of the first {what}"), *condition_blocks(first)]
     return [*conditions, Heading("Workload"), Facts(workload_facts(first))]
 
 
-def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
+def _design_rows(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     spec = experiment.spec
-    until = (
-        (f", or until the interval is ± {spec.until_pct:g} % or narrower") if spec.until_pct else ""
-    )
-    matched = (
-        (f"matched within {spec.match_temperature_c:g} °C")
-        if spec.match_temperature_c
-        else "not matched"
-    )
+    pairs = f"{experiment.completed_pairs} complete; planned: {spec.pairs}"
+    if spec.until_pct:
+        pairs += f", or until the interval is ± {spec.until_pct:g} % or narrower"
+    restarts = "none was needed"
+    if experiment.restarts:
+        restarts = "the server was restarted for each change"
+    matched = "not matched"
+    if spec.match_temperature_c:
+        matched = f"matched within {spec.match_temperature_c:g} °C"
     rows = [
         ("metric chosen beforehand", metric_title(spec.metric)),
-        (
-            "pairs",
-            f"{experiment.pairs_done} complete; planned: {spec.pairs}{until}, in "
-            f"{experiment.order}",
-        ),
+        ("pairs", f"{pairs}, in {experiment.order_text}"),
         ("unit", "one run: requests of a run share the engine's state"),
-        (
-            "restarts",
-            "the server was restarted for each change"
-            if experiment.restarts
-            else "none was needed",
-        ),
-        ("smallest difference that could be shown", number(experiment.smallest_pct, "%")),
+        ("restarts", restarts),
+        ("smallest difference that could be shown", number_text(experiment.smallest_pct, "%")),
         ("start temperature", matched),
     ]
     if spec.twins:
         rows.append(("twins", f"{' and '.join(spec.twins)}, A and B swapped in half of the pairs"))
     if spec.order_seed is not None:
         rows.append(("seed of the order", str(spec.order_seed)))
-    if experiment.discarded:
-        rows.append(("first runs discarded", ", ".join(run.side for run in experiment.discarded)))
+    if experiment.discarded_runs:
+        rows.append(
+            ("first runs discarded", ", ".join(run.side for run in experiment.discarded_runs))
+        )
     if experiment.extensions:
         rows.append(
             ("extended after the outcome was seen", count_of(experiment.extensions, "time"))
@@ -316,7 +325,7 @@ def _design(experiment: Experiment) -> tuple[tuple[str, str], ...]:
     return tuple(rows)
 
 
-def _arms(a: Arm, b: Arm) -> Table:
+def _arms_table(a: Arm, b: Arm) -> Table:
     rows = tuple(
         (name, ", ".join(arm.words) or "the base as it is") for name, arm in (("A", a), ("B", b))
     )
@@ -337,13 +346,13 @@ def pairs_table(metrics: Sequence[MetricChange]) -> Table:
                     str(i),
                     metric_number(metric.metric, a),
                     metric_number(metric.metric, b),
-                    change(ratio),
+                    change_text(ratio),
                 )
             )
     return Table(("metric", "pair", "A", "B", "B against A"), tuple(rows), frozenset({1, 2, 3, 4}))
 
 
-def _runs(experiment: Experiment) -> Table:
+def _runs_table(experiment: Experiment) -> Table:
     rows = tuple(
         (
             str(run.place + 1),
@@ -370,86 +379,82 @@ def sweep_blocks(
     if sweep.kind == TUNE:
         blocks += tune_blocks(sweep, final)
     else:
-        blocks += [*found_by_sweep(sweep), *plots.sweep(sweep)]
-        blocks += [Heading("Points"), points_table(sweep), *sweep_notes(sweep)]
-    return [*blocks, *_first_conditions(results, "point")] if results else blocks
+        blocks += [*sweep_finding_blocks(sweep), *plots.sweep_plots(sweep)]
+        blocks += [Heading("Points"), points_table(sweep), *sweep_note_blocks(sweep)]
+    return [*blocks, *_condition_blocks_of_first(results, "point")] if results else blocks
 
 
-def found_by_sweep(sweep: Sweep) -> list[Block]:
+def sweep_finding_blocks(sweep: Sweep) -> list[Block]:
     """Return the blocks that say what a sweep has found, and what ended it if it is not done."""
     blocks: list[Block] = []
     if sweep.quality:
         blocks.append(TextBlock(sweep.quality, lead=True, mark="warning"))
     text = sweep.knee_text
-    if sweep.finds == "capacity":
+    if sweep.what_it_finds == "capacity":
         text = f"Capacity: {text}"
-    elif (knee := plots.knee_of(sweep)) is not None:
+    elif (knee := plots.knee_point(sweep)) is not None:
         text = f"Knee at {knee.label}: {text.removeprefix(f'{knee.label}: ')}"
     if sweep.knee_text:
         blocks.append(TextBlock(text, lead=True))
     if sweep.state != "done":
         lines = (sweep.error,) if sweep.error else ()
-        blocks.append(_alert_of("sweep", sweep.state, lines))
+        blocks.append(_state_alert("sweep", sweep.state, lines))
     return blocks
 
 
-def _alert_of(what: str, state: str, lines: tuple[str, ...]) -> Alert:
+def _state_alert(what: str, state: str, lines: tuple[str, ...]) -> Alert:
     if state == "failed":
         return Alert("failed", f"The {what} has failed", lines)
     return Alert("warning", f"The {what} is {state}", lines)
 
 
-def sweep_notes(sweep: Sweep) -> list[Block]:
+def sweep_note_blocks(sweep: Sweep) -> list[Block]:
     """Return the blocks with the notes of a sweep, and whether its best value was confirmed."""
     blocks: list[Block] = [Items(sweep.notes)] if sweep.notes else []
     if sweep.experiment_id is not None or sweep.confirmed is not None:
-        blocks.append(TextBlock(_confirmation(sweep)))
-    elif sweep.kind == "flag":
+        blocks.append(TextBlock(_confirmation_sentence(sweep)))
+    elif sweep.facts.starts_servers:
         text = "One screening run each: differences between points are not confirmed."
         blocks.append(TextBlock(text))
     return blocks
 
 
-def _confirmation(sweep: Sweep) -> str:
+def _confirmation_sentence(sweep: Sweep) -> str:
     """Return one sentence on whether an experiment confirmed the sweep's best value. For a sweep
     that was stored without this outcome, as by older versions, the sentence names the experiment
     that has it."""
-    by = (
-        f"experiment {sweep.experiment_id}"
-        if sweep.experiment_id is not None
-        else "pairs against the baseline"
-    )
+    by = "pairs against the baseline"
+    if sweep.experiment_id is not None:
+        by = f"experiment {sweep.experiment_id}"
     if sweep.confirmed is None:
         return f"The best value was compared with the baseline by {by}, which shows the outcome."
-    return f"The best value was {'' if sweep.confirmed else 'not '}confirmed by {by}."
+    was = "was" if sweep.confirmed else "was not"
+    return f"The best value {was} confirmed by {by}."
 
 
 def points_table(sweep: Sweep) -> Table:
     """Return the table of the points of a sweep. A failed point has no values: they are those of an
     invalid result."""
     columns = _point_columns(sweep)
-    with_force = any(point.in_force for point in sweep.points)
-    with_slo = any(point.slo_verdict for point in sweep.points)
+    judged = {"in_force": "in force", "slo_verdict": "SLO"}  # only if a point has it
+    judged = {n: title for n, title in judged.items() if any(getattr(p, n) for p in sweep.points)}
 
     def row(index: int, point: SweepPoint) -> tuple[str, ...]:
         missing = "" if point.state in (*UNFINISHED, PointState.SKIPPED) else NA
-        values = {name: getattr(point, name) for name in columns}
-        has_values = point.state == PointState.DONE
-        return (
-            point.label + (f" ({sweep.finds})" if index == sweep.knee else ""),
-            *(
-                metric_number(metric, values[name]) if has_values else missing
-                for name, metric in columns.items()
-            ),
-            *([point.in_force or missing] if with_force else []),
-            *([point.slo_verdict or missing] if with_slo else []),
-            ", ".join(f"#{result}" for result in point.result_ids) or missing,
-            f"{point.state}: {point.error}" if point.error else point.state,
-        )
+        label, state = point.label, str(point.state)
+        if index == sweep.knee:
+            label += f" ({sweep.what_it_finds})"
+        if point.error:
+            state += f": {point.error}"
+        values = [missing] * len(columns)
+        if point.state == PointState.DONE:
+            values = [metric_number(of, getattr(point, name)) for name, of in columns.items()]
+        verdicts = (getattr(point, name) or missing for name in judged)
+        results = ", ".join(f"#{result}" for result in point.result_ids) or missing
+        return label, *values, *verdicts, results, state
 
     rows = tuple(row(index, point) for index, point in enumerate(sweep.points))
-    judged = [*(["in force"] if with_force else []), *(["SLO"] if with_slo else [])]
-    head = (sweep.name, *map(short_title, columns.values()), *judged, "results", "state")
+    head = (sweep.name, *map(short_title, columns.values()), *judged.values(), "results", "state")
     importance = [0, *range(len(columns)), *(0 for _ in judged), _RESULTS_IMPORTANCE, 0]
     return Table(
         head=head,
@@ -466,7 +471,7 @@ def _point_columns(sweep: Sweep) -> dict[str, str]:
     done = [point for point in sweep.points if point.state == PointState.DONE]
     measured = [n for n in _POINT_METRICS if any(getattr(p, n) is not None for p in done)]
     shown = [name for name in _POINT_METRICS if name in measured or name == "tok_s"]
-    if sweep.kind in ("concurrency", "users", "rates"):
+    if sweep.facts.varies_load:
         shown.sort(key=lambda name: _OF_LOAD.index(name) if name in _OF_LOAD else len(_OF_LOAD))
     return {name: _POINT_METRICS[name] for name in shown}
 

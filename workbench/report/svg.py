@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.report.format_values import MINUS, escape
+from workbench.report.format_values import MINUS, escape_markup
 
 BLUE, ORANGE, GREY = "#3a7fc2", "#d1762a", "#8a8f98"
 INK = "currentColor"
@@ -102,7 +102,7 @@ class _Plot:
     ) -> None:
         self.left, self.right, self.top, self.bottom = left, right, top, bottom
         self.across = x.scale(left, right)
-        self._title, self._x, self._elements = escape(title), x, list[str]()
+        self._title, self._x, self._elements = escape_markup(title), x, list[str]()
 
     def add(self, tag: str, content: str = "", /, **attributes: str | float) -> None:
         written = []
@@ -118,6 +118,7 @@ class _Plot:
         self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=color, stroke_opacity=opacity, **style)
 
     def dot(self, at: Point, color: str, *, hollow: bool = False) -> None:
+        """Draw a point at `at`, only its outline if `hollow`."""
         self.add(
             "circle",
             cx=at[0],
@@ -131,9 +132,13 @@ class _Plot:
     def text(
         self, at: Point, text: str, anchor: str = "start", opacity: float = 1.0, color: str = INK
     ) -> None:
+        """Write `text` at `at`, bold unless it has the colour of normal text. `anchor` is SVG's
+        text-anchor."""
         weight = 400 if color == INK else 600
         style = {"fill_opacity": opacity, "font_weight": weight}
-        self.add("text", escape(text), x=at[0], y=at[1], text_anchor=anchor, fill=color, **style)
+        self.add(
+            "text", escape_markup(text), x=at[0], y=at[1], text_anchor=anchor, fill=color, **style
+        )
 
     def x_axis(self, names: Sequence[TickName], top: float, opacity: float = _GRID_OPACITY) -> None:
         """Add the x axis: a vertical line from `top` to the bottom at each tick, below them the
@@ -153,7 +158,7 @@ class _Plot:
         )
 
 
-def chart(
+def curves_svg(
     title: str,
     x: SvgAxis,
     y: SvgAxis,
@@ -184,7 +189,7 @@ def chart(
     # From the top down, so that the labels of lines that end close together are in the order of the
     # lines.
     for one, points in sorted(placed, key=lambda item: item[1][-1][1]):
-        corners = points if one.dots else _steps(points)
+        corners = points if one.dots else _step_points(points)
         path = "M" + " L".join(f"{px:.1f} {py:.1f}" for px, py in corners)
         plot.add(
             "path", d=path, fill="none", stroke=one.color, stroke_width=1.8, stroke_linejoin="round"
@@ -209,7 +214,7 @@ def _draw_marks(plot: _Plot, marks: Sequence[TickName]) -> None:
         plot.text((x + 4, plot.top + 11 + 12 * line), label, opacity=0.8)
 
 
-def _steps(points: Sequence[Point]) -> list[Point]:
+def _step_points(points: Sequence[Point]) -> list[Point]:
     steps = [points[0]]
     for x, y in points[1:]:
         steps += [(x, steps[-1][1]), (x, y)]
@@ -229,7 +234,7 @@ class Interval:
     good: bool | None = None
 
 
-def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
+def forest_svg(title: str, rows: Sequence[Interval], x_title: str) -> str:
     """Return an SVG plot with one row for each change and its interval, around a line at zero. The
     dot of a row is hollow if the measurement does not show a change."""
     reach = max((abs(row.change) + row.half for row in rows), default=1.0) * 1.08 or 1.0
@@ -253,7 +258,7 @@ def forest(title: str, rows: Sequence[Interval], x_title: str) -> str:
     return plot.svg()
 
 
-def dumbbells(title: str, pairs: Sequence[Point], x_title: str) -> str:
+def dumbbells_svg(title: str, pairs: Sequence[Point], x_title: str) -> str:
     """Return an SVG plot with one row for each pair of values (A, B): A is a hollow dot, and B a
     filled dot. `pairs` must not be empty."""
     values = [value for pair in pairs for value in pair]

@@ -12,19 +12,28 @@ from workbench.model.experiment import Experiment
 from workbench.model.metrics import short_title
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState, Sweep
-from workbench.model.tune import GOALS, LeftOut, TuneCost, TuneLimits, TuneSpec, goal_called
+from workbench.model.tune import (
+    GOALS,
+    OF_LATENCIES,
+    LeftOut,
+    TuneCost,
+    TuneLimits,
+    TuneSpec,
+    goal_called,
+)
 from workbench.model.tune_standings import (
     START_ENTRY,
     Entry,
     Standing,
     broken_limit,
-    entry_of,
-    shown,
-    standings,
+    changes_text,
+    entry_of_point_label,
+    in_words,
+    rank_configurations,
     start_breaks,
 )
 from workbench.report.blocks import SIMULATED, Alert, Block, Facts, Heading, Items, Table, TextBlock
-from workbench.report.format_values import NA, change, metric_number
+from workbench.report.format_values import NA, change_text, metric_number
 
 _WROTE = "wrote the preset"  # begins the note about the preset of the winner
 UNKNOWN = "known after the first run: there is no earlier start or benchmark like this one"
@@ -35,7 +44,7 @@ def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Bloc
     reason for each, and what is left out, with the reason against it."""
     rows = [
         ("goal", goal_called(spec.goal).title),
-        ("limits", limits_text(spec.limits) or "none"),
+        ("limits", _spec_limits_text(spec)),
         ("each run", cost.load),
         (
             "starts",
@@ -43,7 +52,7 @@ def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Bloc
             f"in {cost.pairs} pairs of fresh starts"
             + (f"; {cost.checks} of them compare the answers of the leader" if cost.checks else ""),
         ),
-        ("takes", UNKNOWN if cost.took_s is None else f"about {_duration(cost.took_s)}"),
+        ("takes", _cost_text(cost)),
     ]
     if cost.energy_kwh is not None:
         rows.append(("energy", f"at most {cost.energy_kwh:.2g} kWh by the GPUs' power limits"))
@@ -57,11 +66,29 @@ def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Bloc
     ]
 
 
-def _duration(seconds: float) -> str:
+def _cost_text(cost: TuneCost) -> str:
+    if cost.took_s is None:
+        return UNKNOWN
+    answers = " and the comparison of answers in the final" if cost.compares_answers else ""
+    return f"about {_duration_text(cost.took_s)}{answers}"
+
+
+def _duration_text(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+
+
+def _spec_limits_text(spec: TuneSpec) -> str:
+    said = limits_text(spec.limits) or "none"
+    counts = spec.goal in OF_LATENCIES
+    return f"{said}; those on latencies say what counts" if counts else said
+
+
+def asked_text(spec: TuneSpec) -> str:
+    """Return in one line what a tune improves, and within which limits."""
+    return f"goal {goal_called(spec.goal).title}, limits {_spec_limits_text(spec)}"
 
 
 def limits_text(limits: TuneLimits) -> str:
@@ -84,12 +111,13 @@ def left_out_blocks(left_out: Iterable[LeftOut]) -> list[Block]:
 
 
 def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
-    """Return the blocks that describe a tune: what it has found, the race, the final, its decisions,
-    and what it did not try. `final` is the experiment of the final, if that is known."""
+    """Return the blocks that describe a tune: what it has found, what was asked, the race, the final,
+    its decisions, and what it did not try. `final` is the experiment of the final, if that is known."""
     assert sweep.spec is not None and sweep.spec.tune is not None
-    blocks: list[Block] = [*found_blocks(sweep), Heading("Race"), race_table(sweep)]
+    blocks: list[Block] = [*found_blocks(sweep), TextBlock(asked_text(sweep.spec.tune))]
+    blocks += [Heading("Race"), race_table(sweep)]
     blocks += final_blocks(sweep, final)
-    decisions = tuple(note for note in sweep.notes if not note.startswith(_WROTE))
+    decisions = tuple(in_words(note) for note in sweep.notes if not note.startswith(_WROTE))
     if decisions:
         blocks += [Heading("Decisions"), Items(decisions)]
     return [*blocks, *left_out_blocks(sweep.spec.tune.left_out)]
@@ -114,22 +142,22 @@ def race_table(sweep: Sweep) -> Table:
     the start preset, and where it stands. The best come first."""
     assert sweep.spec is not None and sweep.spec.tune is not None
     goal = GOALS[sweep.spec.tune.goal]
-    found = standings(sweep)
+    found = rank_configurations(sweep)
     blocks = max((len(one.values) for one in found), default=1)
-    leads = _leader(sweep, found)
+    leads = _leading_entry(sweep, found)
     rows, marks = [], []
     for one in found:
         is_start = one.entry == START_ENTRY
         gain = None if is_start or one.gain is None else one.gain
         rows.append(
             (
-                "start preset" if is_start else shown(one.entry),
-                *(_number(goal.metric, value) for value in one.values),
-                "" if gain is None else change(100 * math.expm1(gain)),
-                _state(sweep, one, leads),
+                "start preset" if is_start else changes_text(one.entry),
+                *(_metric_value_text(goal.metric, value) for value in one.values),
+                "" if gain is None else change_text(100 * math.expm1(gain)),
+                _state_text(sweep, one, leads),
             )
         )
-        marks.append(_mark(one, leads))
+        marks.append(_standing_mark(one, leads))
     title = short_title(goal.metric)
     return Table(
         head=("configuration", *(f"{title} {n}" for n in range(1, blocks + 1)), "gain", "state"),
@@ -145,18 +173,20 @@ def final_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
         if sweep.experiment_id is None:
             return []
         return [Heading("Final"), TextBlock(f"experiment {sweep.experiment_id}")]
-    best = shown(final.spec.b.words)
+    best = changes_text(final.spec.b.words)
     blocks: list[Block] = [Heading(f"Final: {best} against the start preset")]
-    done = f"{final.pairs_done} of {count_of(final.spec.pairs, 'pair')} (experiment {final.id})"
+    done = (
+        f"{final.completed_pairs} of {count_of(final.spec.pairs, 'pair')} (experiment {final.id})"
+    )
     blocks.append(TextBlock(f"{final.verdict}; {done}" if final.verdict else done))
-    pairs = final.chosen.pairs if final.chosen is not None else ()
+    pairs = final.deciding_change.pairs if final.deciding_change is not None else ()
     metric = final.spec.metric
     rows = tuple(
         (
             str(number),
-            _number(metric, a),
-            _number(metric, b),
-            change(100 * (b / a - 1)) if a and b is not None else NA,
+            _metric_value_text(metric, a),
+            _metric_value_text(metric, b),
+            change_text(100 * (b / a - 1)) if a and b is not None else NA,
         )
         for number, (a, b) in enumerate(pairs, start=1)
     )
@@ -167,25 +197,27 @@ def final_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
     return blocks
 
 
-def _number(metric: str, value: float | None) -> str:
+def _metric_value_text(metric: str, value: float | None) -> str:
     return "" if value is None else metric_number(metric, value)
 
 
-def _leader(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
+def _leading_entry(sweep: Sweep, found: Sequence[Standing]) -> Entry | None:
     """Return the configuration that leads the race now; None if the start preset does."""
     ahead = [one for one in found if one.entry != START_ENTRY and one.gain is not None]
-    best = next((one for one in ahead if not one.now.error), None)
+    best = next((one for one in ahead if not one.newest_point.error), None)
     if best is None or best.gain is None:
         return None
     return best.entry if best.gain > 0 or start_breaks(sweep) else None
 
 
-def _state(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
-    point = one.now
+def _state_text(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
+    point = one.newest_point
     if one.entry == START_ENTRY:
         broken = next(filter(None, map(broken_limit, one.points)), "")
         if broken:
             return f"breaks a limit: {broken}"
+    if point.state == PointState.SKIPPED and point.error == sweep.error:
+        return "not tried"  # for the reason that the tune failed, which stands above
     if point.error:
         return f"not tried: {point.error}" if point.state == PointState.SKIPPED else point.error
     if point.state in (PointState.PLANNED, PointState.MEASURING):
@@ -195,7 +227,7 @@ def _state(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
         if sweep.state == SeriesState.DONE:
             return "proven in the final" if sweep.confirmed else "not proven in the final"
         return "leads" if sweep.experiment_id is None else "in the final"
-    left = f"{entry_of(point.label)[0]}: {shown(one.entry)}: "
+    left = f"{entry_of_point_label(point.label)[0]}: {changes_text(one.entry)}: "
     why = next((note for note in reversed(sweep.notes) if note.startswith(left)), "")
     if "; " in why:
         return why.rpartition("; ")[2]
@@ -203,13 +235,13 @@ def _state(sweep: Sweep, one: Standing, leads: Entry | None) -> str:
     return "not better than the start preset" if over else ""
 
 
-def _mark(one: Standing, leads: Entry | None) -> str:
+def _standing_mark(one: Standing, leads: Entry | None) -> str:
     if one.entry == START_ENTRY:
         return ""
-    if one.now.state == PointState.MEASURING:
+    if one.newest_point.state == PointState.MEASURING:
         return "warning"
     if one.entry == leads:
         return "good"
-    if one.now.state == PointState.FAILED or broken_limit(one.now):
+    if one.newest_point.state == PointState.FAILED or broken_limit(one.newest_point):
         return "bad"
-    return "dim" if one.gain is None or one.now.error else ""
+    return "dim" if one.gain is None or one.newest_point.error else ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
+from workbench.model.change_points import change_points
 from workbench.model.counts import count_of
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 from workbench.model.watch import ALARM, ANSWERS, FAILED, START, Loss, Night, NightEntry
 from workbench.report.blocks import SIMULATED, Block, Document, Heading, Items, Table, TextBlock
 from workbench.report.format_values import NA, metric_number
@@ -30,7 +31,7 @@ def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
     """Return what a night has found: one line for each watch, then what the engines chose
     differently, and the speeds of the nights before."""
     blocks: list[Block] = [SIMULATED] if any(e.simulated for e in night.entries) else []
-    alarms = len(night.alarms)
+    alarms = len(night.entries_with_alarm)
     lead = count_of(alarms, "alarm") if alarms else "no alarm"
     failed = sum(entry.state == FAILED for entry in night.entries)
     if failed:
@@ -38,14 +39,14 @@ def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
     if not night.done:
         lead += "; the night is not finished"
     blocks.append(TextBlock(lead, lead=True, mark="bad" if alarms else ""))
-    blocks.append(_table(night))
-    blocks += [block for entry in night.entries for block in _chosen(entry)]
+    blocks.append(_night_table(night))
+    blocks += [block for entry in night.entries for block in _chosen_metric_blocks(entry)]
     for entry in night.entries:
-        blocks += _history(entry, [night, *earlier])
+        blocks += _watch_history_blocks(entry, [night, *earlier])
     return blocks
 
 
-def outcome(entry: NightEntry) -> str:
+def outcome_clause(entry: NightEntry) -> str:
     """Return what came of a watch, in one clause."""
     if entry.state == FAILED:
         return entry.error
@@ -64,7 +65,7 @@ def loss_text(loss: Loss) -> str:
     return f"{loss.measure} {-loss.loss_pct:+.1f} % ({loss.pairs} pairs)"
 
 
-def _table(night: Night) -> Table:
+def _night_table(night: Night) -> Table:
     rows = tuple(
         (
             entry.state,
@@ -72,7 +73,7 @@ def _table(night: Night) -> Table:
             entry.watch.candidate,
             entry.version or NA,
             entry.pinned_version or NA,
-            outcome(entry),
+            outcome_clause(entry),
             entry.quality or NA,
             ", ".join(f"{one}" for one in (entry.first_id, entry.second_id) if one) or NA,
         )
@@ -92,81 +93,112 @@ def _table(night: Night) -> Table:
     return Table(head, rows, marks=marks, importance=(0, 0, 0, 2, 3, 0, 4, 1))
 
 
-def _chosen(entry: NightEntry) -> list[Block]:
+def _chosen_metric_blocks(entry: NightEntry) -> list[Block]:
     if not entry.chosen:
         return []
-    title = f"What the engine chose differently: {entry.watch.name}"
+    title = f"What the engine chose differently: {entry.watch.watch_name}"
     return [Heading(title), Table(("", "pinned", "candidate"), entry.chosen)]
 
 
-def _history(entry: NightEntry, nights: Sequence[Night]) -> list[Block]:
+def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Block]:
     """Return the nights of a watch, newest first, with the versions and the speed of the candidate
-    in percent of the pinned arm of the same night, which is free of what the machine does. A new
-    version is a change point."""
-    rows, marks = [], []
+    in percent of the pinned arm of the same night, which is free of what the machine does. A change
+    point of this share is one of the candidate; one of the pinned arm's speed is the machine's."""
     known = [
         (night, one)
         for night in nights
         for one in night.entries
-        if one.watch.name == entry.watch.name and one.speed and one.pinned_speed
+        if one.watch.watch_name == entry.watch.watch_name and one.speed and one.pinned_speed
     ]
     if len(known) < 2:
         return []
+    pinned = [one.pinned_speed or 0.0 for _, one in known]
+    shares = [100 * (one.speed or 0.0) / (one.pinned_speed or 1.0) for _, one in known]
+    changes = (
+        _change_points_by_place("candidate", shares),
+        _change_points_by_place("machine", pinned),
+    )
+    rows, marks = [], []
     for place, (night, one) in enumerate(known):
         before = known[place + 1][1] if place + 1 < len(known) else None
-        is_new = before is not None and before.version != one.version
-        assert one.speed is not None and one.pinned_speed is not None
-        ratio = 100 * one.speed / one.pinned_speed
+        new = ["new version"] if before is not None and before.version != one.version else []
+        said = [*new, *(words[place] for words in changes if place in words)]
         rows.append(
             (
-                time.strftime("%Y-%m-%d", time.localtime(night.unix_s)),
+                time.strftime("%m-%d", time.localtime(night.unix_s)),
                 one.version or NA,
-                "new version" if is_new else "",
-                metric_number(_METRIC, one.pinned_speed),
-                metric_number(_METRIC, one.speed),
-                f"{ratio:.1f} %",
-                _bar(ratio),
+                metric_number(_METRIC, pinned[place]),
+                metric_number(_METRIC, one.speed or 0.0),
+                f"{shares[place]:.1f} %",
+                _percent_bar(shares[place]),
                 one.state,
+                "; ".join(said),
             )
         )
         marks.append(_MARKS.get(one.state, ""))
-    head = ("night", "version", "", "pinned tok/s", "tok/s", "of pinned", "", "outcome")
-    title = f"History: {entry.watch.name}"
-    return [Heading(title), Table(head, tuple(rows), frozenset({3, 4, 5}), tuple(marks))]
+    head = ("night", "version", "pinned tok/s", "tok/s", "of pinned", "80 to 110 %", "outcome", "")
+    table = Table(head, tuple(rows), frozenset({2, 3, 4}), tuple(marks), (0, 2, 4, 3, 0, 5, 1, 0))
+    return [
+        Heading(f"History: {entry.watch.watch_name}"),
+        table,
+        TextBlock(_last_change(known, changes)),
+    ]
 
 
-def _bar(percent: float) -> str:
+def _change_points_by_place(what: str, newest_first: Sequence[float]) -> dict[int, str]:
+    """Return the change points of a series by the place of their first night, in words."""
+    last = len(newest_first) - 1
+    found = change_points(newest_first[::-1])
+    return {last - one.index: f"{what} {one.change_pct:+.1f} %" for one in found}
+
+
+def _last_change(
+    known: Sequence[tuple[Night, NightEntry]], changes: Sequence[Mapping[int, str]]
+) -> str:
+    """Return a sentence about the newest change point, or that there is none."""
+    places = [place for words in changes for place in words]
+    if not places:
+        return f"No change point in {count_of(len(known), 'night')}."
+    place = min(places)
+    said = " and ".join(words[place] for words in changes if place in words)
+    night, one = known[place]
+    return f"Newest change: {said} from night {night.id} on, version {one.version or NA}."
+
+
+def _percent_bar(percent: float) -> str:
     """Return a bar from 80 to 110 percent, in which differences of a percent can be seen."""
     return "█" * max(0, min(30, round(percent - 80)))
 
 
 def note_lines(night: Night) -> Items:
     """Return the verdicts of the first experiments, one for each watch."""
-    lines = (f"{entry.watch.name}: {entry.verdict}" for entry in night.entries if entry.verdict)
+    lines = (
+        f"{entry.watch.watch_name}: {entry.verdict}" for entry in night.entries if entry.verdict
+    )
     return Items(tuple(lines))
 
 
-def junit(night: Night) -> str:
+def night_junit_xml(night: Night) -> str:
     """Return the night as JUnit XML: one test case for each watch, which fails with an alarm."""
     failed = sum(entry.state == FAILED for entry in night.entries)
-    cases = "".join(map(_case, night.entries))
+    cases = "".join(map(_junit_case, night.entries))
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<testsuite name="workbench watch" tests="{len(night.entries)}" '
-        f'failures="{len(night.alarms)}" errors="{failed}" time="{night.took_s:.1f}">\n'
+        f'failures="{len(night.entries_with_alarm)}" errors="{failed}" time="{night.took_s:.1f}">\n'
         f"{cases}</testsuite>\n"
     )
 
 
-def _case(entry: NightEntry) -> str:
+def _junit_case(entry: NightEntry) -> str:
     simulated = "SIMULATED " if entry.simulated else ""
-    name = quoteattr(clean(f"{simulated}{entry.watch.candidate}"))
-    start = f"  <testcase classname={quoteattr(clean(entry.watch.preset))} name={name}>"
-    said = clean(outcome(entry))
+    name = quoteattr(clean_text(f"{simulated}{entry.watch.candidate}"))
+    start = f"  <testcase classname={quoteattr(clean_text(entry.watch.preset))} name={name}>"
+    said = clean_text(outcome_clause(entry))
     if entry.state == ALARM:
-        inner = f"<failure message={quoteattr(said)}>{escape(clean(entry.verdict))}</failure>"
+        inner = f"<failure message={quoteattr(said)}>{escape(clean_text(entry.verdict))}</failure>"
     elif entry.state == FAILED:
         inner = f"<error message={quoteattr(said)}/>"
     else:
-        inner = f"<system-out>{escape(clean(entry.verdict))}</system-out>"
+        inner = f"<system-out>{escape(clean_text(entry.verdict))}</system-out>"
     return f"{start}{inner}</testcase>\n"

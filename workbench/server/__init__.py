@@ -23,9 +23,12 @@ its log, read its counters, stop it, and adopt servers that already run.
   log_lines               the log as clean lines in bounded memory
   log_reading             the log of a watched run, read from its host
   log_patterns            log lines whose cause and fix Workbench knows
+  tracebacks              the tracebacks of a log: the error that was raised first, and its place in the engine's code
+  native_backtraces       the calls in a backtrace of native code, by gdb or glibc
   start_times             how long each phase of a start took, and what differs from the start before
   idle_start              a start in which no process does anything, told from a slow one by their CPU time and reading
   spinning                a start whose GPUs only spin, told from a slow one by the readings of the GPUs
+  python_stacks           where the Python processes of a start that hangs stand, read with py-spy
   start_lines             what the log says while a server starts: phase, version, port
   explained_log           a whole log: known causes, first error, warnings without a known cause
   in_force                the requested settings of a server, compared with those that it actually uses
@@ -40,7 +43,8 @@ its log, read its counters, stop it, and adopt servers that already run.
   model_shipment          the files to send to another host, and those that are there already
   model_transfer          sends the files of a model, by rsync or through this machine
   hub_cache               where the cache of the Hugging Face hub is on a host
-  model_disk              whether a start has enough disk space
+  model_disk              whether a start has enough disk space for its model and kernels
+  state_disk              whether Workbench can write its runs and logs on a host
   model_download          downloads by the host's own program of the Hugging Face hub
   model_fingerprint       which model files a server was started with
   running_server_secrets  API keys and other secrets of a running server

@@ -44,7 +44,7 @@ class BoundedClient(httpx.AsyncClient):
             async with asyncio.timeout(limit_s):
                 response = await super().send(request, **{**options, "stream": True})
                 try:
-                    body = await _body(response)
+                    body = await _read_bounded_body(response)
                 finally:
                     await response.aclose()
         except TimeoutError:
@@ -59,7 +59,7 @@ class BoundedClient(httpx.AsyncClient):
         return answer
 
 
-async def _body(response: httpx.Response) -> bytes:
+async def _read_bounded_body(response: httpx.Response) -> bytes:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise httpx.DecodingError(
             "the server's answer is compressed, although Workbench requested it uncompressed",

@@ -17,12 +17,12 @@ _DAY_S = 86400
 _QUEUED = 100  # batches of all logs together that wait for their reader
 
 
-def labelled(label: str, line: str) -> str:
+def label_line(label: str, line: str) -> str:
     """Return `line`, a line of a rank's log, with the rank's label in front: "[label] line"."""
     return f"[{label}] {line}"
 
 
-def merge(logs: Mapping[str, Iterable[str]]) -> list[str]:
+def merge_logs(logs: Mapping[str, Iterable[str]]) -> list[str]:
     """Return the lines of all `logs`, in the order of the times of day that the lines begin with,
     each with its rank's label in front. `logs` has the lines of each log by rank label. A line
     without a time follows the line that precedes it in its own log. Differences between the clocks
@@ -35,14 +35,14 @@ def merge(logs: Mapping[str, Iterable[str]]) -> list[str]:
                 hours, minutes, seconds = (int(part) for part in found.groups())
                 now = at // _DAY_S * _DAY_S + hours * 3600 + minutes * 60 + seconds
                 at = now + _DAY_S if now < at - _DAY_S / 2 else max(now, at)  # past midnight
-            rows.append((at, place, number, labelled(label, line)))
+            rows.append((at, place, number, label_line(label, line)))
         return rows
 
     every = [timed(place, label, lines) for place, (label, lines) in enumerate(logs.items())]
     return [line for _, _, _, line in merge_sorted(*every)]
 
 
-async def read(
+async def read_merged_logs(
     logs: Mapping[str, Callable[..., AsyncIterator[LogBatch]]], *, follow: bool = False
 ) -> AsyncIterator[list[str]]:
     """Yield the lines of all `logs` from their start, in batches, each line with its rank's label
@@ -53,14 +53,14 @@ async def read(
         whole: dict[str, list[str]] = {}
         for label, log in logs.items():
             whole[label] = [line async for batch in log() for line in batch.lines]
-        yield merge(whole)
+        yield merge_logs(whole)
         return
     queue: asyncio.Queue[list[str] | None] = asyncio.Queue(_QUEUED)
 
     async def pump(label: str, log: Callable[..., AsyncIterator[LogBatch]]) -> None:
         try:
             async for batch in log(follow=True):
-                await queue.put([labelled(label, line) for line in batch.lines])
+                await queue.put([label_line(label, line) for line in batch.lines])
         finally:
             await queue.put(None)
 

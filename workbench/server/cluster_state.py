@@ -48,28 +48,28 @@ class RankState:
     unreachable: str | None = None
 
     @property
-    def unknown(self) -> bool:
+    def is_unknown(self) -> bool:
         if self.status is None:
             return self.unreachable is not None
         return self.status.state is ServerState.UNKNOWN
 
     @property
-    def live(self) -> bool:
-        return self.status is not None and not self.unknown and self.status.alive
+    def is_live(self) -> bool:
+        return self.status is not None and not self.is_unknown and self.status.alive
 
     @property
-    def occupies(self) -> bool:
+    def has_processes(self) -> bool:
         """Whether any process of the rank is alive, even if the rank's main process has ended."""
-        if self.status is None or self.unknown:
+        if self.status is None or self.is_unknown:
             return False
         return self.status.alive or self.status.outlived > 0
 
     @property
-    def stopped(self) -> bool:
+    def was_stopped(self) -> bool:
         return self.status is not None and self.status.state in _STOPPED
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
         """Whether the rank has ended without a request to stop it."""
         if self.status is None or self.status.alive:
             return False
@@ -77,7 +77,7 @@ class RankState:
 
     @property
     def reason(self) -> str | None:
-        """The reason for the state of the rank's status."""
+        """Why the rank is in its state; None if no reason or no state is known."""
         return None if self.status is None else self.status.reason
 
     @property
@@ -102,7 +102,7 @@ class RankState:
         )
 
 
-def never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
+def ranks_never_started(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that have no run although their hosts could be queried. Return () within
     NEVER_STARTED_S seconds of the server's start, which was `age_s` seconds ago: a rank may still
     be starting then."""
@@ -115,13 +115,13 @@ def to_stop(ranks: Sequence[RankState], age_s: float) -> tuple[RankState, ...]:
     """Return the ranks that must be stopped, the head (the first rank) first. If any rank has
     ended, was stopped or was never started, these are all ranks that have living processes.
     Otherwise return (). The server was started `age_s` seconds ago."""
-    has_ended = any(r.failed or r.stopped for r in ranks)
-    if has_ended or never_started(ranks, age_s):
-        return tuple(r for r in ranks if r.occupies)
+    has_ended = any(r.has_failed or r.was_stopped for r in ranks)
+    if has_ended or ranks_never_started(ranks, age_s):
+        return tuple(r for r in ranks if r.has_processes)
     return ()
 
 
-def cause(ranks: Sequence[RankState]) -> RankState | None:
+def first_failed_rank(ranks: Sequence[RankState]) -> RankState | None:
     """Return the rank whose failure made the other ranks fail, or None if no rank has failed. It is
     the rank that failed first. A rank whose error only reports the loss of another rank is returned
     only if there is no other."""
@@ -130,26 +130,28 @@ def cause(ranks: Sequence[RankState]) -> RankState | None:
         is_consequence = bool(_CONSEQUENCE.search(rank.reason or ""))
         return is_consequence, math.inf if rank.ended_ago_s is None else -rank.ended_ago_s
 
-    failed = [rank for rank in ranks if rank.failed]
+    failed = [rank for rank in ranks if rank.has_failed]
     return min(failed, key=order) if failed else None
 
 
-def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float) -> ServerStatus:
+def merge_rank_states(
+    run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float
+) -> ServerStatus:
     """Return the status of the whole server `run`, which was started `age_s` seconds ago on the
     cluster named `host`. It is READY only if its head, the first rank, is READY and every rank is
     alive."""
     head = ranks[0].status or next((r.status for r in ranks if r.status), None)
     base = head or ServerStatus(run.server_id, "", ServerState.UNKNOWN, host)
-    state, reason, first = _state(ranks, base, age_s)
-    living = [rank for rank in ranks if rank.occupies]
-    has_ended = state in _ENDED and (first is not None or not ranks[0].live)
+    state, reason, first = _state_of_ranks(ranks, base, age_s)
+    living = [rank for rank in ranks if rank.has_processes]
+    has_ended = state in _ENDED and (first is not None or not ranks[0].is_live)
     merged_status = replace(
         base,
         run_id=run.server_id,
         host=host,
         state=state,
         reason=reason,
-        findings=_findings(ranks, first, living if has_ended else ()),
+        findings=_findings_of_ranks(ranks, first, living if has_ended else ()),
         alive=bool(living) and not has_ended,
         outlived=len(living) if has_ended else 0,
         ranks=tuple(rank.shown for rank in ranks),
@@ -165,26 +167,26 @@ def merged(run: ClusterRun, ranks: Sequence[RankState], host: str, age_s: float)
     )
 
 
-def _state(
+def _state_of_ranks(
     ranks: Sequence[RankState], base: ServerStatus, age_s: float
 ) -> tuple[ServerState, str | None, RankState | None]:
     """Return (state of the server, reason for the state, rank that caused the state). `base` is the
     status of the head, or of another rank if the head has none. Reason and rank are None if the
     state needs no explanation."""
     ended = ServerState.CRASHED if base.ready_unix_s else ServerState.FAILED
-    if (first := cause(ranks)) is not None:
+    if (first := first_failed_rank(ranks)) is not None:
         return ended, f"{first.where}: {first.reason or 'it ended without an error line'}", first
-    unknown = [rank for rank in ranks if rank.unknown]
-    if any(rank.stopped for rank in ranks):
+    unknown = [rank for rank in ranks if rank.is_unknown]
+    if any(rank.was_stopped for rank in ranks):
         if unknown:
             named = " and ".join(rank.where for rank in unknown)
             text = (
                 f"{named} cannot be reached and {_is_or_are(unknown)} stopped when the link is back"
             )
             return ServerState.STOPPING, text, None
-        is_stopping = any(rank.occupies for rank in ranks)
+        is_stopping = any(rank.has_processes for rank in ranks)
         return ServerState.STOPPING if is_stopping else ServerState.STOPPED, None, None
-    if missing := never_started(ranks, age_s):
+    if missing := ranks_never_started(ranks, age_s):
         return ended, f"{missing[0].where} was never started", missing[0]
     if unknown:
         lost = unknown[0]
@@ -195,7 +197,7 @@ def _state(
     return base.state, base.reason, None
 
 
-def _findings(
+def _findings_of_ranks(
     ranks: Sequence[RankState], first: RankState | None, living: Sequence[RankState]
 ) -> tuple[Finding, ...]:
     """Return the findings of all ranks, one for each finding code. Those of `first`, the rank that

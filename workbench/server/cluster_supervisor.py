@@ -64,10 +64,10 @@ class ClusterSupervisor(Supervisor):
         self, host: ClusterHost, on_event: Callable[[Event], None] = lambda event: None
     ) -> None:
         self._head = host.nodes[0].name
-        super().__init__(host, partial(self._hear, self._head))
+        super().__init__(host, partial(self._handle_rank_event, self._head))
         self._tell = on_event
         self._others = {
-            node.name: Supervisor(node.host, partial(self._hear, node.name))
+            node.name: Supervisor(node.host, partial(self._handle_rank_event, node.name))
             for node in host.nodes[1:]
         }
         self._unreachable: dict[str, str] = {}  # node: why it could not be asked for its runs
@@ -84,41 +84,41 @@ class ClusterSupervisor(Supervisor):
 
     # ---- the ranks of a server
 
-    def _every(self) -> tuple[tuple[str, Supervisor], ...]:
+    def _all_supervisors(self) -> tuple[tuple[str, Supervisor], ...]:
         return (self._head, self), *self._others.items()
 
     def _run_of(self, rank: ClusterRank) -> WatchedRun | None:
         found = self if rank.host == self._head else self._others.get(rank.host)
         return (
-            next((run for run in found.watched() if run.record.run_id == rank.run_id), None)
+            next((run for run in found.watched_runs() if run.record.run_id == rank.run_id), None)
             if found
             else None
         )
 
-    def _records(self) -> dict[str, RunRecord]:
+    def _records_by_server(self) -> dict[str, RunRecord]:
         """Return the run record of each known server that has several ranks, by server id. It is
         the head's record if that is known, otherwise the record of another rank."""
         found: dict[str, RunRecord] = {}
-        for _, supervisor in reversed(self._every()):
-            for run in supervisor.watched():
+        for _, supervisor in reversed(self._all_supervisors()):
+            for run in supervisor.watched_runs():
                 if (cluster := run.record.cluster) is not None and (
-                    run.record.answers or cluster.server_id not in found
+                    run.record.has_port or cluster.server_id not in found
                 ):
                     found[cluster.server_id] = run.record
         return found
 
-    def _cluster(self, run_id: str) -> ClusterRun | None:
+    def _cluster_run_of(self, run_id: str) -> ClusterRun | None:
         """Return the server of several ranks whose run id is `run_id`. None for the run of any
         other server, and for an unknown run."""
-        record = self._records().get(run_id)
+        record = self._records_by_server().get(run_id)
         return record.cluster if record else None
 
-    def _ranks(self, server: ClusterRun) -> tuple[RankState, ...]:
+    def _rank_states(self, server: ClusterRun) -> tuple[RankState, ...]:
         head = self._run_of(server.ranks[0])
         ends = head.facts.rank_ends if head is not None else {}
-        return tuple(self._rank(rank, ends.get(rank.run_id)) for rank in server.ranks)
+        return tuple(self._rank_state(rank, ends.get(rank.run_id)) for rank in server.ranks)
 
-    def _rank(self, rank: ClusterRank, end: RankEnd | None) -> RankState:
+    def _rank_state(self, rank: ClusterRank, end: RankEnd | None) -> RankState:
         """Return what is known about a rank. `end` is its end in the files of the head, which
         counts if the rank's own host does not answer."""
         run = self._run_of(rank)
@@ -132,65 +132,70 @@ class ClusterSupervisor(Supervisor):
         gone = None if known else "the cluster has no such node any more"
         return RankState(rank, None, unreachable=self._unreachable.get(rank.host, gone))
 
-    def _age_s(self, server_id: str) -> float:
+    def _age_of_server_s(self, server_id: str) -> float:
         if server_id in self._held:
             return 0.0
-        return time.time() - self._records()[server_id].created_unix_s
+        return time.time() - self._records_by_server()[server_id].created_unix_s
 
-    def _merged(self, server: ClusterRun) -> ServerStatus:
-        return cluster_state.merged(
-            server, self._ranks(server), self.host.name, self._age_s(server.server_id)
+    def _merged_status(self, server: ClusterRun) -> ServerStatus:
+        return cluster_state.merge_rank_states(
+            server,
+            self._rank_states(server),
+            self.host.name,
+            self._age_of_server_s(server.server_id),
         )
 
     # ---- what is known now
 
     def status(self, run_id: str) -> ServerStatus:
-        server = self._cluster(run_id)
-        return self._merged(server) if server else super().status(run_id)
+        server = self._cluster_run_of(run_id)
+        return self._merged_status(server) if server else super().status(run_id)
 
     def statuses(self) -> tuple[ServerStatus, ...]:
-        plain = [run.status for run in self.watched() if run.record.cluster is None]
+        plain = [run.status for run in self.watched_runs() if run.record.cluster is None]
         merged = [
-            self._merged(record.cluster) for record in self._records().values() if record.cluster
+            self._merged_status(record.cluster)
+            for record in self._records_by_server().values()
+            if record.cluster
         ]
         return tuple(sorted((*plain, *merged), key=lambda status: status.run_id, reverse=True))
 
     def record(self, run_id: str) -> RunRecord:
-        return self._records().get(run_id) or super().record(run_id)
+        return self._records_by_server().get(run_id) or super().record(run_id)
 
     def log(self, run_id: str) -> LogRing:
-        server = self._cluster(run_id)
+        server = self._cluster_run_of(run_id)
         if server is None:
             return super().log(run_id)
         if run_id not in self._rings:
             ring = self._rings[run_id] = LogRing()
             ring.extend(
-                cluster_log.merge(
-                    {r.label: run.follower.ring.lines() for r, run in self._found(server)}
+                cluster_log.merge_logs(
+                    {r.label: run.follower.ring.lines() for r, run in self._watched_ranks(server)}
                 )
             )
         return self._rings[run_id]
 
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
-        server = self._cluster(run_id)
+        server = self._cluster_run_of(run_id)
         if server is None:
             return super().log_findings(run_id)
         found = []
-        for rank, run in self._found(server):
+        for rank, run in self._watched_ranks(server):
             found += [replace(f, text=f"{rank.label}: {f.text}", line=None) for f in run.scan.found]
         return tuple(found)
 
-    def _found(self, server: ClusterRun) -> list[tuple[ClusterRank, WatchedRun]]:
+    def _watched_ranks(self, server: ClusterRun) -> list[tuple[ClusterRank, WatchedRun]]:
         runs = [(rank, self._run_of(rank)) for rank in server.ranks]
         return [(rank, run) for rank, run in runs if run is not None]
 
     # ---- events of the nodes
 
-    def _hear(self, node: str, event: Event) -> None:
+    def _handle_rank_event(self, node: str, event: Event) -> None:
         server = self._server_of(event.run_id)
         if server is None:
             if node == self._head and any(
-                run.record.run_id == event.run_id for run in self.watched()
+                run.record.run_id == event.run_id for run in self.watched_runs()
             ):
                 # a server of the head alone
                 self._tell(event)
@@ -199,7 +204,7 @@ class ClusterSupervisor(Supervisor):
             rank = next(rank for rank in server.ranks if rank.run_id == event.run_id)
             if rank.host != node:  # two nodes may share a home directory
                 return
-            lines = tuple(cluster_log.labelled(rank.label, line) for line in event.lines)
+            lines = tuple(cluster_log.label_line(rank.label, line) for line in event.lines)
             # perhaps all that the rank wrote until now
             if (server.server_id, rank.label) not in self._heard:
                 self._heard.add((server.server_id, rank.label))
@@ -209,33 +214,33 @@ class ClusterSupervisor(Supervisor):
             self._tell(replace(event, run_id=server.server_id, lines=lines))
             return
         if not self._reading:
-            self._consider(server)
+            self._publish_or_stop(server)
 
     def _server_of(self, run_id: str) -> ClusterRun | None:
-        servers = (record.cluster for record in self._records().values())
+        servers = (record.cluster for record in self._records_by_server().values())
         return next(
             (s for s in servers if s and any(rank.run_id == run_id for rank in s.ranks)), None
         )
 
-    def _consider(self, server: ClusterRun) -> None:
+    def _publish_or_stop(self, server: ClusterRun) -> None:
         """Publish the status of a server if that has changed. If one of its ranks has ended, stop
         the other ranks."""
-        server_id, status = server.server_id, self._merged(server)
+        server_id, status = server.server_id, self._merged_status(server)
         if self._last.get(server_id) != status:
             self._last[server_id] = status
             self._tell(status)
-            self._wake()
+            self._wake_watchers()
         running = self._ending.get(server_id)
         if (
             server_id not in self._held
             and (running is None or running.done())
-            and self._due(server)
+            and self._ranks_to_stop(server)
         ):
             self._ending[server_id] = asyncio.create_task(self._end_others(server))
-        ranks = self._ranks(server)
+        ranks = self._rank_states(server)
         self._keep_ends(server, ranks)
         if any(
-            r.status is None and (r.unreachable or any(other.occupies for other in ranks))
+            r.status is None and (r.unreachable or any(other.has_processes for other in ranks))
             for r in ranks
         ):
             self._look_for_ranks()
@@ -244,10 +249,10 @@ class ClusterSupervisor(Supervisor):
         """Write how the ranks of a server ended into the directory of the head's run, once all have
         ended: a node may be out of reach when the server is listed later."""
         head = self._run_of(server.ranks[0])
-        over = all(r.status is not None and (r.stopped or r.failed) for r in ranks)
+        over = all(r.status is not None and (r.was_stopped or r.has_failed) for r in ranks)
         if head is None or head.facts.rank_ends or not over:
             return
-        if any(r.occupies or r.unknown for r in ranks):
+        if any(r.has_processes or r.is_unknown for r in ranks):
             return
         if any(r.status is not None and r.status.state is ServerState.STOPPING for r in ranks):
             return
@@ -265,13 +270,15 @@ class ClusterSupervisor(Supervisor):
         with contextlib.suppress(HostError):  # the next Workbench writes it
             await self.host.write_file(f"{head.run_dir}/{RANK_ENDS}", encode_rank_ends(ends))
 
-    def _due(self, server: ClusterRun) -> tuple[RankState, ...]:
-        return cluster_state.to_stop(self._ranks(server), self._age_s(server.server_id))
+    def _ranks_to_stop(self, server: ClusterRun) -> tuple[RankState, ...]:
+        return cluster_state.to_stop(
+            self._rank_states(server), self._age_of_server_s(server.server_id)
+        )
 
     async def _end_others(self, server: ClusterRun) -> None:
-        while due := self._due(server):
+        while due := self._ranks_to_stop(server):
             await asyncio.gather(*(self._stop_rank(rank.rank, OTHERS_GRACE_S) for rank in due))
-            if self._due(server):  # processes that hang in the driver
+            if self._ranks_to_stop(server):  # processes that hang in the driver
                 await asyncio.sleep(_LOOK_S)
 
     def _look_for_ranks(self) -> None:
@@ -280,16 +287,21 @@ class ClusterSupervisor(Supervisor):
 
     async def _look_again(self) -> None:
         await asyncio.sleep(_LOOK_S)
-        missing = {r.rank.host for c in self._servers() for r in self._ranks(c) if r.status is None}
+        missing = {
+            r.rank.host
+            for c in self._known_servers()
+            for r in self._rank_states(c)
+            if r.status is None
+        }
         await asyncio.gather(
             *(self._read_node(name, NEWEST_RUNS) for name in missing if name in self._others)
         )
         self._looking = None
-        for server in self._servers():
-            self._consider(server)
+        for server in self._known_servers():
+            self._publish_or_stop(server)
 
-    def _servers(self) -> list[ClusterRun]:
-        return [record.cluster for record in self._records().values() if record.cluster]
+    def _known_servers(self) -> list[ClusterRun]:
+        return [record.cluster for record in self._records_by_server().values() if record.cluster]
 
     # ---- list and adopt
 
@@ -301,8 +313,8 @@ class ClusterSupervisor(Supervisor):
             )
         finally:
             self._reading -= 1
-        for server in self._servers():
-            self._consider(server)
+        for server in self._known_servers():
+            self._publish_or_stop(server)
         return self.statuses()
 
     async def _read_node(self, name: str, newest: int) -> None:
@@ -324,7 +336,7 @@ class ClusterSupervisor(Supervisor):
         return any(found)
 
     async def look(self, run_id: str) -> ServerStatus:
-        if self._cluster(run_id) is None:
+        if self._cluster_run_of(run_id) is None:
             await super().look(run_id)
         return self.status(run_id)
 
@@ -376,7 +388,7 @@ class ClusterSupervisor(Supervisor):
         commands = await self.check_ranks(plan, commands, simulated=simulated, replaces=replaces)
         ids = _run_ids(engine.name, len(commands))
         ranks = tuple(
-            ClusterRank(n.name, run_id, n.title)
+            ClusterRank(n.name, run_id, n.node_title)
             for (n, _), run_id in zip(commands, ids, strict=True)
         )
         server = ClusterRun(
@@ -387,7 +399,7 @@ class ClusterSupervisor(Supervisor):
         async def prepare(at: int) -> PreparedServer:
             rank = ranks[at]
             return await Supervisor.prepare(
-                self._on(rank.host),
+                self._supervisor_of_node(rank.host),
                 plan,
                 commands[at][1],
                 engine,
@@ -419,7 +431,7 @@ class ClusterSupervisor(Supervisor):
                 await asyncio.shield(discard())  # of the ranks that were not launched
                 raise
 
-        return PreparedServer(launch, discard)
+        return PreparedServer(server.server_id, launch, discard)
 
     async def check_ranks(
         self,
@@ -468,11 +480,11 @@ class ClusterSupervisor(Supervisor):
                 *(start(i) for i, (node, _) in enumerate(commands) if i and not node.role)
             )
         except BaseException:
-            await asyncio.shield(self._undo(server))
+            await asyncio.shield(self._undo_start(server))
             raise
         finally:
             self._held.discard(server.server_id)
-        self._consider(server)
+        self._publish_or_stop(server)
         return self.status(server.server_id)
 
     def _started_ray(self, run_id: str) -> bool:
@@ -490,11 +502,11 @@ class ClusterSupervisor(Supervisor):
         if head is None:
             return commands
         address, wanted = str(head.flags["address"]), plan.gpu_count
-        found = await ray_cluster.gpus(self.host, plan, address, dict(commands[0][1].env))
+        found = await ray_cluster.count_ray_gpus(self.host, plan, address, dict(commands[0][1].env))
         if found is None:
             return commands
         if found < wanted:
-            raise ray_cluster.too_few(self.host, plan, address, found, wanted)
+            raise ray_cluster.too_few_gpus_error(self.host, plan, address, found, wanted)
         return [(node, command) for node, command in commands if not node.role]
 
     async def _start_ray(
@@ -532,7 +544,7 @@ class ClusterSupervisor(Supervisor):
         assert isinstance(self.host, ClusterHost)
         return self.host.places[0].address
 
-    def _on(self, name: str) -> Supervisor:
+    def _supervisor_of_node(self, name: str) -> Supervisor:
         if name != self._head and name not in self._others:
             known = ", ".join((self._head, *self._others))
             raise ServerError(
@@ -552,13 +564,13 @@ class ClusterSupervisor(Supervisor):
     ) -> None:
         """Raise ServerError for the first problem that would prevent the rank's start on the node
         `name`."""
-        supervisor = self._on(name)
+        supervisor = self._supervisor_of_node(name)
         runs, freed = await supervisor.runs(), set[int]()
         if replaced is not None:
             own = {replaced.run_id, *(rank.run_id for rank in replaced.ranks)}
             runs = tuple(run for run in runs if run.run_id not in own)
             freed = self._ports_of(replaced, name)
-        await preflight.check(
+        await preflight.check_before_start(
             supervisor.host, plan, command, runs, simulated=simulated, freed=freed
         )
 
@@ -566,11 +578,11 @@ class ClusterSupervisor(Supervisor):
         """Return the ports on the node `name` that become free when `server` is stopped: also that
         of the Ray that the server has started."""
         ranks = [rank.run_id for rank in server.ranks if rank.host == name and rank.alive]
-        return {self._on(name).record(run_id).command.port for run_id in ranks}
+        return {self._supervisor_of_node(name).record(run_id).command.port for run_id in ranks}
 
-    async def _undo(self, server: ClusterRun) -> None:
+    async def _undo_start(self, server: ClusterRun) -> None:
         await asyncio.gather(
-            *(self._stop_rank(rank, OTHERS_GRACE_S) for rank, _ in self._found(server))
+            *(self._stop_rank(rank, OTHERS_GRACE_S) for rank, _ in self._watched_ranks(server))
         )
 
     # ---- wait and stop
@@ -579,20 +591,20 @@ class ClusterSupervisor(Supervisor):
         self, run_id: str, until: Callable[[ServerStatus], bool], timeout_s: float | None = None
     ) -> ServerStatus:
         await self._find_server(run_id)
-        if self._cluster(run_id) is None:
+        if self._cluster_run_of(run_id) is None:
             return await super().wait(run_id, until, timeout_s)
         async with asyncio.timeout(timeout_s):
             while not until(status := self.status(run_id)) and not (
-                status.state.ended and not status.outlived
+                status.state.has_ended and not status.outlived
             ):
-                for _, supervisor in self._every():
+                for _, supervisor in self._all_supervisors():
                     supervisor.ensure_watch()
                 await self._changed.wait()
         await self.settle()
         return self.status(run_id)
 
     async def _find_server(self, run_id: str) -> None:
-        if run_id not in self._records():
+        if run_id not in self._records_by_server():
             await self.runs()
 
     async def stop(self, run_id: str, *, grace_s: float = STOP_GRACE_S) -> ServerStatus:
@@ -600,23 +612,25 @@ class ClusterSupervisor(Supervisor):
         of a rank cannot be reached, the status says so, and the rank is stopped by the next
         Workbench process that reaches its host."""
         await self._find_server(run_id)
-        server = self._cluster(run_id)
+        server = self._cluster_run_of(run_id)
         if server is None:
             return await super().stop(run_id, grace_s=grace_s)
         self._held.add(run_id)
         try:
-            await asyncio.gather(*(self._mark(rank, run) for rank, run in self._found(server)))
+            await asyncio.gather(
+                *(self._mark_rank_stopped(rank, run) for rank, run in self._watched_ranks(server))
+            )
             await self._stop_rank(server.ranks[0], grace_s)
             await asyncio.gather(*(self._stop_rank(rank, grace_s) for rank in server.ranks[1:]))
         finally:
             self._held.discard(run_id)
-        self._consider(server)
+        self._publish_or_stop(server)
         await self.settle()
         return self.status(run_id)
 
-    async def _mark(self, rank: ClusterRank, run: WatchedRun) -> None:
+    async def _mark_rank_stopped(self, rank: ClusterRank, run: WatchedRun) -> None:
         with contextlib.suppress(HostError):
-            await self._on(rank.host).mark_stopped(run)
+            await self._supervisor_of_node(rank.host).mark_stopped(run)
 
     async def _stop_rank(self, rank: ClusterRank, grace_s: float) -> None:
         """Stop a rank. If its host cannot be reached, do nothing."""
@@ -624,53 +638,55 @@ class ClusterSupervisor(Supervisor):
         if run is None:
             return
         with contextlib.suppress(HostError):
-            await Supervisor.stop(self._on(rank.host), rank.run_id, grace_s=grace_s)
+            await Supervisor.stop(self._supervisor_of_node(rank.host), rank.run_id, grace_s=grace_s)
 
     # ---- logs
 
     async def load_log(self, run_id: str) -> LogRing:
-        server = self._cluster(run_id)
+        server = self._cluster_run_of(run_id)
         if server is None:
             return await super().load_log(run_id)
-        await self._of_ranks(
+        await self._for_each_rank(
             server, lambda supervisor, rank: Supervisor.load_log(supervisor, rank.run_id)
         )
         return self.log(run_id)
 
-    async def _of_ranks(
+    async def _for_each_rank(
         self, server: ClusterRun, work: Callable[[Supervisor, ClusterRank], Awaitable[object]]
     ) -> None:
         async def one(rank: ClusterRank) -> None:
             with contextlib.suppress(WorkbenchError):  # an unreachable rank has no log to show now
-                await work(self._on(rank.host), rank)
+                await work(self._supervisor_of_node(rank.host), rank)
 
-        await asyncio.gather(*(one(rank) for rank, _ in self._found(server)))
+        await asyncio.gather(*(one(rank) for rank, _ in self._watched_ranks(server)))
 
     async def read_log(self, run_id: str, *, follow: bool = False) -> AsyncIterator[LogBatch]:
         await self._find_server(run_id)
-        server = self._cluster(run_id)
+        server = self._cluster_run_of(run_id)
         if server is None:
             async for batch in super().read_log(run_id, follow=follow):
                 yield batch
             return
         logs = {
-            r.label: partial(Supervisor.read_log, self._on(r.host), r.run_id)
-            for r, _ in self._found(server)
+            r.label: partial(Supervisor.read_log, self._supervisor_of_node(r.host), r.run_id)
+            for r, _ in self._watched_ranks(server)
         }
-        async for lines in cluster_log.read(logs, follow=follow):
+        async for lines in cluster_log.read_merged_logs(logs, follow=follow):
             yield LogBatch(run_id, tuple(lines), 0)
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
-        server = self._cluster(run_id)
+        server = self._cluster_run_of(run_id)
         if server is None:
             return await super().search_log(run_id, text, limit=limit)
         found: list[LogMatch] = []
 
         async def search(supervisor: Supervisor, rank: ClusterRank) -> None:
             matches = await Supervisor.search_log(supervisor, rank.run_id, text, limit=limit)
-            found.extend(replace(m, line=cluster_log.labelled(rank.label, m.line)) for m in matches)
+            found.extend(
+                replace(m, line=cluster_log.label_line(rank.label, m.line)) for m in matches
+            )
 
-        await self._of_ranks(server, search)
+        await self._for_each_rank(server, search)
         return tuple(sorted(found, key=lambda match: match.number)[:limit])
 
     async def close(self) -> None:

@@ -32,7 +32,7 @@ _COMPARED = (  # field of EngineDuring, name in messages
 )
 
 
-def summarize(
+def summarize_counters(
     before: EngineMetrics, during: Sequence[EngineMetrics], after: EngineMetrics
 ) -> EngineDuring:
     """Return the increase of each engine counter from `before` to `after`, and the mean and maximum
@@ -41,13 +41,13 @@ def summarize(
     absent: dict[str, str] = {}
     values: dict[str, int | float | None] = {}
     for name, counter in _COUNTERS.items():
-        values[name], why = _difference(before, after, counter)
+        values[name], why = _counter_increase(before, after, counter)
         if why:
             absent[name] = why
     for name, (part, whole) in _SHARES.items():
         (some, why), (total, why_total) = (
-            _difference(before, after, part),
-            _difference(before, after, whole),
+            _counter_increase(before, after, part),
+            _counter_increase(before, after, whole),
         )
         values[name] = round(100.0 * some / total, 2) if some is not None and total else None
         if values[name] is None:
@@ -58,18 +58,20 @@ def summarize(
         values[f"{name}_mean"] = round(fmean(known), 2) if known else None
         values[f"{name}_max"] = max(known, default=None)
         if not known:
-            absent[f"{name}_mean"] = absent[f"{name}_max"] = _unread(name, during, after)
-    values["in_flight_median"] = _in_flight(during)
+            absent[f"{name}_mean"] = absent[f"{name}_max"] = _why_unread(name, during, after)
+    values["in_flight_median"] = _median_in_flight(during)
     if values["in_flight_median"] is None:
-        absent["in_flight_median"] = absent.get("running_mean") or _unread("waiting", during, after)
+        absent["in_flight_median"] = absent.get("running_mean") or _why_unread(
+            "waiting", during, after
+        )
     use = [one.kv_use_pct for one in during if one.kv_use_pct is not None]
     values["kv_use_max_pct"] = round(max(use), 2) if use else None
     if not use:
-        absent["kv_use_max_pct"] = _unread("kv_use_pct", during, after)
+        absent["kv_use_max_pct"] = _why_unread("kv_use_pct", during, after)
     return EngineDuring(**values, samples=len(during), absent=absent)  # type: ignore[arg-type]
 
 
-def _in_flight(during: Sequence[EngineMetrics]) -> float | None:
+def _median_in_flight(during: Sequence[EngineMetrics]) -> float | None:
     """Return the median number of requests that run or wait. None without readings of the running
     requests."""
     known = [one.running + (one.waiting or 0) for one in during if one.running is not None]
@@ -77,7 +79,7 @@ def _in_flight(during: Sequence[EngineMetrics]) -> float | None:
 
 
 def no_counters(reason: str) -> EngineDuring:
-    """Return the result of `summarize` for a benchmark without counters: every value is None, for
+    """Return the result of `summarize_counters` for a benchmark without counters: every value is None, for
     the given reason."""
     names = (
         *_COUNTERS,
@@ -92,13 +94,13 @@ def no_counters(reason: str) -> EngineDuring:
     return EngineDuring(absent=dict.fromkeys(names, reason))
 
 
-def readable(metrics: EngineMetrics) -> bool:
+def is_readable(metrics: EngineMetrics) -> bool:
     """Return whether the reading contains the value of at least one counter, or the number of
     running or waiting requests."""
     return any(getattr(metrics, n) is not None for n in ("running", "waiting", *_COUNTERS.values()))
 
 
-def disagreements(
+def count_disagreements(
     engine: EngineDuring, requests: int, prompt: int | None, output: int | None
 ) -> tuple[str, ...]:
     """Return a sentence for each count that differs between the engine and the benchmark; () if all
@@ -112,7 +114,7 @@ def disagreements(
     return tuple(found)
 
 
-def foreign(
+def foreign_load_reason(
     engine: EngineDuring,
     requests: int,
     prompt: int | None,
@@ -155,7 +157,7 @@ def foreign(
         return (
             f"somebody else's requests were {100 * max(shares):.0f} % of the tokens that the engine "
             f"counted during this run "
-            f"({'; '.join(disagreements(engine, requests, prompt, output))}); {limit}"
+            f"({'; '.join(count_disagreements(engine, requests, prompt, output))}); {limit}"
         )
     if engine.samples < _LEAST_SAMPLES or at_once * (1 - FOREIGN_SHARE) <= streams:
         return None
@@ -166,7 +168,9 @@ def foreign(
     )
 
 
-def caught_up(engine: EngineDuring, requests: int, prompt: int | None, output: int | None) -> bool:
+def counts_caught_up(
+    engine: EngineDuring, requests: int, prompt: int | None, output: int | None
+) -> bool:
     """Return whether the engine's counts of requests, prompt tokens and output tokens have reached
     `requests`, `prompt` and `output`, the benchmark's own counts. Unknown counts (None) are
     ignored. An engine may report its counts late."""
@@ -180,7 +184,7 @@ def caught_up(engine: EngineDuring, requests: int, prompt: int | None, output: i
     )
 
 
-def _difference(
+def _counter_increase(
     before: EngineMetrics, after: EngineMetrics, name: str
 ) -> tuple[int | None, str | None]:
     """Return (increase of the counter `name`, None), or (None, reason) if the increase is unknown.
@@ -191,7 +195,7 @@ def _difference(
         return None, after.absent.get(name, "the engine's counters could not be read after the run")
     earlier = getattr(before, name)
     if earlier is None:
-        if not readable(before):
+        if not is_readable(before):
             return None, before.absent.get(
                 name, "the engine's counters could not be read before the run"
             )
@@ -201,7 +205,7 @@ def _difference(
     return later - earlier, None
 
 
-def _unread(name: str, during: Sequence[EngineMetrics], after: EngineMetrics) -> str:
+def _why_unread(name: str, during: Sequence[EngineMetrics], after: EngineMetrics) -> str:
     if not during:
         return "the run was shorter than the time between two readings of the engine's counters"
     return (

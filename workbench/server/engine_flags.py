@@ -44,14 +44,14 @@ _NO_GPU_NO_NETWORK: Mapping[str, str] = {
 }
 
 
-def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
+def why_flags_cannot_be_listed(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
     """Return the reason why the engine cannot list its launch flags; None if the engine can list
     them."""
     if host.simulated:
         return f"the {engine.title} of a simulated host cannot be asked"
     if found.path is None or found.version is None:
         return f"no {engine.title} of a known version was found"
-    if engine.parser is not None and _python_of(found) is None:
+    if engine.parser is not None and _python_of_engine(found) is None:
         return f"{found.path} does not name the Python that runs it"
     if engine.parser is None and not engine.help_arguments:
         return (
@@ -61,7 +61,7 @@ def why_not(host: Host, engine: Engine, found: InstalledEngine) -> str | None:
     return None
 
 
-async def ask(
+async def ask_engine_flags(
     host: Host, engine: Engine, found: InstalledEngine, timeout_s: float = ANSWER_WITHIN_S
 ) -> object:
     """Return the launch flags of the engine `found` on `host`: the decoded JSON from
@@ -74,7 +74,7 @@ async def ask(
             "variables": engine.parser.variables,
         }
         program = Path(__file__).with_name("flag_program.py").read_text("utf-8")
-        command = [str(_python_of(found)), "-c", program, json.dumps(parser)]
+        command = [str(_python_of_engine(found)), "-c", program, json.dumps(parser)]
     else:
         command = [str(found.path), *engine.help_arguments]
     argv = ["sh", "-c", _QUIETLY, "sh", *command]
@@ -108,7 +108,7 @@ async def ask(
         ) from None
 
 
-def _python_of(found: InstalledEngine) -> str | None:
+def _python_of_engine(found: InstalledEngine) -> str | None:
     """Return the absolute path of the Python that runs the engine; None if the path is unknown."""
     own = found.path if found.path and posixpath.basename(found.path).startswith("python") else None
     python = found.python or own

@@ -107,7 +107,7 @@ class InstalledEngine:
     modified: str = ""  # when the program was changed, in seconds since 1970
 
 
-async def probe(
+async def probe_engine(
     host: Host, engine: Engine, executable: Sequence[str] = (), workdir: str | None = None
 ) -> InstalledEngine:
     """Return the engine that is installed on `host`. Searches for `executable[0]` if given,
@@ -118,7 +118,7 @@ async def probe(
     cannot be queried.
     """
     if not executable and not engine.packages and not engine.version_arguments:
-        missing = await _no_source(host, engine, workdir)
+        missing = await _why_source_cannot_run(host, engine, workdir)
         if missing is not None:
             return InstalledEngine(engine.name, None, problem=missing)
     first = executable[0] if executable else ""
@@ -127,20 +127,20 @@ async def probe(
     for line in done.out.splitlines():
         key, _, value = line.partition("=")
         facts.setdefault(key, []).append(value)
-    allotment = gpu_allotment.read(
+    allotment = gpu_allotment.parse_allotment(
         facts.get("job", [""])[0], facts.get("visible", [gpu_allotment.UNSET])[0]
     )
     if "path" not in facts:
-        return replace(_missing(host, engine, first, facts), allotment=allotment)
+        return replace(_missing_engine(host, engine, first, facts), allotment=allotment)
     path = facts["path"][0]
-    python = _interpreter(facts.get("script", []))
+    python = _interpreter_of_script(facts.get("script", []))
     elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
-    known = await _version_of(host, engine, path, python, facts)
+    known = await _installed_version(host, engine, path, python, facts)
     modified = "".join(facts.get("modified", []))
     return replace(known, elsewhere=elsewhere, allotment=allotment, modified=modified)
 
 
-async def _version_of(
+async def _installed_version(
     host: Host, engine: Engine, path: str, python: str | None, facts: Mapping[str, list[str]]
 ) -> InstalledEngine:
     if not engine.packages and not engine.version_arguments:
@@ -158,7 +158,7 @@ async def _version_of(
     return await _from_itself(host, engine, path, python)
 
 
-async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | None:
+async def _why_source_cannot_run(host: Host, engine: Engine, workdir: str | None) -> str | None:
     """Return why the engine cannot run from its source directory `workdir`; None if that directory
     contains the engine's start script."""
     script = engine.launch[-1]
@@ -174,7 +174,7 @@ async def _no_source(host: Host, engine: Engine, workdir: str | None) -> str | N
     )
 
 
-def _missing(
+def _missing_engine(
     host: Host, engine: Engine, first: str, facts: Mapping[str, list[str]]
 ) -> InstalledEngine:
     elsewhere = tuple(dict.fromkeys(facts.get("elsewhere", [])))
@@ -189,7 +189,7 @@ def _missing(
     return InstalledEngine(engine.name, None, problem=problem, elsewhere=elsewhere)
 
 
-def _interpreter(script: Sequence[str]) -> str | None:
+def _interpreter_of_script(script: Sequence[str]) -> str | None:
     """Return the path of the Python that runs a console script; None if it is not a Python script.
     `script` has the first lines of the script. If the path is too long for a "#!" line, pip writes
     the line `'''exec' "/long/path" …` instead."""

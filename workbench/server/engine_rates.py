@@ -34,7 +34,7 @@ class _Counter:
         if self.unix_s % 1.0 == 0.0:
             self.second, self.count_then = int(self.unix_s), self.count
 
-    def advance(self, unix_s: float, count: int) -> dict[int, float]:
+    def increase_per_second(self, unix_s: float, count: int) -> dict[int, float]:
         """Add a later reading of the counter, and return its increase in each whole second that has
         ended since the previous reading, as {Unix second: increase}."""
         slope = (count - self.count) / (unix_s - self.unix_s)
@@ -58,7 +58,7 @@ class RateMeter:
         self._counters: dict[str, _Counter] = {}
         self._last_s = -math.inf  # Unix time of the last reading
 
-    def take(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
+    def add_reading(self, read: EngineMetrics) -> dict[int, dict[str, float]]:
         """Add a reading of the engine's counters. Return the metric values of the seconds that have
         ended since the previous reading, as {Unix second: {metric field: value}}. Gauges, such as
         the number of running requests, are given for the last of these seconds only."""
@@ -80,15 +80,17 @@ class RateMeter:
         increases: dict[str, dict[int, float]] = {}
         for name in _COUNTERS:
             if name in counts and name in self._counters:
-                increases[name] = self._counters[name].advance(read.unix_s, counts[name])
+                increases[name] = self._counters[name].increase_per_second(
+                    read.unix_s, counts[name]
+                )
             elif name in counts:
                 self._counters[name] = _Counter(read.unix_s, counts[name])
             else:
                 self._counters.pop(name, None)
         seconds = range(math.floor(last_s), math.floor(read.unix_s))
-        values = {second: _values(second, increases) for second in seconds}
+        values = {second: _values_of_second(second, increases) for second in seconds}
         if seconds:
-            values[seconds[-1]].update(gauges(read))
+            values[seconds[-1]].update(gauge_values(read))
         return values
 
 
@@ -98,32 +100,32 @@ def rates_between(first: EngineMetrics, second: EngineMetrics) -> dict[str, floa
     counter that decreased, as after an engine's restart, gives no value."""
     seconds = second.unix_s - first.unix_s
     if seconds <= 0.0:
-        return gauges(second)
+        return gauge_values(second)
     grown: dict[str, float] = {}
     for name in _COUNTERS:
         was, now = getattr(first, name), getattr(second, name)
         if was is not None and now is not None and now >= was:
             grown[name] = (now - was) / seconds
-    return {**_valued(grown), **gauges(second)}
+    return {**_rates_and_shares(grown), **gauge_values(second)}
 
 
-def gauges(read: EngineMetrics) -> dict[str, float]:
+def gauge_values(read: EngineMetrics) -> dict[str, float]:
     """Return the gauges of a reading, such as the number of running requests, by metric field.
     Unknown gauges are left out."""
     values = {gauge.field: getattr(read, gauge.counters[0]) for gauge in GAUGES}
     return {field: value for field, value in values.items() if value is not None}
 
 
-def _values(second: int, increases: dict[str, dict[int, float]]) -> dict[str, float]:
+def _values_of_second(second: int, increases: dict[str, dict[int, float]]) -> dict[str, float]:
     """Return the rates per second and the shares (in %) of the Unix second `second`, as {metric
     field: value}. `increases` has the increase of each counter in each second, as {counter:
     {second: increase}}."""
-    return _valued(
+    return _rates_and_shares(
         {name: by_second[second] for name, by_second in increases.items() if second in by_second}
     )
 
 
-def _valued(inside: Mapping[str, float]) -> dict[str, float]:
+def _rates_and_shares(inside: Mapping[str, float]) -> dict[str, float]:
     """Return rates per second and shares in %, as {metric field: value}. `inside` has the increase
     of each counter within one second."""
     values = {m.field: inside[m.counters[0]] for m in RATES if m.counters[0] in inside}

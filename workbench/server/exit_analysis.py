@@ -19,8 +19,8 @@ from workbench.hosts.base import FileError, Host
 from workbench.hosts.run_processes import TICKS_PER_S
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import decimal, range_of, whole_number
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
+from workbench.model.untrusted_text import clean_text
 from workbench.server import log_patterns
 from workbench.server.watched_run import WatchedRun
 
@@ -96,17 +96,17 @@ class KernelLog:
         return self.killed_line is not None or bool(self.oom_kills)
 
 
-async def analyse(host: Host, run: WatchedRun) -> Ending:
+async def analyse_exit(host: Host, run: WatchedRun) -> Ending:
     """Return why the server of `run`, which has ended, ended. Its log must have been read."""
     lines = run.follower.ring.lines()
-    part = ended_part(lines, run.engine)
+    part = first_ended_process(lines, run.engine)
     name = run.record.engine
     if part is not None:
         before = lines[max(0, part.number - _LINES_BEFORE) : part.number]
         error = log_patterns.logged_error(before, name)
         if error is None or error.only_reports:
             kernel = await read_kernel_log(host, run, part)
-            return _of_part(part, kernel, run)
+            return _ending_of_part(part, kernel, run)
         return Ending(error.text)
     error = log_patterns.logged_error(lines, name)
     ended_by = run.facts.exit_signal
@@ -115,10 +115,10 @@ async def analyse(host: Host, run: WatchedRun) -> Ending:
     kernel = await read_kernel_log(host, run, None)
     if error is not None and not (kernel.lines or kernel.oom_kills):
         return Ending(error.text)
-    return Ending(None, _about(kernel, ended_by))
+    return Ending(None, _kernel_findings(kernel, ended_by))
 
 
-def ended_part(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
+def first_ended_process(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
     """Return the first process of a server whose end the log reports; None if it reports none."""
     patterns = engine.part_ended_logs if engine is not None else ()
     for number, line in enumerate(lines):
@@ -126,11 +126,11 @@ def ended_part(lines: Sequence[str], engine: Engine | None) -> EndedPart | None:
         found = next(filter(None, matches), None)
         if found is not None:
             groups = found.groupdict()
-            code = decimal(groups.get("code"), *range_of("exit_code"))
-            text = log_patterns.plain(line)
+            code = parse_decimal(groups.get("code"), *range_of("exit_code"))
+            text = log_patterns.plain_line(line)
             part = EndedPart(
                 groups["part"],
-                whole_number(groups.get("pid")),
+                parse_whole_number(groups.get("pid")),
                 None if code is None else int(code),
                 text,
                 number,
@@ -146,12 +146,12 @@ def _with_last_line(part: EndedPart, before: Sequence[str]) -> EndedPart:
     for line in before:
         prefix = _PREFIX.match(line)
         if prefix is not None and _same_part(part.name, prefix["part"]):
-            own[whole_number(prefix["pid"]) or 0] = (prefix["part"], line)
+            own[parse_whole_number(prefix["pid"]) or 0] = (prefix["part"], line)
     if part.pid is None and len(own) == 1:
         (pid, (name, line)), *_ = own.items()
-        return replace(part, name=name, pid=pid, last_line=log_patterns.plain(line))
+        return replace(part, name=name, pid=pid, last_line=log_patterns.plain_line(line))
     if part.pid in own:
-        return replace(part, last_line=log_patterns.plain(own[part.pid][1]))
+        return replace(part, last_line=log_patterns.plain_line(own[part.pid][1]))
     return part
 
 
@@ -168,31 +168,31 @@ def _same_part(reported: str, prefix: str) -> bool:
 
 async def read_kernel_log(host: Host, run: WatchedRun, part: EndedPart | None) -> KernelLog:
     """Return what the kernel's log says about the processes of `run` and about `part`."""
-    pids = {run.facts.pid, part.pid if part else None, *await _members(host, run)} - {None}
-    done = await host.run(shell_scripts.sh(shell_scripts.KERNEL_LOG))
+    pids = {run.facts.pid, part.pid if part else None, *await _member_pids(host, run)} - {None}
+    done = await host.run(shell_scripts.shell_argv(shell_scripts.KERNEL_LOG))
     state, *lines = done.out.splitlines() or [""]
     began_s = run.start_time / TICKS_PER_S if run.start_time else 0.0
-    about = [line for line in map(clean, lines) if _is_about(line, pids, part, began_s)]
+    about = [line for line in map(clean_text, lines) if _is_about(line, pids, part, began_s)]
     # Several lines report one kill; the one with the memory comes first.
     about.sort(key=lambda line: _KERNEL_KILLED.search(line) is None)
-    return KernelLog(state == "read", tuple(about), await _oom_kills(host, run))
+    return KernelLog(state == "read", tuple(about), await _count_oom_kills(host, run))
 
 
-async def _members(host: Host, run: WatchedRun) -> set[int]:
+async def _member_pids(host: Host, run: WatchedRun) -> set[int]:
     try:
         text = (await host.read_file(f"{run.run_dir}/members")).decode("ascii", "replace")
     except FileError:
         return set()
-    numbers = (whole_number(word.partition(":")[0]) for word in text.split())
+    numbers = (parse_whole_number(word.partition(":")[0]) for word in text.split())
     return {number for number in numbers if number is not None}
 
 
-async def _oom_kills(host: Host, run: WatchedRun) -> int | None:
+async def _count_oom_kills(host: Host, run: WatchedRun) -> int | None:
     try:
         words = (await host.read_file(f"{run.run_dir}/exit", limit=256)).decode("ascii", "replace")
     except FileError:
         return None
-    return whole_number(words.split()[3]) if len(words.split()) > 3 else None
+    return parse_whole_number(words.split()[3]) if len(words.split()) > 3 else None
 
 
 def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s: float) -> bool:
@@ -204,13 +204,13 @@ def _is_about(line: str, pids: set[int | None], part: EndedPart | None, began_s:
     found = _PROCESS_OF_LINE.search(line)
     if found is None:
         return False
-    pid = next(whole_number(word) for word in found.group("killed", "pid", "of_gpu") if word)
+    pid = next(parse_whole_number(word) for word in found.group("killed", "pid", "of_gpu") if word)
     short = (found["killed_name"] or found["name"] or "").rpartition("::")[2]
     named = part is not None and len(short) > 3 and part.name.lower().startswith(short.lower())
     return (pid is not None and pid in pids) or named
 
 
-def _of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> Ending:
+def _ending_of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> Ending:
     assert run.engine is not None
     ended_by = "SIGKILL" if kernel.killed_line else part.signal_name
     if kernel.for_lack_of_memory:
@@ -221,17 +221,17 @@ def _of_part(part: EndedPart, kernel: KernelLog, run: WatchedRun) -> Ending:
         how = f"exit code {part.code}"
     else:
         how = f"{run.engine.title} does not log which signal or exit code ended it"
-    first, *more = _about(kernel, ended_by)
+    first, *more = _kernel_findings(kernel, ended_by)
     last = f"; the last line of {part.name}: “{part.last_line}”" if part.last_line else ""
     first = replace(first, text=first.text + last, evidence=part.line, line=part.number + 1)
     return Ending(f"{part.title} ended first: {how}", (first, *more))
 
 
-def _about(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
+def _kernel_findings(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
     """Return findings with what the kernel says about the end of a process. `ended_by` is the name
     of the signal that ended it, None if that is unknown."""
     if kernel.lines:
-        return tuple(_quoted(finding) for finding in _known_findings(kernel.lines))
+        return tuple(_quote_line_in_finding(finding) for finding in _known_findings(kernel.lines))
     source, fix = "the kernel's log", f"{_SEE_KERNEL}; {_SEE_GUARDS}"
     if kernel.oom_kills:
         processes = "a process" if kernel.oom_kills == 1 else f"{kernel.oom_kills} processes"
@@ -251,12 +251,12 @@ def _about(kernel: KernelLog, ended_by: str | None) -> tuple[Finding, ...]:
 
 def _known_findings(lines: Sequence[str]) -> tuple[Finding, ...]:
     """Return findings about lines of the kernel's log, with the explanations of known ones."""
-    known = log_patterns.match(lines)
-    line = log_patterns.plain(lines[0])
+    known = log_patterns.match_lines(lines)
+    line = log_patterns.plain_line(lines[0])
     other = Finding(Level.ERROR, _CODE, "the kernel's log names it", fix=_SEE_KERNEL, evidence=line)
     return known or (other,)
 
 
-def _quoted(finding: Finding) -> Finding:
+def _quote_line_in_finding(finding: Finding) -> Finding:
     line = _KERNEL_TIME.sub("", finding.evidence or "")
     return replace(finding, text=f"{finding.text}; the kernel's log: “{line}”")

@@ -3,74 +3,378 @@ errors without a known cause."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from workbench.model.findings import Finding, by_severity
+from workbench.model.findings import Finding, Level, by_severity
+from workbench.model.lazy_dataclass import dataclass
 from workbench.server import log_patterns
-from workbench.server.log_lines import LogRing, level_of
+from workbench.server.log_lines import LogRing, level_of_line
 
 _MOST_UNKNOWN = 20  # lines that are kept
+_BINARY_PART = 8  # a line of which one in so many characters was no text is binary
+# Of lines that differ from all before them, so many characters are searched for log patterns; after
+# them, as many of lines with a sign of a problem; and always the last lines of the log.
+_SEARCHED_CHARS = 2_000_000
+_LAST_LINES = 500
+_LINES_OF_ONE_FAILURE = 30
+_SIGNS = (
+    *("error", "fail", "exception", "assert", "fatal", "abort", "killed", "cannot", "could not"),
+    *("unable", "not found", "warn", "traceback", "cuda", "nccl", "terminat", "died", "crash"),
+    *("refused", "denied", "invalid", "unsupported"),
+)
 _MARKED = ("warn", "error")
+# A request that the server answered, or an idle server.
+_ANSWERS = re.compile(
+    r'"POST /(?:v1/|generate|completion|chat|api/)\S* HTTP/1\.[01]" 200|request: POST \S+ \S+ 200'
+    r"|all slots are idle|\| model loaded \|"
+    r"|release: id +\d+ \| task \d+ \| stop processing|Decode batch.{0,20}#running-req: [1-9]"
+    r"|Avg generation throughput: (?!0\.0 )[\d.]+ tokens/s, Running: [1-9]"
+)
+# A process of the server that does not go on.
+_FAILED = re.compile(
+    r"EngineDeadError|EngineCore encountered a fatal error|hit an exception|[Rr]eceived sigquit"
+    r"|died unexpectedly|terminate called|core dumped"
+)
+_PROBLEMS = (Level.ERROR, Level.WARN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a line of a log tells: the finding about it, the engines that it names, whether the server
+    became ready, whether it answered requests, whether one of its processes failed for good, and
+    whether the line is a warning or an error without an explanation."""
+
+    finding: Finding | None
+    engines: tuple[str, ...]
+    ready: bool
+    answers: bool
+    failed: bool
+    unknown: bool
 
 
 class ExplainedLog:
     """Collects the explanation of a log while its lines are added: findings about lines with a
     known cause, the other warnings and errors, and the first error. Memory is bounded. `engine` is
-    the engine that wrote the log; if it is None, the patterns of all engines are used."""
+    the engine that wrote the log; if it is None, it is the one that the log names most often. If the
+    log names none, the patterns of all engines are used."""
 
     def __init__(self, engine: str | None = None) -> None:
         self._engine = engine
         self._lines = LogRing()
         self._found: dict[str, Finding] = {}
         self._counts: Counter[str] = Counter()
+        self._kinds: dict[str, _Kind] = {}  # by the form of a line
+        self._last: dict[str, int] = {}  # the last line of each finding
+        self._ready = 0  # the last line that reports that the server serves
+        self._answered = 0  # the last line about a request that it answered
+        self._failed = 0  # the last line that reports that a process of it failed for good
+        self._searched_chars = 0  # of lines that differed from all before them
+        self._tracebacks = log_patterns.traceback_reader()
+        self._named: Counter[str] = Counter()  # lines that name an engine
         self._unknown_lines = 0
-        self.unknown: list[tuple[int, str]] = []  # number and text of warnings and errors
+        self._unread = ""
+        self._last_numbered: int | None = None  # the lines after it have no known number
+        self._unknown: list[tuple[int, str]] = []  # number and text of warnings and errors
 
     def add(self, lines: Sequence[str]) -> None:
-        for number, line in enumerate(lines, self._lines.total + 1):
-            finding = log_patterns.explain(line, self._engine)
-            if finding is not None:
-                self._found.setdefault(finding.code, replace(finding, line=number))
-                self._counts[finding.code] += 1
-            elif level_of(line) in _MARKED:
-                self._unknown_lines += 1
-                if len(self.unknown) < _MOST_UNKNOWN:
-                    self.unknown.append((number, log_patterns.plain(line)))
+        if not lines:
+            return
+        self._tracebacks.feed(lines, self._lines.total + 1)
+        told = list(zip(lines, log_patterns.forms_of(lines), strict=True))
+        fresh = self._to_search(
+            {form: line for line, form in told if form not in self._kinds and not _is_binary(line)}
+        )
+        needles = log_patterns.needles_in(tuple(fresh.values()), self._engine)
+        for number, (line, form) in enumerate(told, self._lines.total + 1):
+            kind = self._kinds.get(form)
+            if kind is None and form not in fresh:
+                continue
+            if kind is None:
+                if len(self._kinds) >= log_patterns.MOST_FORMS:
+                    self._kinds.clear()
+                kind = self._kinds[form] = self._kind(line, needles)
+            self._count(kind, line, number)
         self._lines.extend(lines)
+
+    def _to_search(self, fresh: Mapping[str, str]) -> Mapping[str, str]:
+        """Return those of the lines by their form that are searched, which bounds the time for a log
+        of very many lines that differ."""
+        chosen = fresh
+        if self._searched_chars > _SEARCHED_CHARS:
+            text = "\n".join(fresh.values()).lower()
+            signs = [sign for sign in _SIGNS if sign in text]
+            signs = signs if self._searched_chars <= 2 * _SEARCHED_CHARS else []
+            chosen = {
+                form: line
+                for form, line in fresh.items()
+                if _is_ready(line) or _line_has(line.lower(), signs)
+            }
+        self._searched_chars += sum(map(len, chosen.values()))
+        return chosen
+
+    def _search_last_lines(self) -> None:
+        """Search the last lines of a log of which not all lines were searched."""
+        if self._searched_chars <= _SEARCHED_CHARS:
+            return
+        last = self._lines.lines()[-_LAST_LINES:]
+        needles = log_patterns.needles_in(last, self._engine)
+        first = self._lines.total - len(last) + 1
+        for number, line in enumerate(last, first):
+            kind = self._kind(line, needles)
+            if kind.finding is not None and kind.finding.code not in self._found:
+                self._count(kind, line, number)
+
+    def note_gap(self, unread: str) -> None:
+        """Record that a part of the log is not read, as `unread` says. The lines after it get no
+        number."""
+        self._unread = unread
+        self._last_numbered = self._lines.total
+
+    def _known_number(self, number: int | None) -> int | None:
+        """Return the number of a line in the log, None for a line after a part that was not read."""
+        if number is None or self._last_numbered is None:
+            return number
+        return number if number <= self._last_numbered else None
+
+    def _kind(self, line: str, needles: Sequence[str]) -> _Kind:
+        """Return what a line tells. Lines that differ only in numbers tell the same. `needles` are
+        the texts of log patterns that it may contain."""
+        named = _log_words() if self._engine is None else {}
+        binary = _is_binary(line)
+        finding = None if binary else log_patterns.explain_among(line, self._engine, needles)
+        marked = finding is None and level_of_line(line) in _MARKED
+        return _Kind(
+            finding,
+            tuple(name for name, words in named.items() if _line_has(line, words)),
+            ready=_is_ready(line),
+            answers=bool(_ANSWERS.search(line)),
+            failed=bool(_FAILED.search(line)),
+            unknown=marked and not log_patterns.is_in_traceback(line),
+        )
+
+    def _count(self, kind: _Kind, line: str, number: int) -> None:
+        if kind.engines:
+            self._named.update(kind.engines)
+        if kind.ready:
+            self._ready = number
+        if kind.answers:
+            self._answered = number
+        if kind.failed:
+            self._failed = number
+        if kind.finding is not None:
+            code = kind.finding.code
+            if code not in self._found:
+                self._found[code] = replace(kind.finding, line=number)
+            self._counts[code] += 1
+            self._last[code] = number
+        elif kind.unknown:
+            self._unknown_lines += 1
+            if len(self._unknown) < _MOST_UNKNOWN:
+                self._unknown.append((number, log_patterns.plain_line(line)))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """The findings about the log lines added so far, one for each known cause, the most severe
         first. Errors that probably follow from a known one are left out."""
-        return by_severity(log_patterns.without_consequences(self._found.values()))
+        self._search_last_lines()
+        engine = self._engine or self._most_named_engine
+        found = self._found.values()
+        own = found if engine is None else _of_engine(found, engine)
+        passed = self._passed_errors(own)
+        own = [self._as_it_went_on(finding, passed) for finding in own]
+        causes = log_patterns.possible_causes(own, self._tracebacks, engine, passed.keys())
+        if not any(finding.level is Level.ERROR for finding in causes):
+            causes = (*causes, *self._without_pattern(causes, engine))
+        ended = (self._as_it_ended(finding, engine) for finding in causes)
+        return by_severity(replace(one, line=self._known_number(one.line)) for one in ended)
+
+    def _without_pattern(self, told: Sequence[Finding], engine: str | None) -> Sequence[Finding]:
+        """Return what the log says about its end where no log pattern explains it: a traceback that
+        is cut off, an error, or a report about another process. `told` are the findings so far."""
+        cut = self._tracebacks.unfinished
+        if cut is not None:
+            return (log_patterns.without_end(cut),)
+        lines = self._lines.lines()
+        error = log_patterns.logged_error(lines, engine)
+        served = self._ready or self._answered
+        if error is None and not served and not any(map(log_patterns.tells_an_end, told)):
+            phase = self._last_start_phase()
+            return (log_patterns.start_without_end(phase, lines[-1]),) if phase else ()
+        if error is None or any(one.evidence == error.text for one in told):
+            return ()
+        if error.only_reports:
+            ends = any(log_patterns.tells_an_end(one) for one in told)
+            before = lines[error.index - 1] if error.index else ""
+            return () if ends else (log_patterns.error_without_cause(error, before),)
+        number = error.index + 1 if not self._lines.dropped else None
+        if number is not None and number in self._tracebacks.ignored:
+            return ()
+        near = (one for one in told if one.level is Level.WARN and one.line and number)
+        if any(abs((one.line or 0) - (number or 0)) <= _LINES_OF_ONE_FAILURE for one in near):
+            return ()
+        later = 0 < self._ready < (number or self._lines.total)
+        return (
+            log_patterns.error_by_its_text(error, number, Level.WARN if later else Level.ERROR),
+        )
+
+    def _as_it_ended(self, finding: Finding, engine: str | None) -> Finding:
+        """Return the finding with the fix for the engine that the log names. An error after which the
+        server became ready or answered requests is a warning."""
+        finding = finding if engine is None else log_patterns.with_fix_for(finding, engine)
+        last = self._last_line(finding)
+        if finding.level is Level.ERROR and 0 < last < self._ready:
+            return self._without_end(finding, "became ready", self._ready, Level.WARN)
+        goes_on = self._failed <= self._ready and last < self._answered
+        if finding.level is Level.ERROR and last > 0 and goes_on:
+            return self._without_end(finding, "answered requests", self._answered, Level.WARN)
+        return finding
+
+    def _without_end(self, finding: Finding, then: str, line: int, level: Level) -> Finding:
+        """Return the finding, with `level`, as one about an error that did not end the server, which did
+        what `then` says in the later `line`."""
+        number = self._known_number(line)
+        place = "later" if number is None else f"in line {number}"
+        text = f"{finding.text}. It did not end the server, which {then} {place}"
+        return replace(finding, level=level, text=text)
+
+    def _as_it_went_on(self, finding: Finding, passed: Mapping[int, int]) -> Finding:
+        """Return the finding; as a hint if its last line is among the errors `passed`."""
+        later = passed.get(self._last_line(finding))
+        if finding.level is not Level.ERROR or later is None:
+            return finding
+        return self._without_end(finding, "went on with its start", later, Level.HINT)
+
+    def _last_line(self, finding: Finding) -> int:
+        """Return the number of the last line that the finding is about; 0 if unknown."""
+        return self._last.get(finding.code, finding.line or 0)
+
+    def _passed_errors(self, findings: Iterable[Finding]) -> Mapping[int, int]:
+        """Return the numbers of the lines with errors after which their process went on with its start,
+        with the line that shows it. The last error is none of them, because it ended the server."""
+        cut = self._tracebacks.unfinished
+        raised = {one.number or 0 for one in self._tracebacks.errors if not one.ended_one_request}
+        told = {self._last_line(one) for one in findings if one.level is Level.ERROR}
+        end = max([*told, *raised, (cut.number or 0) if cut else 0], default=0)
+        early = sorted(number for number in told | raised if 0 < number < end)
+        if not early or self._lines.dropped:
+            return {}
+        phases = self._phases_between(early[0], end)
+        passed = {}
+        for number in early:
+            (line,) = self._lines.lines(number - 1, 1)
+            writer = log_patterns.writer_of(line)
+            in_traceback = number in raised or log_patterns.is_in_traceback(line)
+            anyone = not (writer or in_traceback)
+            later = (one for one, who in phases if one > number and (anyone or writer == who != ""))
+            shown = next(later, None)
+            if shown is not None:
+                passed[number] = shown
+        return passed
+
+    def _phases_between(self, first: int, last: int) -> Sequence[tuple[int, str]]:
+        """Return the numbers of the lines between two that report a phase of the start, with the
+        process that wrote each. Progress bars do not count: they are often written late."""
+        lines = enumerate(self._lines.lines(first, last - first - 1), first + 1)
+        phases = ((number, line, self._phase_in(line)) for number, line in lines)
+        return [
+            (number, log_patterns.writer_of(line))
+            for number, line, phase in phases
+            if phase and "%" not in phase
+        ]
+
+    @property
+    def _most_named_engine(self) -> str | None:
+        """The engine that the log names most often; None if it names none."""
+        most = self._named.most_common(1)
+        return most[0][0] if most else None
 
     def count(self, finding: Finding) -> int:
         return self._counts[finding.code]
 
-    def _phase(self) -> str | None:
+    def _last_start_phase(self) -> str | None:
         """Return the start-up phase that the log reports last, such as the loading of weights; None
         if the log reports none."""
+        phases = map(self._phase_in, reversed(self._lines.lines()))
+        return next(filter(None, phases), None)
+
+    def _phase_in(self, line: str) -> str | None:
+        """Return the start-up phase that a line reports; None if it reports none."""
         from workbench import engines
 
-        known = [self._engine] if self._engine in engines.names() else engines.names()
-        head = self._lines.lines()
-        best: tuple[int, str] | None = None
-        for name in known:
-            engine = engines.get(name or "")
-            phases = [(number, engine.phase(line)) for number, line in enumerate(head)]
-            reported = [(number, phase) for number, phase in phases if phase]
-            best = max(best or (-1, ""), reported[-1]) if reported else best
-        return best[1] if best else None
+        named = self._engine or self._most_named_engine
+        known = [named] if named in engines.engine_names() else engines.engine_names()
+        phases = (engines.get_engine(name or "").start_phase_of_line(line) for name in known)
+        return next(filter(None, phases), None)
+
+    def _first_error(self, findings: Sequence[Finding]) -> str | None:
+        """Return the line of the first cause; if there is none, and the server neither served
+        nor was stopped, the first line that looks like an error. None if there is none either."""
+        causes = (one.evidence for one in findings if one.level is Level.ERROR)
+        first = next(causes, None)
+        stopped = any(log_patterns.tells_an_end(one) for one in findings)
+        if first is not None or self._ready or self._answered or stopped:
+            return first
+        return log_patterns.first_error(self._lines.lines(), self._engine)
 
     def as_json(self) -> dict[str, Any]:
+        findings = self.findings
         return {
             "lines": self._lines.total,
-            "phase": self._phase(),
-            "first_error": log_patterns.first_error(self._lines.lines(), self._engine),
-            "findings": [{**f.as_json(), "count": self.count(f)} for f in self.findings],
+            "unread": self._unread or None,
+            "phase": self._last_start_phase(),
+            "first_error": self._first_error(findings),
+            "findings": [{**f.as_json(), "count": self.count(f)} for f in findings],
             "unknown_lines": self._unknown_lines,
-            "unknown": [{"line": number, "text": text} for number, text in self.unknown],
+            "unknown": [
+                {"line": self._known_number(number), "text": text} for number, text in self._unknown
+            ],
         }
+
+
+def _of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Finding]:
+    """Return the findings whose log pattern applies to `engine`. In the place of the others come those
+    that the patterns of `engine` have about their lines."""
+    found = tuple(findings)
+    own = log_patterns.findings_of_engine(found, engine)
+    instead = {
+        finding.code: replace(finding, line=other.line)
+        for other in found
+        if other not in own and other.evidence is not None
+        for finding in filter(None, (log_patterns.explain_line(other.evidence, engine),))
+    }
+    told = {finding.code for finding in own}
+    return (*own, *(finding for code, finding in instead.items() if code not in told))
+
+
+def _is_binary(line: str) -> bool:
+    """Return whether so much of a line was no text that nothing is looked for in it."""
+    return line.count("\ufffd") * _BINARY_PART > len(line)
+
+
+@cache
+def _log_words() -> Mapping[str, tuple[str, ...]]:
+    from workbench import engines
+
+    return {name: engines.get_engine(name).log_words for name in engines.engine_names()}
+
+
+@cache
+def _ready_words() -> tuple[str, ...]:
+    from workbench import engines
+
+    return tuple(
+        word for name in engines.engine_names() for word in engines.get_engine(name).ready_words
+    )
+
+
+def _is_ready(line: str) -> bool:
+    return _line_has(line, _ready_words())
+
+
+def _line_has(line: str, words: Sequence[str]) -> bool:
+    return any(word in line for word in words)

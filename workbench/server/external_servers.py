@@ -23,8 +23,8 @@ from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv
 from workbench.model.server_run import EngineMetrics
-from workbench.model.untrusted_numbers import whole
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import integer_or_none
+from workbench.model.untrusted_text import clean_text
 from workbench.server import metrics, readiness
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.process_scan import ProcessScan
@@ -116,13 +116,13 @@ class _Seen:
 class ExternalServers:
     """The servers of one host that Workbench did not start.
 
-    On this machine, `find` reads only what is new since the call before. It asks a port once, and
+    On this machine, `find_external_servers` reads only what is new since the call before. It asks a port once, and
     again only if the port has not answered, or if processes or ports have changed.
     """
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self._scan = ProcessScan(_patterns()) if host.is_local else None
+        self._scan = ProcessScan(_server_patterns()) if host.is_local else None
         self._answers: dict[FoundServer, FoundServer | None] = {}
         self._ask_at_s: dict[FoundServer, float] = {}
         self._pause_s: dict[FoundServer, float] = {}
@@ -131,7 +131,7 @@ class ExternalServers:
         """Return the servers, sorted by port. `known_ports` are the ports of Workbench's own runs,
         which are skipped. Raises HostError if the host cannot be searched."""
         processes, listening = _parse_look(await self._look())
-        candidates = _candidates(processes, listening, set(known_ports))
+        candidates = _candidate_servers(processes, listening, set(known_ports))
         for table in (self._answers, self._ask_at_s, self._pause_s):
             for gone in table.keys() - set(candidates):
                 del table[gone]
@@ -154,7 +154,7 @@ class ExternalServers:
     async def _look(self) -> object:
         if self._scan is not None:
             return await asyncio.to_thread(self._scan.look)
-        done = await _SCAN.run(self.host, {"pattern": _patterns()})
+        done = await _SCAN.run(self.host, {"pattern": _server_patterns()})
         if done.returncode != 0:
             raise HostError(
                 f"the processes cannot be searched for servers: {done.problem}",
@@ -169,16 +169,18 @@ class ExternalServers:
             ) from None
 
 
-async def find(host: Host, known_ports: Iterable[int] = ()) -> tuple[FoundServer, ...]:
+async def find_external_servers(
+    host: Host, known_ports: Iterable[int] = ()
+) -> tuple[FoundServer, ...]:
     """Return the servers of `host` that were not started by Workbench, from one search."""
     return await ExternalServers(host).find(known_ports)
 
 
-def _patterns() -> str:
+def _server_patterns() -> str:
     return "|".join([registry.server_patterns(), _OTHERS])
 
 
-def _candidates(
+def _candidate_servers(
     processes: list[_Seen], listening: Mapping[str, int], known_ports: set[int]
 ) -> list[FoundServer]:
     """Return a server for each port on which one of `processes` listens."""
@@ -190,8 +192,8 @@ def _candidates(
         if seen.own or not seen.argv:
             continue
         ports = {listening[i] for i in seen.inodes if i in listening}
-        for port in sorted((ports or _named_port(seen, open_ports)) - known_ports):
-            candidates.setdefault(port, _server(seen, port))
+        for port in sorted((ports or _port_on_command_line(seen, open_ports)) - known_ports):
+            candidates.setdefault(port, _found_server(seen, port))
     return list(candidates.values())
 
 
@@ -208,16 +210,16 @@ def _parse_look(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
     document = found if isinstance(found, dict) else {}
     rows, ports = document.get("processes"), document.get("listening")
     rows = rows if isinstance(rows, list) else []
-    processes = [_seen(row) for row in rows if isinstance(row, dict)]
+    processes = [_parse_process_row(row) for row in rows if isinstance(row, dict)]
     listening: dict[str, int] = {}
     for inode, port in ports.items() if isinstance(ports, dict) else ():
-        if (number := whole(port, 1, 65_535)) is not None:
+        if (number := integer_or_none(port, 1, 65_535)) is not None:
             listening[inode] = number
     return [one for one in processes if one is not None], listening
 
 
-def _seen(row: Mapping[str, object]) -> _Seen | None:
-    pid, uid = (whole(row.get(name), 0, MOST_ID) for name in ("pid", "uid"))
+def _parse_process_row(row: Mapping[str, object]) -> _Seen | None:
+    pid, uid = (integer_or_none(row.get(name), 0, MOST_ID) for name in ("pid", "uid"))
     argv, inodes = row.get("argv"), row.get("inodes")
     if pid is None or not isinstance(argv, list) or not isinstance(inodes, list):
         return None
@@ -227,19 +229,22 @@ def _seen(row: Mapping[str, object]) -> _Seen | None:
         pid,
         uid,
         row.get("own") is True,
-        [clean(word) for word in argv if isinstance(word, str)],
+        [clean_text(word) for word in argv if isinstance(word, str)],
         {inode for inode in inodes if isinstance(inode, str)},
-        clean(str(log)) if to_file else None,
-        clean(unit) if isinstance(unit, str) else None,
+        clean_text(str(log)) if to_file else None,
+        clean_text(unit) if isinstance(unit, str) else None,
         scope if scope in _SCOPES else "system",
     )
 
 
-def _engines() -> list[Engine]:
-    return sorted(map(registry.get, registry.names()), key=lambda engine: -engine.process_priority)
+def _all_engines() -> list[Engine]:
+    return sorted(
+        map(registry.get_engine, registry.engine_names()),
+        key=lambda engine: -engine.process_priority,
+    )
 
 
-def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
+def _port_on_command_line(seen: _Seen, open_ports: set[int]) -> set[int]:
     """Return the port that the process's command line gives, as a set of one. Return an empty set
     if it is not one of `open_ports`, the ports on which any process listens. Needed for processes
     of other users, whose sockets cannot be read."""
@@ -247,10 +252,10 @@ def _named_port(seen: _Seen, open_ports: set[int]) -> set[int]:
     return {int(found[1])} & open_ports if found and not seen.inodes else set()
 
 
-def _server(seen: _Seen, port: int) -> FoundServer:
+def _found_server(seen: _Seen, port: int) -> FoundServer:
     line = " ".join(seen.argv)
     engine = next(
-        (engine.name for engine in _engines() if re.search(engine.process_pattern, line)), ""
+        (engine.name for engine in _all_engines() if re.search(engine.process_pattern, line)), ""
     )
     argv = mask_argv(seen.argv)
     return FoundServer(
@@ -265,7 +270,7 @@ async def _ask_models(host: Host, server: FoundServer) -> FoundServer | None:
     try:
         forward = await host.forward(server.port)
         with contextlib.closing(readiness.connection(forward.url)) as connection:
-            status, models = await readiness.models(connection.get, "/v1/models", ASK_S)
+            status, models = await readiness.list_models(connection.get, "/v1/models", ASK_S)
     except HostError:
         return None
     finally:
@@ -305,7 +310,9 @@ class ExternalMetrics:
                 self._kept = readiness.connection(self._forward.url)
         except HostError as error:
             return metrics.no_metrics(error.message)
-        return await metrics.fetch(self._kept.get, registry.get(self.server.engine), timeout_s)
+        return await metrics.fetch_metrics(
+            self._kept.get, registry.get_engine(self.server.engine), timeout_s
+        )
 
     async def close(self) -> None:
         kept, forward, self._kept, self._forward = self._kept, self._forward, None, None

@@ -7,8 +7,8 @@ import re
 from typing import NamedTuple
 
 from workbench.hosts.base import FileError, Host
-from workbench.hosts.shell_scripts import sh
-from workbench.model.untrusted_numbers import whole_number
+from workbench.hosts.shell_scripts import shell_argv
+from workbench.model.untrusted_numbers import parse_whole_number
 
 UNLIMITED = 2**62
 
@@ -21,20 +21,22 @@ class FileLimit(NamedTuple):
     hard: int
 
 
-async def limit_on(host: Host) -> FileLimit | None:
+async def file_limit_on_host(host: Host) -> FileLimit | None:
     """Return the limit that a process gets when Workbench starts it on the host; None if the host
     does not report a limit."""
-    return _limit((await host.run(sh("ulimit -Sn; ulimit -Hn"))).out)
+    return _parse_limit((await host.run(shell_argv("ulimit -Sn; ulimit -Hn"))).out)
 
 
 async def may_have(host: Host, files: int) -> bool:
     """Return whether a process that Workbench starts on the host can have `files` open files. A
     shell on the host tries to set this limit for itself, because even root may lack the right to
     raise the hard limit in a container."""
-    return (await host.run(sh('ulimit -Hn "$1" && ulimit -Sn "$1"', str(files)))).returncode == 0
+    return (
+        await host.run(shell_argv('ulimit -Hn "$1" && ulimit -Sn "$1"', str(files)))
+    ).returncode == 0
 
 
-async def limit_of(host: Host, pid: int) -> FileLimit | None:
+async def file_limit_of_process(host: Host, pid: int) -> FileLimit | None:
     """Return the limit on open files of the running process `pid`. None if the process has ended or
     belongs to another user."""
     try:
@@ -42,14 +44,14 @@ async def limit_of(host: Host, pid: int) -> FileLimit | None:
     except FileError:
         return None
     found = re.search(rb"^Max open files\s+(\S+)\s+(\S+)", limits, re.MULTILINE)
-    return _limit(b" ".join(found.groups()).decode()) if found else None
+    return _parse_limit(b" ".join(found.groups()).decode()) if found else None
 
 
-def _limit(text: str) -> FileLimit | None:
+def _parse_limit(text: str) -> FileLimit | None:
     words = [
         UNLIMITED if word == "unlimited" else int(word)
         for word in text.split()
-        if word == "unlimited" or whole_number(word) is not None
+        if word == "unlimited" or parse_whole_number(word) is not None
     ]
     return FileLimit(*words) if len(words) == 2 else None
 

@@ -31,9 +31,9 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if entry]  # not from the current directory
     wanted = json.loads(sys.argv[1])
     sys.argv = ["serve", "--help=all", "--help"]  # vLLM leaves the help texts empty otherwise
-    parser = _first(wanted["parsers"])()
-    parser = _first(wanted["builders"])(parser) or parser
-    variables = _first([wanted["variables"]]) if wanted["variables"] else ()
+    parser = _first_importable(wanted["parsers"])()
+    parser = _first_importable(wanted["builders"])(parser) or parser
+    variables = _first_importable([wanted["variables"]]) if wanted["variables"] else ()
     groups = [
         (g.title or "", a)
         for g in parser._action_groups
@@ -44,7 +44,7 @@ def main() -> None:
     for name, action in parser._option_string_actions.items():
         names.setdefault(id(action), []).append(name)
     flags = [
-        _flag(names[id(a)], group, a)
+        _flag_of_action(names[id(a)], group, a)
         for group, a in groups
         if not isinstance(a, argparse._HelpAction)
     ]
@@ -53,7 +53,7 @@ def main() -> None:
     os._exit(0)  # an engine's threads and exit handlers could hang
 
 
-def _first(places: Sequence[str]) -> Any:
+def _first_importable(places: Sequence[str]) -> Any:
     for place in places:
         module, _, path = place.partition(":")
         try:
@@ -66,12 +66,12 @@ def _first(places: Sequence[str]) -> Any:
     raise SystemExit("cannot import %s: %s" % (places[-1], problem))  # noqa: UP031
 
 
-def _flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str, Any]:  # noqa: UP006 (Python 3.8)
+def _flag_of_action(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str, Any]:  # noqa: UP006 (Python 3.8)
     switch = action.nargs == 0
     negations = list(getattr(action, "negative_option_strings", ())) if switch else []
     if switch and type(action).__name__ == "BooleanOptionalAction" and not negations:
         negations = [name for name in names if name.startswith("--no-")]
-    kind, fields = ("bool", []) if switch else _kind(action.type)
+    kind, fields = ("bool", []) if switch else _value_type_of(action.type)
     text = "" if action.help in (None, argparse.SUPPRESS) else str(action.help)
     return {
         "names": [name for name in names if name not in negations],
@@ -79,8 +79,8 @@ def _flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str
         "kind": kind,
         "json_fields": fields,
         "human_readable_int": kind == "int" and _convert(action.type, "1k") == 1000,
-        "choices": None if switch else [_plain(choice) for choice in action.choices or ()],
-        "default": _plain(action.default),
+        "choices": None if switch else [_plain_json(choice) for choice in action.choices or ()],
+        "default": _plain_json(action.default),
         "nargs": None if switch or action.nargs is None else str(action.nargs),
         "repeatable": isinstance(action, argparse._AppendAction),
         "group": group,
@@ -91,7 +91,7 @@ def _flag(names: Sequence[str], group: str, action: argparse.Action) -> Dict[str
     }
 
 
-def _kind(convert: Any) -> Any:
+def _value_type_of(convert: Any) -> Any:
     """Return (type of a flag's values, field names). The type is "str", "int", "float" or "json",
     and the field names are those of the JSON object, or []. `convert`, the flag's conversion
     function in argparse, is called with sample values, because its name says nothing reliable."""
@@ -115,7 +115,7 @@ def _convert(convert: Any, text: str) -> Any:
         return None
 
 
-def _plain(value: Any) -> Any:
+def _plain_json(value: Any) -> Any:
     """Return `value` as JSON data; None for an object that is not JSON data, such as an object of
     the engine."""
     if isinstance(value, enum.Enum):
@@ -125,9 +125,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return None if value == argparse.SUPPRESS else value
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
+        return [_plain_json(item) for item in value]
     return (
-        {str(key): _plain(item) for key, item in value.items()} if isinstance(value, dict) else None
+        {str(key): _plain_json(item) for key, item in value.items()}
+        if isinstance(value, dict)
+        else None
     )
 
 

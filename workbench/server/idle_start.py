@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 
 from workbench.hosts.base import Host
 from workbench.hosts.run_processes import TICKS_PER_S
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import clean_text
 
 QUIET_S = 60.0  # without a line of the log until the processes of a start are looked at
 IDLE_S = 120.0  # without work until a start counts as hanging
@@ -83,7 +83,7 @@ class IdleWatch:
         self._first: Reading | None = None
         self.last: Reading | None = None
 
-    def take(self, reading: Reading | None) -> None:
+    def add_reading(self, reading: Reading | None) -> None:
         """Add a reading. None, for processes that cannot be read, begins anew."""
         self.last = reading
         if reading is None or self._first is None or reading.worked_since(self._first):
@@ -96,35 +96,35 @@ class IdleWatch:
         return self.last.at_s - self._first.at_s
 
 
-async def read(host: Host, pids: Sequence[int], at_s: float) -> Reading | None:
+async def read_activity(host: Host, pids: Sequence[int], at_s: float) -> Reading | None:
     """Return what the processes have done so far, read at the monotonic time `at_s`. None if there
     are none, or if not all values can be read. Raises HostError if the host cannot be queried."""
     if not pids:
         return None
-    done = await host.run(sh(_SCRIPT, *map(str, pids)), timeout_s=_READ_LIMIT_S)
-    found = [_activity(line) for line in done.out.splitlines()]
+    done = await host.run(shell_argv(_SCRIPT, *map(str, pids)), timeout_s=_READ_LIMIT_S)
+    found = [_parse_activity(line) for line in done.out.splitlines()]
     known = tuple(one for one in found if one is not None)
     return Reading(at_s, known) if known and len(known) == len(found) else None
 
 
-def _activity(line: str) -> Activity | None:
+def _parse_activity(line: str) -> Activity | None:
     pid, _, rest = line.partition("\t")
     io, _, rest = rest.partition("\t")
     waits_in, _, rest = rest.partition("\t")
     name, _, stat = rest.partition("\t")
     words = stat.split()
-    numbers = [whole_number(word) for word in (pid, io, *words[9:10], *words[11:13])]
+    numbers = [parse_whole_number(word) for word in (pid, io, *words[9:10], *words[11:13])]
     if len(numbers) != 5 or None in numbers:
         return None
     number, moved, faults, user, system = (value or 0 for value in numbers)
     return Activity(
         pid=number,
-        name=clean(name, 40),
+        name=clean_text(name, 40),
         state=words[0],
         cpu_s=(user + system) / TICKS_PER_S,
         io_bytes=moved,
         faults=faults,
-        waits_in="" if waits_in == "0" else clean(waits_in, 40),
+        waits_in="" if waits_in == "0" else clean_text(waits_in, 40),
     )
 
 
@@ -150,13 +150,13 @@ def idle_finding(
         Level.WARN,
         "start.idle",
         text,
-        fix=_fix(by_state),
+        fix=_fix_for_state(by_state),
         source="proc(5)",
-        evidence="; ".join(map(_told, processes[:_SHOWN])),
+        evidence="; ".join(map(_process_text, processes[:_SHOWN])),
     )
 
 
-def _fix(by_state: Mapping[str, Sequence[str]]) -> str:
+def _fix_for_state(by_state: Mapping[str, Sequence[str]]) -> str:
     if by_state[_STOPPED]:
         pids = " ".join(by_state[_STOPPED])
         return f"a signal has stopped process {pids}: kill -CONT {pids} lets it go on"
@@ -173,6 +173,6 @@ def _fix(by_state: Mapping[str, Sequence[str]]) -> str:
     )
 
 
-def _told(process: Activity) -> str:
+def _process_text(process: Activity) -> str:
     waits = f" in {process.waits_in}" if process.waits_in else ""
     return f"{process.pid} {process.name} {process.state}{waits}"

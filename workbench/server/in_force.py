@@ -23,7 +23,7 @@ from workbench.model.in_force import InForceReport, InForceRow
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command
 from workbench.model.secrets import MASK, is_secret_name, mask_data, mask_text
-from workbench.model.untrusted_text import clean, clean_json
+from workbench.model.untrusted_text import clean_json, clean_text
 from workbench.server.running_server_secrets import command_of_process
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Sources:
     port: int | None = None  # at which the server has answered
 
 
-async def read(run: WatchedRun) -> InForceReport:
+async def read_in_force(run: WatchedRun) -> InForceReport:
     """Return the settings in the plan of the server of `run`, each with the value that the server
     actually uses. A source that cannot be read adds a note to the report."""
     engine, notes = run.engine, list[str]()
@@ -98,15 +98,15 @@ async def read(run: WatchedRun) -> InForceReport:
     got: dict[str, _Got] = {}
     if run.facts.alive:
         try:
-            got = await _ask(run, engine, notes)
+            got = await _ask_endpoints(run, engine, notes)
         except HostError as error:
             notes.append(f"its server cannot be reached: {error.message}")
     # A server may answer anything, and its answers are not small: they are read beside the screen.
     log = run.follower.ring.lines(0, LINES)
-    return await asyncio.to_thread(_read, run, engine, got, log, process, notes)
+    return await asyncio.to_thread(_compare_in_force, run, engine, got, log, process, notes)
 
 
-def _read(
+def _compare_in_force(
     run: WatchedRun,
     engine: Engine,
     got: Mapping[str, _Got],
@@ -114,14 +114,14 @@ def _read(
     process: Command | None,
     notes: list[str],
 ) -> InForceReport:
-    answers, metrics = _answers(engine, got, notes)
-    config, config_from = _config(answers.get("config")), "server's answer"
-    logged = [_logged(log, pattern) for pattern in engine.config_logs]
+    answers, metrics = _parse_endpoint_answers(engine, got, notes)
+    config, config_from = _settings_in_answer(answers.get("config")), "server's answer"
+    logged = [_settings_in_log(log, pattern) for pattern in engine.config_logs]
     if not config and logged:
         config, config_from = logged[0], "log"
     plan, command = run.record.plan, run.record.command
     names = {
-        **_aliases(engine, plan.engine_version if plan is not None else None),
+        **_flag_aliases(engine, plan.engine_version if plan is not None else None),
         **engine.config_names,
     }
     sources = Sources(
@@ -143,17 +143,19 @@ def _read(
     flags = {setting.name: setting.value for setting in plan.flags} if plan is not None else {}
     if plan is not None:
         flags = {engine.model_flags[0]: plan.model, **flags}
-    return report(run.record.run_id, engine, flags, dict(command.env), sources, run.secrets)
+    return in_force_report(
+        run.record.run_id, engine, flags, dict(command.env), sources, run.secrets
+    )
 
 
-def _aliases(engine: Engine, version: str | None) -> dict[str, str]:
+def _flag_aliases(engine: Engine, version: str | None) -> dict[str, str]:
     """Return {alternative name: name} for the flags of the engine, without leading dashes. An
     engine may log "tp_size" for tensor-parallel-size."""
     flags = engine.catalog(version).flags.values()
     return {alias.lstrip("-"): flag.name for flag in flags for alias in flag.aliases}
 
 
-def report(
+def in_force_report(
     run_id: str,
     engine: Engine,
     flags: Mapping[str, Any],
@@ -163,7 +165,7 @@ def report(
 ) -> InForceReport:
     """Return the comparison of the requested `flags` and environment variables `env` with the
     values found in `sources`. Secrets are masked."""
-    rows = [_answer_row(answer, flags, sources) for answer in engine.answers]
+    rows = [_row_of_answer_setting(answer, flags, sources) for answer in engine.answers]
     reported = {
         answer.flag
         for answer, row in zip(engine.answers, rows, strict=True)
@@ -171,12 +173,12 @@ def report(
     }
     rows = [row for row in rows if row.in_force is not None]
     rows += [
-        _proven_row(name, value, engine, sources) or _flag_row(name, value, sources)
+        _proven_row(name, value, engine, sources) or _flag_row(name, value, engine, sources)
         for name, value in flags.items()
         if name not in reported
     ]
     rows += _env_rows(engine, env, sources)
-    return InForceReport(run_id, tuple(_safe(row, secrets) for row in rows), sources.notes)
+    return InForceReport(run_id, tuple(_mask_row(row, secrets) for row in rows), sources.notes)
 
 
 # ---- reading
@@ -189,7 +191,7 @@ class _Got(NamedTuple):
     body: bytes = b""
 
 
-async def _ask(run: WatchedRun, engine: Engine, notes: list[str]) -> dict[str, _Got]:
+async def _ask_endpoints(run: WatchedRun, engine: Engine, notes: list[str]) -> dict[str, _Got]:
     """Request the endpoints that report settings, and return their answers by path. Failed requests
     are added to `notes`."""
     connection = await run.connection()
@@ -213,7 +215,7 @@ def _info_paths(engine: Engine) -> list[str]:
     )
 
 
-def _answers(
+def _parse_endpoint_answers(
     engine: Engine, got: Mapping[str, _Got], notes: list[str]
 ) -> tuple[dict[str, Any], str]:
     """Return (JSON answers of the endpoints by path, text of the metrics page). `got` has the HTTP
@@ -226,7 +228,9 @@ def _answers(
         name = "config" if path in engine.config_paths else path
         if status is None or name in answers:
             continue
-        document, problem = (None, f"HTTP status {status}") if status != 200 else _document(body)
+        document, problem = (
+            (None, f"HTTP status {status}") if status != 200 else _parse_document(body)
+        )
         if not problem:
             answers[name] = document
         elif name == path:
@@ -244,17 +248,17 @@ def _answers(
         )
         notes.append(f"{engine.metrics_path} answers HTTP status {status}{flag}")
     if len(page) > MOST_BYTES:
-        notes.append(f"{engine.metrics_path} answers {_too_much(page)}")
+        notes.append(f"{engine.metrics_path} answers {_too_long_reason(page)}")
     return answers, page.decode("utf-8", "replace") if status == 200 and len(
         page
     ) <= MOST_BYTES else ""
 
 
-def _document(body: bytes) -> tuple[Any, str]:
+def _parse_document(body: bytes) -> tuple[Any, str]:
     """Return (decoded JSON with its secrets masked, ""), or (None, reason why `body` cannot be
     used)."""
     if len(body) > MOST_BYTES:
-        return None, _too_much(body)
+        return None, _too_long_reason(body)
     try:
         return mask_data(clean_json(body)), ""
     except ValueError:
@@ -263,11 +267,11 @@ def _document(body: bytes) -> tuple[Any, str]:
         return None, "JSON that is nested too deeply"
 
 
-def _too_much(body: bytes) -> str:
+def _too_long_reason(body: bytes) -> str:
     return f"{len(body) / 2**20:.0f} MiB, more than the {MOST_BYTES >> 20} that are read"
 
 
-def _config(answer: Any) -> dict[str, str]:
+def _settings_in_answer(answer: Any) -> dict[str, str]:
     """Return the settings in `answer`, the JSON answer of an endpoint, by flag name. {} if it is
     not an object. With its gRPC gateway, SGLang nests the settings in "server_args"."""
     inner = answer.get("server_args") if isinstance(answer, dict) else None
@@ -275,10 +279,10 @@ def _config(answer: Any) -> dict[str, str]:
     if not isinstance(settings, dict):
         return {}
     chosen = itertools.islice(settings.items(), MOST_SETTINGS)
-    return {str(name).replace("_", "-"): _text(value) for name, value in chosen}
+    return {str(name).replace("_", "-"): _value_text(value) for name, value in chosen}
 
 
-def _logged(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
+def _settings_in_log(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
     matches = (pattern.search(line) for line in log)
     found = next(filter(None, matches), None)
     return settings_in(found[1]) if found else {}
@@ -287,12 +291,14 @@ def _logged(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
 # ---- rows
 
 
-def _answer_row(answer: Answer, flags: Mapping[str, Any], sources: Sources) -> InForceRow:
-    asked = _text(flags[answer.flag]) if answer.flag in flags else None
+def _row_of_answer_setting(
+    answer: Answer, flags: Mapping[str, Any], sources: Sources
+) -> InForceRow:
+    asked = _value_text(flags[answer.flag]) if answer.flag in flags else None
     value, where = _from_answer(answer, sources)
     if value is None and answer.flag in sources.config:
-        value, where = _text(sources.config[answer.flag]), sources.config_from
-    return InForceRow("engine", answer.name, asked, value, where, _differs(asked, value))
+        value, where = _value_text(sources.config[answer.flag]), sources.config_from
+    return InForceRow("engine", answer.name, asked, value, where, _values_differ(asked, value))
 
 
 def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
@@ -305,9 +311,9 @@ def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
             else:
                 value = value.get(step) if isinstance(value, dict) else None
         if value not in (None, ""):
-            return _text(value), "server's answer" if path == "config" else path
-    if answer.metric and (found := _metric(sources.metrics, answer.metric)) is not None:
-        return _text(found), "/metrics"
+            return _value_text(value), "server's answer" if path == "config" else path
+    if answer.metric and (found := _metric_value(sources.metrics, answer.metric)) is not None:
+        return _value_text(found), "/metrics"
     for pattern, text in answer.log:
         matches = (re.search(pattern, line) for line in sources.log)
         match = next(filter(None, matches), None)
@@ -321,7 +327,7 @@ def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
     return None, ""
 
 
-def _metric(page: str, wanted: str) -> str | None:
+def _metric_value(page: str, wanted: str) -> str | None:
     """Return the value of the first sample of the metric `wanted` on a Prometheus page. For
     "metric{label}", return that label's value instead. None if the page has no such sample or
     label."""
@@ -330,7 +336,7 @@ def _metric(page: str, wanted: str) -> str | None:
         if sample["name"] != name:
             continue
         if not label:
-            number = _number(sample["value"])
+            number = _parse_number(sample["value"])
             return f"{number:g}" if number is not None else None
         found = re.search(rf'(?:^|,){re.escape(label)}="([^"]*)"', sample["labels"] or "")
         return found[1] if found and found[1] not in ("", "None") else None
@@ -345,20 +351,20 @@ def _proven_row(name: str, value: Any, engine: Engine, sources: Sources) -> InFo
         proven, where = str(sources.port), "the server answers there"
     else:
         return None
-    asked = _text(value)
-    return InForceRow("flag", name, asked, proven, where, _differs(asked, proven))
+    asked = _value_text(value)
+    return InForceRow("flag", name, asked, proven, where, _values_differ(asked, proven))
 
 
-def _flag_row(name: str, value: Any, sources: Sources) -> InForceRow:
-    asked = _text(value)
+def _flag_row(name: str, value: Any, engine: Engine, sources: Sources) -> InForceRow:
+    asked = _value_text(value)
     for settings, where in (
         (sources.config, sources.config_from),
         (sources.parsed, "log, as the engine parsed it"),
     ):
         if name in settings and not _is_cut(settings[name]):
-            value = _text(settings[name])
-            return InForceRow("flag", name, asked, value, where, _differs(asked, value))
-    option = f"--{name}"
+            value = _value_text(settings[name])
+            return InForceRow("flag", name, asked, value, where, _values_differ(asked, value))
+    option = engine.option_called(name)
     if sources.process is not None and any(
         a.partition("=")[0] == option for a in sources.process.argv
     ):
@@ -410,27 +416,32 @@ def _changed_env(name: str, asked: str, actual: str) -> bool:
     return not is_secret_name(name) and asked != MASK and asked not in (actual, mask_text(actual))
 
 
-def _safe(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
+def _mask_row(row: InForceRow, secrets: Sequence[str]) -> InForceRow:
     def shown(text: str | None) -> str | None:
         if text is None:
             return None
         if is_secret_name(row.name) and text:
             return MASK
-        return clean(mask_text(text[:_LOOKED_AT_CHARS], secrets), VALUE_CHARS)
+        return clean_text(mask_text(text[:_LOOKED_AT_CHARS], secrets), VALUE_CHARS)
 
     return InForceRow(
-        row.kind, clean(row.name), shown(row.asked), shown(row.in_force), row.where, row.differs
+        row.kind,
+        clean_text(row.name),
+        shown(row.asked),
+        shown(row.in_force),
+        row.where,
+        row.differs,
     )
 
 
 # ---- comparing
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple):
-        return " ".join(map(_text, value))
+        return " ".join(map(_value_text, value))
     if isinstance(value, dict):
         return json.dumps(value)
     return (
@@ -438,12 +449,12 @@ def _text(value: Any) -> str:
     )
 
 
-def _differs(asked: str | None, actual: str | None) -> bool:
+def _values_differ(asked: str | None, actual: str | None) -> bool:
     """Return whether the requested value and the actual value are both known and differ. "auto"
     accepts any actual value. JSON objects and lists are not compared."""
     if asked is None or actual is None or _is_cut(asked) or _is_cut(actual):
         return False
-    a, b = _plain(asked), _plain(actual)
+    a, b = _plain_value(asked), _plain_value(actual)
     if (
         a in ("auto", "none", "")
         or a == b
@@ -451,14 +462,16 @@ def _differs(asked: str | None, actual: str | None) -> bool:
         or asked.startswith(("{", "["))
     ):
         return False
-    numbers = [number for number in (_number(asked), _number(actual)) if number is not None]
+    numbers = [
+        number for number in (_parse_number(asked), _parse_number(actual)) if number is not None
+    ]
     if len(numbers) == 2:
         return not math.isclose(*numbers, rel_tol=1e-6)
     # fp8 and fp8_e4m3; a path
     return not (b.startswith(f"{a}_") or b.endswith(f"/{a}") or a.endswith(f"/{b}"))
 
 
-def _plain(text: str) -> str:
+def _plain_value(text: str) -> str:
     word = (
         text.strip("'\"[] ").lower().removeprefix("torch.").replace("', '", " ").removesuffix("/")
     )
@@ -469,7 +482,7 @@ def _is_cut(text: str) -> bool:
     return text.endswith("more characters")
 
 
-def _number(text: str) -> float | None:
+def _parse_number(text: str) -> float | None:
     text = text.replace(",", "")
     scale = _SIZES.get(text[-1:]) or _BINARY_SIZES.get(text[-1:])
     try:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, InputError
-from workbench.model.job import Job
+from workbench.model.job import SCHEDULERS, Job
 from workbench.model.server_run import ServerStatus
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 _TIMEOUT_S = 40.0
 _STATES = {
@@ -46,18 +46,19 @@ printf '%s\n' "$answer"
 """
 
 
-async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
+async def read_jobs(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
     """Return the jobs of the user that have not ended. `runs` are Workbench's runs on this host,
     and a job that belongs to one of them gets its run id.
 
     Raises InputError for a host without a scheduler, and HostError if the scheduler does not
     answer.
     """
-    done = await host.run(sh(_LIST), timeout_s=_TIMEOUT_S, check=True)
-    scheduler, _, answer = clean(done.stdout, len(done.stdout), lines=True).partition("\n")
+    done = await host.run(shell_argv(_LIST), timeout_s=_TIMEOUT_S, check=True)
+    scheduler, _, answer = clean_text(done.stdout, len(done.stdout), lines=True).partition("\n")
     if scheduler == "none":
+        names = " nor ".join(SCHEDULERS.values())
         raise InputError(
-            f"neither Slurm nor PBS is installed on {host.name}: squeue and qstat were not found",
+            f"neither {names} is installed on {host.name}: squeue and qstat were not found",
             host=host.name,
             next_step="use --host to name the cluster's login host, which has squeue or qstat",
         )
@@ -67,17 +68,19 @@ async def read(host: Host, runs: Iterable[ServerStatus]) -> tuple[Job, ...]:
             f"the scheduler does not answer: {why[-1] if why else 'no reason given'}",
             host=host.name,
         )
-    found = _of_slurm(answer) if scheduler == "slurm" else _of_pbs(answer)
+    found = _parse_slurm_jobs(answer) if scheduler == "slurm" else _parse_pbs_jobs(answer)
     ours = {(run.run_as, run.handle): run.run_id for run in runs if run.handle}
     return tuple(replace(job, run_id=ours.get((job.scheduler, job.id))) for job in found)
 
 
-def _of_slurm(answer: str) -> Iterator[Job]:
+def _parse_slurm_jobs(answer: str) -> Iterator[Job]:
     for line in answer.splitlines():
         words = line.split("|", 7)
         if len(words) < 8:
             continue
-        job_id, state, queue, node, gpus, left, reason, name = (_known_word(word) for word in words)
+        job_id, state, queue, node, gpus, left, reason, name = (
+            _known_state_word(word) for word in words
+        )
         yield Job(
             "slurm",
             job_id or "",
@@ -87,18 +90,18 @@ def _of_slurm(answer: str) -> Iterator[Job]:
             reason if state == "PENDING" else None,
             node,
             gpus.removeprefix("gres:").removeprefix("gres/") if gpus else None,
-            seconds_of(left),
+            parse_scheduler_duration(left),
         )
 
 
-def _of_pbs(answer: str) -> Iterator[Job]:
+def _parse_pbs_jobs(answer: str) -> Iterator[Job]:
     for block in answer.replace("\n\t", "").split("Job Id: ")[1:]:
         job_id, _, text = block.partition("\n")
         values = dict(line.strip().partition(" = ")[::2] for line in text.splitlines())
         state = values.get("job_state", "")
         left_s, used_s = (
-            seconds_of(values.get("Resource_List.walltime")),
-            seconds_of(values.get("resources_used.walltime")),
+            parse_scheduler_duration(values.get("Resource_List.walltime")),
+            parse_scheduler_duration(values.get("resources_used.walltime")),
         )
         yield Job(
             "pbs",
@@ -125,12 +128,12 @@ def _gpus_of_pbs(values: Mapping[str, str]) -> str | None:
     return f"gpu:{counts[0]}" if counts else None
 
 
-def _known_word(word: str) -> str | None:
-    word = clean(word).strip()  # a tab would tear the row of a table
+def _known_state_word(word: str) -> str | None:
+    word = clean_text(word).strip()  # a tab would tear the row of a table
     return None if word in ("", "n/a", "N/A", "(null)", "None") else word
 
 
-def seconds_of(text: str | None) -> int | None:
+def parse_scheduler_duration(text: str | None) -> int | None:
     """Convert a duration that a scheduler prints, such as "1-02:03:04" (days-hours:minutes:seconds)
     or "02:03", to seconds. None for a text that is not a duration, such as "UNLIMITED"."""
     days, dash, rest = (text or "").strip().rpartition("-")

@@ -3,7 +3,7 @@
 The screen reads the counters of a server each second. A request through httpx, with a connection of
 its own, takes ten times the CPU of one here, and httpx takes 5 MiB and 0.1 s to load. The server is
 not trusted: an answer must be complete within a time limit, must not be too large, and must not be
-compressed. `asking` requests pages over TLS, too, for which it loads httpx.
+compressed. `kept_connection_to` requests pages over TLS, too, for which it loads httpx.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 from workbench.server.small_requests import CONNECT_S, Ask, Reply, asker, reply_of
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _MOST_HEAD_BYTES = 64 * 1024
 _MOST_LINE_BYTES = 1024  # of the size of a chunk, and of a line after the last chunk
 _NO_BODY = (204, 304)
 _NEXT_ADDRESS_S = 0.25  # a name may have an IPv6 address at which nothing answers
+_TURN_S = 0.25  # for the answer to another request
 _IN_PATH = "/%:@!$&'()*+,;=~"  # what a path may contain besides letters and digits
 
 
@@ -69,6 +70,8 @@ class KeptConnection:
             lines.append(f"Authorization: Bearer {' '.join(api_key.split())}")
         self._headers = "\r\n".join(lines)
         self._idle: _Connection | None = None
+        self._in_use = 0
+        self._given_back = asyncio.Event()
         self._closed = 0  # how often
 
     async def get(self, path: str, timeout_s: float) -> Reply:
@@ -101,10 +104,10 @@ class KeptConnection:
         except _BadAnswerError as error:
             return Reply(None, problem=str(error))
         except OSError as error:
-            return Reply(None, problem=_reason(error))
+            return Reply(None, problem=_reason_text(error))
 
     async def _get(self, path: str) -> Reply:
-        kept, self._idle = self._idle, None
+        kept = await self._take_idle_connection()
         if kept is not None and kept.is_usable:
             # a server may close an idle connection at any time, so the request is repeated once
             with contextlib.suppress(_ClosedEarlyError, ConnectionError):
@@ -112,6 +115,17 @@ class KeptConnection:
         elif kept is not None:
             kept.writer.close()
         return await self._ask(await self._open(), path)
+
+    async def _take_idle_connection(self) -> _Connection | None:
+        """Return the idle connection, None without one. If a request uses it, wait a moment for its
+        answer: two tasks that ask at the same time need no second connection."""
+        if self._idle is None and self._in_use:
+            self._given_back.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TURN_S):
+                    await self._given_back.wait()
+        kept, self._idle = self._idle, None
+        return kept
 
     @property
     def _is_address(self) -> bool:
@@ -135,6 +149,7 @@ class KeptConnection:
         self, connection: _Connection, path: str, body: Mapping[str, Any] | None = None
     ) -> Reply:
         reader, keep = connection.reader, False
+        self._in_use += 1
         try:
             connection.writer.write(self._request(path, body))
             status, headers, keep = await _read_head(reader)
@@ -154,6 +169,8 @@ class KeptConnection:
                 self._idle = connection
             else:
                 connection.writer.transport.abort()
+            self._in_use -= 1
+            self._given_back.set()
         return reply_of(status, content)
 
     def _request(self, path: str, body: Mapping[str, Any] | None) -> bytes:
@@ -174,7 +191,7 @@ class KeptConnection:
 
 
 @contextlib.asynccontextmanager
-async def asking(
+async def kept_connection_to(
     base_url: str, api_key: str | None, tls: Callable[[], ssl.SSLContext]
 ) -> AsyncIterator[Ask]:
     """Yield a function that makes small requests to the server at `base_url`, with the API key if
@@ -192,10 +209,10 @@ async def asking(
         yield asker(http)
 
 
-def _reason(error: OSError) -> str:
+def _reason_text(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "the server refuses connections"
-    return clean(error.strerror or str(error)) or type(error).__name__
+    return clean_text(error.strerror or str(error)) or type(error).__name__
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bool]:
@@ -214,7 +231,7 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str],
         is_number = len(number) == 3 and number.isascii() and number.isdecimal()
         if not words[0].startswith("HTTP/1.") or not is_number:
             raise _BadAnswerError(
-                f"the server did not answer with HTTP/1.x: {clean(lines[0][:60])!r}"
+                f"the server did not answer with HTTP/1.x: {clean_text(lines[0][:60])!r}"
             )
         if int(number) >= 200:
             break  # before it, interim answers such as 100 Continue
@@ -245,7 +262,9 @@ async def _read_body(reader: asyncio.StreamReader, status: int, headers: dict[st
     if length is None:
         return await _read_to_end(reader)
     if not (length.isascii() and length.isdecimal()):
-        raise _BadAnswerError(f"the server sent an invalid Content-Length: {clean(length[:40])!r}")
+        raise _BadAnswerError(
+            f"the server sent an invalid Content-Length: {clean_text(length[:40])!r}"
+        )
     _check_size(int(length[:20]))
     return await reader.readexactly(int(length))
 
@@ -260,27 +279,27 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
     body = bytearray()
-    while size := _size_of(await _line(reader)):
+    while size := _chunk_size_of(await _read_line(reader)):
         _check_size(len(body) + size)
         body += await reader.readexactly(size)
-        if await _line(reader):
+        if await _read_line(reader):
             raise _BadAnswerError("the server sent a chunk that is longer than its size")
     trailer = 0
-    while line := await _line(reader):
+    while line := await _read_line(reader):
         trailer += len(line)
         if trailer > _MOST_HEAD_BYTES:
             raise _BadAnswerError("the server's answer has too many lines after its last chunk")
     return bytes(body)
 
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
     line = (await reader.readuntil(b"\r\n"))[:-2]
     if len(line) > _MOST_LINE_BYTES:
         raise _BadAnswerError("the server's answer has a line that is too long between its chunks")
     return line
 
 
-def _size_of(line: bytes) -> int:
+def _chunk_size_of(line: bytes) -> int:
     digits = line.partition(b";")[0].strip()
     if not digits or digits.strip(b"0123456789abcdefABCDEF") or len(digits) > 15:
         raise _BadAnswerError(f"the server sent an invalid size of a chunk: {line[:40]!r}")

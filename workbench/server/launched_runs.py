@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shlex
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -32,6 +33,9 @@ from workbench.server.launchers.launcher import (
     parse_launched,
 )
 from workbench.server.watched_run import WatchedRun
+
+# The start of a keeper runs about fifty programs, which takes seconds on a busy host.
+KEEPER_WAIT_S = 15.0
 
 
 def launcher_of_plan(plan: LaunchPlan) -> Launcher | None:
@@ -109,15 +113,15 @@ async def keep_again(host: Host, run: WatchedRun) -> None:
 
 async def _wait_for_keeper(host: Host, run: WatchedRun, error: RunDirUsed) -> None:
     """Wait until the run's keeper, the process that follows the server, is alive: another Workbench
-    process is starting it. Raises `error` if no keeper is alive within 3 s."""
-    for _ in range(30):
-        if (await detached_process.status(host, run.run_dir)).alive:
-            return
+    process is starting it. Raises `error` if no keeper is alive within KEEPER_WAIT_S."""
+    deadline = time.monotonic() + KEEPER_WAIT_S
+    while not (await detached_process.read_status(host, run.run_dir)).alive:
+        if time.monotonic() > deadline:
+            raise error
         await asyncio.sleep(0.1)
-    raise error
 
 
-async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
+async def stop_launched_server(host: Host, run: WatchedRun, *, again: bool = False) -> None:
     """Stop the server of a run through its launcher. With `again`, ask the launcher first, and stop
     only a server that still lives. Does nothing if the server has ended, has no launcher, or was
     started by another program than Workbench."""
@@ -131,18 +135,18 @@ async def stop(host: Host, run: WatchedRun, *, again: bool = False) -> None:
         await launcher.stop(host, launch, launched)
 
 
-def installed(run: WatchedRun) -> str | None:
+def installed_unit(run: WatchedRun) -> str | None:
     """Return the name of the systemd unit that the start of a run has installed and that stays
     after a stop; None if there is none."""
     launcher = launcher_of_plan(run.record.plan)
     return (
-        launcher.installed(run.launch())
+        launcher.installed_unit(run.launch())
         if launcher is not None and run.record.adopts is None
         else None
     )
 
 
-async def uninstall(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> Sequence[str]:
+async def uninstall_unit(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> Sequence[str]:
     """Remove what the start of a run installed on its host, such as a systemd unit, and return the
     removed paths. `runs` are all runs of the host. Raises ServerError if the run's server lives, if
     the unit now runs the server of another run, or if another program than Workbench started the
@@ -156,9 +160,12 @@ async def uninstall(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> 
             else f"run {run_id} is alive"
         )
         raise ServerError(text, host=host.name, next_step="nothing was removed")
-    unit, living = installed(run), (each for each in runs if each is not run and each.facts.alive)
+    unit, living = (
+        installed_unit(run),
+        (each for each in runs if each is not run and each.facts.alive),
+    )
     if unit and (
-        other := next((each.record.run_id for each in living if installed(each) == unit), None)
+        other := next((each.record.run_id for each in living if installed_unit(each) == unit), None)
     ):
         raise ServerError(
             f"{unit} runs the server of run {other} now: nothing was removed",
@@ -168,7 +175,7 @@ async def uninstall(host: Host, run: WatchedRun, runs: Iterable[WatchedRun]) -> 
     return await launcher.uninstall(host, run.launch(), launched) if launcher is not None else ()
 
 
-async def restart(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
+async def restart_launched_server(host: Host, run: WatchedRun, *, dry_run: bool) -> str:
     """Restart the server of a run through its launcher, and return the command line for it. With
     `dry_run`, only return the command line. Raises ServerError if the run has ended, or its
     launcher cannot restart a server."""

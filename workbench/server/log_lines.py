@@ -17,8 +17,8 @@ from workbench.hosts.base import CommandFailed, Host, HostUnreachable
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_lines, mask_text
 from workbench.model.server_run import LogBatch
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import LINE_CHARS, clean
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import LINE_CHARS, clean_text
 
 HEAD_LINES = 2_000  # always kept: start-up lines explain failures and the engine's choices
 TAIL_LINES = 20_000
@@ -42,7 +42,7 @@ _RANK = re.compile(r"^\[(?:rank|ray) \d+\] ")
 _INFO = re.compile(r"(?:^|[\s\]])INFO\b|^(?:\[\d+\] )?[\d.]+ I |^\[?I\d{4} ")
 
 
-def level_of(line: str) -> str:
+def level_of_line(line: str) -> str:
     """Return the level that the engine wrote in a log line: "error", "warn" or "info"; "" if the
     line has none."""
     head = _RANK.sub("", line[:200])
@@ -58,9 +58,11 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
     bar that was overwritten several times, only its last state is returned."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
-        states = (clean(part.expandtabs(8), len(part) * 8) for part in reversed(text.split("\r")))
+        states = (
+            clean_text(part.expandtabs(8), len(part) * 8) for part in reversed(text.split("\r"))
+        )
         text = next((state for state in states if state.strip()), "")
-    return clean(mask_text(text, secrets))
+    return clean_text(mask_text(text, secrets))
 
 
 def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
@@ -71,51 +73,81 @@ def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
     lines = b"\n".join(raw).decode("utf-8", "replace").split("\n")
     if not "".join(lines).isprintable() or len(max(lines, key=len)) > LINE_CHARS:
         return [log_line(line, secrets) for line in raw]
-    return [line if len(line) <= LINE_CHARS else clean(line) for line in mask_lines(lines, secrets)]
+    return [
+        line if len(line) <= LINE_CHARS else clean_text(line) for line in mask_lines(lines, secrets)
+    ]
+
+
+# Within a line, a secret can continue: a name, a colon or "Bearer", and the value, whole or cut.
+_FIRST_WORDS = re.compile(r"(?:\s*\S{1,4096}){0,3}")
 
 
 class LineAssembler:
     """Joins chunks of bytes into complete lines of text. A line is decoded only when it is
     complete, so that a multi-byte character that is split between two chunks stays intact. A line
-    longer than `limit` bytes is returned in pieces."""
+    longer than `limit` bytes is returned in pieces. The first words of each further piece are left
+    out, because nothing shows that they are the end of a secret."""
 
     def __init__(self, secrets: Iterable[str] = (), limit: int = 64 * 1024) -> None:
         self._secrets = tuple(secrets)
         self._limit = limit
         self._rest = b""
+        self._within_line = False  # the bytes before `_rest` belong to the same line
 
     def use_secrets(self, secrets: Iterable[str]) -> None:
         self._secrets = tuple(secrets)
 
     def feed(self, data: bytes) -> list[str]:
         *complete, rest = (self._rest + data).split(b"\n")
+        within_line = self._within_line
+        self._within_line = within_line and not complete
         if len(rest) > self._limit:
             # of a progress bar, only the last state matters
             rest = rest[max(rest.rfind(b"\r", 0, -1), 0) :]
         if len(rest) > self._limit:
             complete.append(rest)
             rest = b""
+            self._within_line = True
         self._rest = rest
-        return log_lines(complete, self._secrets)
+        lines = log_lines(complete, self._secrets)
+        if within_line and lines:
+            lines[0] = _without_first_words(lines[0])
+        return lines
 
     @property
     def pending_bytes(self) -> int:
         return len(self._rest)
 
     @property
-    def unfinished(self) -> str:
+    def unfinished_line(self) -> str:
         """The present text of the last log line, which has no line end yet, such as a progress bar.
         "" if there is none."""
-        return log_line(self._rest, self._secrets) if self._rest else ""
+        if not self._rest:
+            return ""
+        line = log_line(self._rest, self._secrets)
+        return _without_first_words(line) if self._within_line else line
 
     def flush(self) -> list[str]:
         """Return a list of the last log line, which has no line end; [] if there is none. Call this
         after the program that writes the log has ended."""
-        rest, self._rest = self._rest, b""
-        return [log_line(rest, self._secrets)] if rest else []
+        lines = [self.unfinished_line] if self._rest else []
+        self.drop()
+        return lines
+
+    def skip(self) -> list[str]:
+        """Return the last log line, as `flush` does. The next bytes come from another place of the
+        log, so that they can begin within a line."""
+        lines = self.flush()
+        self._within_line = True
+        return lines
 
     def drop(self) -> None:
         self._rest = b""
+        self._within_line = False
+
+
+def _without_first_words(line: str) -> str:
+    return _FIRST_WORDS.sub("…", line, count=1)
 
 
 class LogRing:
@@ -156,29 +188,29 @@ class LogRing:
             new = new[room:]
         self._newest += new
         self._tail_chars += sum(map(len, new))
-        self._pack()
+        self._compress_oldest()
         too_many = max(0, self._tail_length - self._tail_lines)
         while too_many or self._tail_chars > self._chars:
             self._drop_oldest()
             too_many = max(0, too_many - 1)
 
-    def _pack(self) -> None:
+    def _compress_oldest(self) -> None:
         packed = 0
         while len(self._newest) - packed >= 2 * BLOCK_LINES:
-            self._packed.append(_packed(self._newest[packed : packed + BLOCK_LINES]))
+            self._packed.append(_compress_lines(self._newest[packed : packed + BLOCK_LINES]))
             packed += BLOCK_LINES
         del self._newest[:packed]
 
     def _drop_oldest(self) -> None:
         if not self._oldest and self._packed:
-            self._oldest.extend(_unpacked(self._packed.popleft()))
+            self._oldest.extend(_decompress_lines(self._packed.popleft()))
         elif not self._oldest:
             self._oldest.extend(self._newest)
             self._newest = []
         self._tail_chars -= len(self._oldest.popleft())
         self.dropped += 1
 
-    def skip(self) -> None:
+    def note_gap(self) -> None:
         """Record that the next bytes of the log were not read, which leaves a gap in the lines in
         memory. All lines after the first `head_lines` are dropped, because there can be only one
         gap."""
@@ -186,7 +218,7 @@ class LogRing:
         self.dropped += self._tail_length
         self._clear_tail()
 
-    def _gap(self) -> str | None:
+    def _gap_text(self) -> str | None:
         if self.skipped:
             return "… lines skipped here to keep up with the log; a search reads the whole file …"
         return (
@@ -196,20 +228,20 @@ class LogRing:
         )
 
     def __len__(self) -> int:
-        return len(self._head) + self._tail_length + (1 if self._gap() else 0)
+        return len(self._head) + self._tail_length + (1 if self._gap_text() else 0)
 
     def lines(self, start: int = 0, count: int | None = None) -> Sequence[str]:
         """Return up to `count` of the lines in memory, from index `start` on. Index 0 is the first
         line of the log. The line about dropped lines has an index too."""
         stop = len(self) if count is None else max(0, min(start + count, len(self)))
-        head, gap = self._head, self._gap()
+        head, gap = self._head, self._gap_text()
         between = [] if gap is None else [gap]
         first = len(head) + len(between)  # the index of the first line of the tail
         begin = max(start, 0)
-        newest = self._of_tail(max(begin - first, 0), stop - first)
+        newest = self._lines_of_tail(max(begin - first, 0), stop - first)
         return [*[*head, *between][begin:stop], *newest] if begin < first else newest
 
-    def _of_tail(self, begin: int, stop: int) -> list[str]:
+    def _lines_of_tail(self, begin: int, stop: int) -> list[str]:
         """Return the lines of the tail with the indexes from `begin` to `stop`."""
         found: list[str] = []
         oldest = len(self._oldest)
@@ -220,7 +252,7 @@ class LogRing:
         stop_block = min(len(self._packed), -((oldest - stop) // BLOCK_LINES))
         for block in range(begin_block, stop_block):
             at = first + block * BLOCK_LINES
-            found += _unpacked(self._packed[block])[max(0, begin - at) : stop - at]
+            found += _decompress_lines(self._packed[block])[max(0, begin - at) : stop - at]
         first += len(self._packed) * BLOCK_LINES
         if stop > first:
             found += self._newest[max(0, begin - first) : stop - first]
@@ -240,11 +272,11 @@ class LogRing:
         return None
 
 
-def _packed(lines: Sequence[str]) -> bytes:
+def _compress_lines(lines: Sequence[str]) -> bytes:
     return zlib.compress("\n".join(lines).encode("utf-8", "surrogatepass"), 1)
 
 
-def _unpacked(block: bytes) -> list[str]:
+def _decompress_lines(block: bytes) -> list[str]:
     return zlib.decompress(block).decode("utf-8", "surrogatepass").split("\n")
 
 
@@ -264,8 +296,8 @@ class LogFollower:
         self._assembler.use_secrets(secrets)
 
     @property
-    def unfinished(self) -> str:
-        return self._assembler.unfinished
+    def unfinished_line(self) -> str:
+        return self._assembler.unfinished_line
 
     def feed(self, data: bytes, at: int) -> LogBatch | None:
         """Add `data`, bytes that were read at position `at` of the log file. Return the new lines,
@@ -274,18 +306,18 @@ class LogFollower:
         truncated = at != self.offset
         if truncated:
             self._assembler.drop()
-            self.ring.skip()
+            self.ring.note_gap()
         self.offset = at + len(data)
         if truncated and at:
             data = data[data.find(b"\n") + 1 :]  # begin with a whole line
-        return self._batch(self._assembler.feed(data), truncated)
+        return self._make_batch(self._assembler.feed(data), truncated)
 
     def finish(self) -> LogBatch | None:
         """Return the last line, which has no line end; None if there is none. Call this after the
         program that writes the log has ended."""
-        return self._batch(self._assembler.flush(), False)
+        return self._make_batch(self._assembler.flush(), False)
 
-    def _batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
+    def _make_batch(self, lines: list[str], truncated: bool) -> LogBatch | None:
         if not lines and not truncated:
             return None
         self.ring.extend(lines)
@@ -294,7 +326,7 @@ class LogFollower:
         )
 
 
-async def read(
+async def read_log_batches(
     host: Host,
     path: str,
     run_id: str,
@@ -340,7 +372,7 @@ class LogMatch:
     line: str
 
 
-async def search(
+async def search_log(
     host: Host, path: str, text: str, *, secrets: Iterable[str] = (), limit: int = 500
 ) -> tuple[LogMatch, ...]:
     """Return the first `limit` lines of the log file at `path` that contain `text` literally,
@@ -356,7 +388,7 @@ async def search(
     found = []
     for line in done.stdout.splitlines():
         digits, _, rest = line.partition(b":")
-        number = whole_number(digits.decode("ascii", "replace"))
+        number = parse_whole_number(digits.decode("ascii", "replace"))
         if number is not None:
             found.append(LogMatch(number, log_line(rest, secrets)))
     return tuple(found)

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import signal
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache, lru_cache
 from typing import Any
 
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import ANY, decimal
+from workbench.model.untrusted_numbers import ANY, parse_decimal
+from workbench.server import native_backtraces, tracebacks
+from workbench.server.tracebacks import Frame, RaisedError, TracebackReader
 
 _LEVELS = {
     "critical": Level.ERROR,
@@ -29,6 +32,7 @@ _LEVELS = {
     "ok": Level.INFO,
 }
 _LONGEST_LINE = 1500  # characters of a line that are searched
+_EVIDENCE_CHARS = 300  # of a line before a match, with which it is told
 _NUMBERS = str.maketrans("", "", "0123456789abcdefABCDEF")  # numbers, ids and addresses
 MOST_FORMS = 5000  # of lines that are remembered
 
@@ -38,8 +42,11 @@ class LogPattern:
     """One kind of log lines, with their cause and fix. `regex` matches such a line. `engines` names
     the engines that write it, () stands for all. `only_last` means that it is a problem only while
     it is the last line of the log. `general` means that it explains only the kind of an error, and
-    applies to error lines that no other pattern explains. `changes` has the plan changes of the fix
-    by engine name, "" for any engine. Their values may refer to groups of `regex` (see
+    applies to error lines that no other pattern explains. `placed` means that the line names a file
+    or a function of the engine, whose part is told. `follows` means that it mostly follows from
+    another error, so it is left out beside one. `fix_first` means that the line names what to change,
+    so that the fix stands before that of the part. `changes` has the plan changes of the fix by engine
+    name, "" for any engine. Their values may refer to groups of `regex` (see
     engines/log_patterns.json)."""
 
     id: str
@@ -54,6 +61,9 @@ class LogPattern:
     note: str | None = None
     only_last: bool = False
     general: bool = False
+    placed: bool = False
+    follows: bool = False
+    fix_first: bool = False
     changes: Mapping[str, Sequence[Sequence[Any]]] = field(default_factory=dict)
     fixes: Mapping[str, str] = field(default_factory=dict)
 
@@ -61,9 +71,15 @@ class LogPattern:
     def level(self) -> Level:
         return _LEVELS[self.severity]
 
+    def level_of(self, line: str) -> Level:
+        """Return the level of a finding about `line`. What the engine itself calls a warning did not
+        end it."""
+        warns = self.level is Level.ERROR and _is_marked_as_warning(line)
+        return Level.WARN if warns else self.level
+
     def is_in(self, line: str) -> bool:
         # compiled when it is first needed
-        return re.search(self.regex, line, re.IGNORECASE) is not None
+        return re.search(self.regex, line.rstrip(), re.IGNORECASE) is not None
 
     def finding(self, line: str, engine: str | None) -> Finding:
         """Return the finding about `line`, a log line of `engine` that matches this pattern. If
@@ -71,17 +87,29 @@ class LogPattern:
         exist for one engine only."""
         text = f"{self.cause}. {self.note}" if self.note else self.cause
         text = f"harmless: {text}" if self.severity == "harmless" else text
-        evidence, changes = plain(line), self._changes(line[:_LONGEST_LINE], engine)
+        evidence, changes = self._evidence(line), self._changes(line[:_LONGEST_LINE], engine)
         code = f"log.{self.id}"
+        fix = self.fixes.get(engine or "", self.fix)
+        part = _engine_part_of_path(_SOURCE_ROOT.sub("", evidence)) if self.placed else None
+        if part is not None:
+            text, fix = f"{text}, in {part.name}", f"{part.fix}; or else: {fix}"
         return Finding(
-            self.level,
+            self.level_of(line),
             code,
             text,
-            fix=self.fixes.get(engine or "", self.fix),
+            fix=fix,
             source=self.source,
             evidence=evidence,
             changes=changes,
         )
+
+    def _evidence(self, line: str) -> str:
+        """Return the plain line. If the match comes late, such as behind a progress bar, return the
+        text from there on."""
+        text = plain_line(line)
+        found = re.search(self.regex, line[:_LONGEST_LINE], re.IGNORECASE)
+        late = found is not None and found.start() > _EVIDENCE_CHARS and found[0] not in text
+        return plain_line(f"… {line[found.start() :]}") if found is not None and late else text
 
     def _changes(self, line: str, engine: str | None) -> tuple[PlanChange, ...]:
         only = (
@@ -93,7 +121,8 @@ class LogPattern:
             return ()
         groups = found.groupdict()
         filled = [
-            (_filled(name, groups), _filled(value, groups), bool(env)) for name, value, *env in rows
+            (_fill_in_groups(name, groups), _fill_in_groups(value, groups), bool(env))
+            for name, value, *env in rows
         ]
         missing = any(_UNKNOWN in (name, value) for name, value, _ in filled)
         return (
@@ -106,12 +135,12 @@ class LogPattern:
 _UNKNOWN = object()  # a group that the line lacks
 
 
-def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
+def _fill_in_groups(text: Any, groups: Mapping[str, str | None]) -> Any:
     """Return `text`, the name or value of a plan change, with `groups`, the parts of the matched
     log line, filled in. "{GROUP}" becomes the text or number of that group, and {"share": [A, B]}
     the quotient of two groups. Return _UNKNOWN if a group is missing."""
     if isinstance(text, dict):
-        first, second = (decimal(groups[name], *ANY) for name in text["share"])
+        first, second = (parse_decimal(groups[name], *ANY) for name in text["share"])
         return math.floor(100 * first / second) / 100 if first and second else _UNKNOWN
     name = text[1:-1] if isinstance(text, str) and text.startswith("{") else None
     if name is None:
@@ -123,10 +152,10 @@ def _filled(text: Any, groups: Mapping[str, str | None]) -> Any:
 
 
 @cache
-def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
+def patterns_of_engine(engine: str | None = None) -> tuple[LogPattern, ...]:
     """Return the log patterns that apply to `engine`, or the patterns of all engines."""
     if engine is not None:
-        return tuple(p for p in patterns() if not p.engines or engine in p.engines)
+        return tuple(p for p in patterns_of_engine() if not p.engines or engine in p.engines)
     return tuple(
         LogPattern(
             **{
@@ -135,12 +164,12 @@ def patterns(engine: str | None = None) -> tuple[LogPattern, ...]:
                 "engines": tuple(row["engines"]),
             }
         )
-        for row in _document()["patterns"]
+        for row in _patterns_document()["patterns"]
     )
 
 
 @cache
-def _document() -> dict[str, Any]:
+def _patterns_document() -> dict[str, Any]:
     import json
     from importlib.resources import files
 
@@ -150,35 +179,66 @@ def _document() -> dict[str, Any]:
     return document
 
 
-def match(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
+def match_lines(lines: Sequence[str], engine: str | None = None) -> tuple[Finding, ...]:
     """Return one finding for each log pattern that matches a line of `lines`, in the order of the
     lines. The evidence of a finding is the first line that matches."""
-    found = [(index, p.finding(line, engine)) for p, index, line in _matches(lines, engine)]
+    found = [
+        (index, p.finding(line, engine)) for p, index, line in _matches_in_lines(lines, engine)
+    ]
     return tuple(finding for _, finding in sorted(found, key=lambda item: item[0]))
 
 
 @lru_cache(maxsize=4096)
-def explain(line: str, engine: str | None = None) -> Finding | None:
+def explain_line(line: str, engine: str | None = None) -> Finding | None:
     """Return the most severe finding about one line of a log; None if no log pattern matches the
     line."""
-    return next(iter(by_severity(match((line,), engine))), None)
+    return next(iter(by_severity(match_lines((line,), engine))), None)
 
 
-def stuck(
+def stuck_start_findings(
     last_line: str, engine: str | None, phase: str | None, silent_s: float
 ) -> tuple[Finding, ...]:
     """Return findings with possible reasons why a starting server has written nothing after
     `last_line` for `silent_s` seconds. `phase` is the start-up phase that the log reported last."""
     known = (
-        p.finding(last_line, engine) for p in patterns(engine) if p.only_last and p.is_in(last_line)
+        p.finding(last_line, engine)
+        for p in patterns_of_engine(engine)
+        if p.only_last and p.is_in(last_line)
     )
-    why = next(row for row in _document()["phases"] if re.search(row["phase"], phase or ""))
+    why = _usual_reason(phase)
     text = (
         f"no new line in the log for {silent_s // 60:.0f} min, in the phase "
         f"“{phase or 'starting'}”: {why['cause']}"
     )
-    evidence = plain(last_line) or None
+    evidence = plain_line(last_line) or None
     return *known, Finding(Level.WARN, "start.stuck", text, fix=why["fix"], evidence=evidence)
+
+
+def _usual_reason(phase: str | None) -> Mapping[str, str]:
+    """Return the "cause" and the "fix" of starts that do not come out of a phase."""
+    rows = _patterns_document()["phases"]
+    found: Mapping[str, str] = next(row for row in rows if re.search(row["phase"], phase or ""))
+    return found
+
+
+def start_without_end(phase: str, last_line: str) -> Finding:
+    """Return the finding about the log of a start that has no error and ends in `phase`."""
+    why = _usual_reason(phase)
+    text = (
+        f"the log has no error and ends in the phase “{phase}”. If the server still runs: {why['cause']}. "
+        "If it does not, it was killed, and a killed process writes nothing"
+    )
+    fix = (
+        f"{why['fix']}; whether the kernel killed it: sudo dmesg | grep -i -E 'killed process|oom'"
+    )
+    return Finding(
+        Level.HINT,
+        "log.no-error",
+        text,
+        fix=fix,
+        source="phases of the engines",
+        evidence=plain_line(last_line) or None,
+    )
 
 
 class LogScan:
@@ -194,25 +254,27 @@ class LogScan:
         self.found: tuple[Finding, ...] = ()
         self._codes: set[str] = set()
         self._forms: set[str] = set()
+        self._tracebacks = traceback_reader()
 
     @property
     def to_act_on(self) -> tuple[Finding, ...]:
         """The findings about the log that are more than information (above the level INFO), the
         most severe first."""
-        told = without_consequences(self.found)
+        told = possible_causes(self.found, self._tracebacks, self.engine)
         return by_severity(finding for finding in told if finding.level is not Level.INFO)
 
     def feed(self, lines: Sequence[str], forms: Sequence[str], first: int | None) -> None:
         """Search new lines of the log for known problems, and add findings to `found`. `forms` are
         the same lines without their numbers, from `forms_of`. `first` is the number of the first
         new line in the log, counted from 1, or None if unknown."""
+        self._tracebacks.feed(lines, first)
         fresh = set(forms) - self._forms
         if not fresh:
             return
         self._forms = self._forms | fresh if len(self._forms) < MOST_FORMS else fresh
         chosen = [index for index, form in enumerate(forms) if form in fresh]
         for pattern, index, line in sorted(
-            _matches([lines[i] for i in chosen], self.engine), key=lambda m: m[1]
+            _matches_in_lines([lines[i] for i in chosen], self.engine), key=lambda m: m[1]
         ):
             finding = pattern.finding(line, self.engine)
             if finding.code not in self._codes:
@@ -231,98 +293,479 @@ def forms_of(lines: Sequence[str]) -> list[str]:
     return [line.translate(_NUMBERS) if line.isascii() else line for line in lines]
 
 
-def _matches(lines: Sequence[str], engine: str | None) -> Iterator[tuple[LogPattern, int, str]]:
+def _matches_in_lines(
+    lines: Sequence[str], engine: str | None, among: Sequence[LogPattern] | None = None
+) -> Iterator[tuple[LogPattern, int, str]]:
     text = "\n".join(lines)
     lower = text.lower()  # keeps the newlines in place, unlike other offsets
-    possible = [
-        p for p in patterns(engine) if not p.only_last and any(n in lower for n in p.needles)
-    ]
+    searched = patterns_of_engine(engine) if among is None else among
+    possible = [p for p in searched if not p.only_last and any(n in lower for n in p.needles)]
     if not possible:
         return
     split, split_lower = text.split("\n"), lower.split("\n")
-    specific = [p for p in possible if not p.general]
+    better = [p for p in possible if not p.general]
     for pattern in possible:
         candidates = (
             i for i, line in enumerate(split_lower) if any(n in line for n in pattern.needles)
         )
         lines_of_it = (i for i in candidates if pattern.is_in(split[i][:_LONGEST_LINE]))
         unquoted = (i for i in lines_of_it if not _is_quoted(split[i]))
+        if pattern.level is Level.ERROR:
+            unquoted = (i for i in unquoted if not _OPTIONAL.search(split[i]))
+            unquoted = (i for i in unquoted if not _OF_REQUEST.search(split[i]))
+            unquoted = (i for i in unquoted if _level(split[i]) not in _NO_PROBLEM)
         if pattern.general:
-            unquoted = (i for i in unquoted if _is_unexplained_error(split[i], specific))
+            unquoted = (i for i in unquoted if _is_unexplained_error(split[i], better))
         hit = next(unquoted, None)
+        if pattern.general:
+            better.append(pattern)
         if hit is not None:
             yield pattern, hit, split[hit]
 
 
-def _is_unexplained_error(line: str, specific: Sequence[LogPattern]) -> bool:
-    """Return whether the line reports an error itself that none of the `specific` patterns
+def needles_in(lines: Sequence[str], engine: str | None = None) -> tuple[str, ...]:
+    """Return the texts in `lines`, in lower case, one of which is in each line that a log pattern of
+    `engine` can match. They are far fewer than all texts of the patterns."""
+    lower = "\n".join(lines).lower()
+    return tuple(needle for needle in _by_needle(engine) if needle in lower)
+
+
+def explain_among(line: str, engine: str | None, needles: Sequence[str]) -> Finding | None:
+    """Return what `explain_line` returns, for one of many lines. `needles` are from `needles_in` of
+    all of them. None if no pattern matches."""
+    lower, places = line.lower(), _by_needle(engine)
+    numbers = sorted({number for needle in needles if needle in lower for number in places[needle]})
+    among = [patterns_of_engine(engine)[number] for number in numbers]
+    found = [
+        pattern.finding(line, engine)
+        for pattern, _, line in _matches_in_lines((line,), engine, among)
+    ]
+    return next(iter(by_severity(found)), None)
+
+
+@cache
+def _by_needle(engine: str | None) -> Mapping[str, Sequence[int]]:
+    """Return the numbers of the patterns that have a needle, by needle."""
+    numbers: dict[str, list[int]] = {}
+    for number, pattern in enumerate(patterns_of_engine(engine)):
+        for needle in pattern.needles:
+            numbers.setdefault(needle, []).append(number)
+    return numbers
+
+
+def _is_unexplained_error(line: str, better: Sequence[LogPattern]) -> bool:
+    """Return whether the line reports an error itself that none of the `better` patterns
     explains."""
-    error, message = _error_in(line)
+    error, message = _error_in_line(line)
     if not error or _WRAPPER.search(message):
         return False
-    return not any(pattern.is_in(line[:_LONGEST_LINE]) for pattern in specific)
+    return not any(pattern.is_in(line[:_LONGEST_LINE]) for pattern in better)
 
 
 @cache
 def _general_codes() -> frozenset[str]:
-    return frozenset(f"log.{pattern.id}" for pattern in patterns() if pattern.general)
+    return frozenset(f"log.{pattern.id}" for pattern in patterns_of_engine() if pattern.general)
 
 
-def without_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return the findings without those of general patterns that probably follow from an error with
-    a known cause. If no other finding has the level ERROR, only the first general one remains: the
-    errors after it mostly follow from it."""
-    kept = tuple(findings)
-    general = [finding for finding in kept if finding.code in _general_codes()]
+@cache
+def _following_codes() -> frozenset[str]:
+    return frozenset(f"log.{pattern.id}" for pattern in patterns_of_engine() if pattern.follows)
+
+
+def drop_consequences(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Return the findings without those that probably follow from another error. Of the findings
+    that name only the kind of an error, and of those that mostly follow from others, only the first
+    remains, and none beside a specific cause."""
+    found = tuple(findings)
+    causes = [f for f in found if f.level is Level.ERROR and f.code not in _following_codes()]
+    following = [f for f in found if f.code in _following_codes()]
+    known_causes = [f for f in causes if f.code not in _general_codes()]
+    first = following[:1]
+    after = [f for f in causes if first and (f.line or 0) <= (first[0].line or 0)]
+    surplus = following if known_causes or after else following[1:]
+    kept = [f for f in found if f not in surplus]
+    general = [f for f in kept if f.code in _general_codes()]
     known = any(f.level is Level.ERROR and f.code not in _general_codes() for f in kept)
     dropped = general if known else general[1:]
     return tuple(finding for finding in kept if finding not in dropped)
 
 
+# The kind of an error, and the part of the engine in which it was raised
+
+# of llama.cpp: what stands before it is the directory of whoever built it
+_SOURCE_ROOT = re.compile(r"\S*[/\\](?=(?:ggml[/\\])?src[/\\]|ggml-|common[/\\]|tools[/\\])")
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePart:
+    """A part of an engine's code, such as quantization. `path` matches the files of its code. `name`
+    stands after "in". `fix` says what to try if this part fails."""
+
+    path: str
+    name: str
+    fix: str
+
+
+@cache
+def _engine_parts() -> tuple[EnginePart, ...]:
+    return tuple(EnginePart(**row) for row in _patterns_document()["parts"])
+
+
+@lru_cache(maxsize=256)
+def _engine_part_of_path(path: str) -> EnginePart | None:
+    return next((part for part in _engine_parts() if re.search(part.path, path)), None)
+
+
+def part_named_in(text: str) -> str | None:
+    """Return the name of the part of an engine's code that a path or a call belongs to; None if it
+    belongs to none."""
+    part = _engine_part_of_path(text)
+    return part.name if part is not None else None
+
+
+def with_fix_for(finding: Finding, engine: str) -> Finding:
+    """Return the finding with the fix that its log pattern has for `engine`, if it has one."""
+    pattern = _by_code().get(finding.code)
+    if pattern is None or engine not in pattern.fixes:
+        return finding
+    common, own = pattern.fix, pattern.fixes[engine]
+    return replace(finding, fix=(finding.fix or common).replace(common, own))
+
+
+@cache
+def _by_code() -> Mapping[str, LogPattern]:
+    return {f"log.{pattern.id}": pattern for pattern in patterns_of_engine()}
+
+
+def findings_of_engine(findings: Iterable[Finding], engine: str) -> tuple[Finding, ...]:
+    """Return the findings whose log pattern applies to `engine`."""
+    others = _codes_of_others(engine)
+    return tuple(finding for finding in findings if finding.code not in others)
+
+
+@cache
+def _codes_of_others(engine: str) -> frozenset[str]:
+    return frozenset(
+        f"log.{p.id}" for p in patterns_of_engine() if p.engines and engine not in p.engines
+    )
+
+
+def traceback_reader() -> TracebackReader:
+    """Return a reader for the tracebacks of one log."""
+    return TracebackReader(_split_prefix)
+
+
+def possible_causes(
+    findings: Iterable[Finding],
+    tracebacks_read: TracebackReader,
+    engine: str | None,
+    passed: Collection[int] = (),
+) -> tuple[Finding, ...]:
+    """Return the findings about a log that may be causes. `tracebacks_read` has its tracebacks; those
+    with an error in one of the lines `passed` did not end their process. Errors that probably follow
+    from another one are left out. If no log pattern explains the error that was raised first, the
+    finding names its kind and the part of the engine in which it was raised."""
+    errors = tuple(one for one in tracebacks_read.errors if one.number not in passed)
+    ignored = tracebacks_read.ignored
+    of_requests = [error for error in errors if error.ended_one_request]
+    of_server = [error for error in errors if not error.ended_one_request]
+    findings = _that_ended_it(findings, ignored, of_server)
+    first = tracebacks.root_error(of_server, _reports_or_follows)
+    first = first or tracebacks.root_error(of_server, _reports_another_error)
+    first = first or tracebacks.root_error(of_requests, _reports_another_error)
+    first = _deepest(first, errors) if first is not None else None
+    at_places = {
+        one.code: _with_place(one, error)
+        for one in findings
+        for error in errors
+        if one.code in _placed_codes() and one.line is not None and one.line == error.number
+    }
+    kept = drop_consequences(
+        _request_error_finding(one) if any(_is_about(one, error) for error in of_requests) else one
+        for one in (at_places.get(finding.code, finding) for finding in findings)
+    )
+    kept = _with_native_calls(kept, tracebacks_read.native_calls)
+    general = next((one for one in kept if one.code in _general_codes()), None)
+    known = [one for one in kept if one.level is Level.ERROR and one is not general]
+    earlier = first is not None and general is not None and _precedes_error(general, first, errors)
+    if first is None or earlier or (known and not _precedes_causes(first, known, errors)):
+        return kept
+    others = tuple(one for one in kept if one is not general)
+    kind = _error_kind_finding(first, engine, {one.code for one in kept})
+    return (kind, *others) if kind is not None else others
+
+
+def _precedes_causes(
+    error: RaisedError, causes: Sequence[Finding], errors: Sequence[RaisedError]
+) -> bool:
+    """Return whether all `causes` are in lines after the error and after the errors of `errors` that
+    were raised from it, so that none of them explains it."""
+    if error.number is None or error.is_attempt or error.ended_one_request:
+        return False
+    end = _end_of_chain(error, errors)
+    return all(one.line is not None and one.line > end for one in causes)
+
+
+def _end_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
+    """Return the number of the last line of the errors that were raised from `error`, or that other
+    processes wrote with its text."""
+    numbers = [error.number or 0]
+    for one in errors[errors.index(error) + 1 :]:
+        follows = one.replaces or one.caused or one.line == error.line
+        if not follows:
+            break
+        numbers.append(one.number or 0)
+    return max(numbers) + _DETAIL_LINES
+
+
+def _that_ended_it(
+    findings: Iterable[Finding], ignored: frozenset[int | None], errors: Sequence[RaisedError]
+) -> tuple[Finding, ...]:
+    """Return the findings without those about errors after which Python went on, in the lines `ignored`.
+    They are kept if nothing else in the log says why the server has ended."""
+    found = tuple(findings)
+    others = tuple(one for one in found if one.line is None or one.line not in ignored)
+    reported = any(_reports_another_error(error.line) for error in errors)
+    unexplained = reported and tracebacks.root_error(errors, _reports_another_error) is None
+    told = any(one.level is Level.ERROR for one in others)
+    return found if unexplained and not told else others
+
+
+def _deepest(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
+    """Return the traceback of the same error that says most about its place: a process repeats the
+    error of another one, with calls that only wait for it."""
+    same = [one for one in errors if one.line == error.line]
+    return next((one for one in same if _place(one) != (None, None)), error)
+
+
+def _part_in(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
+    """Return the innermost call of a backtrace that belongs to a known part, and that part. Calls that
+    only pass work on count if there is no other."""
+    named = [(call, _engine_part_of_path(call)) for call in native_backtraces.places(calls)]
+    known = [(call, part) for call, part in named if part is not None]
+    own = [(call, part) for call, part in known if not native_backtraces.passes_on(call)]
+    return next(iter(own or known), ("", None))
+
+
+def _with_native_calls(findings: Sequence[Finding], calls: Sequence[str]) -> tuple[Finding, ...]:
+    """Return the findings with the part of the code that a backtrace of native code names: of a crash
+    that no finding explains, in a finding of its own."""
+    call, part = _part_in(calls)
+    if part is None:
+        return tuple(findings)
+    where = f", in {part.name} ({native_backtraces.name_of(call)})"
+    errors = [one for one in findings if one.level is Level.ERROR]
+    if errors:
+        return tuple(
+            replace(one, text=one.text + where, fix=f"{part.fix}; or else: {one.fix}")
+            if one.code in _placed_codes() and ", in " not in one.text
+            else one
+            for one in findings
+        )
+    crash = Finding(
+        Level.ERROR,
+        "log.native-crash",
+        f"the program crashed in native code{where}",
+        fix=part.fix,
+        source="backtraces of gdb and glibc",
+        evidence=call,
+    )
+    return (*(one for one in findings if one.code not in _following_codes()), crash)
+
+
+_DETAIL_LINES = 5  # after the first line of an error
+
+
+def _is_about(finding: Finding, error: RaisedError) -> bool:
+    """Return whether the finding is about one of the lines of the error."""
+    if finding.line is None or error.number is None:
+        return False
+    return 0 <= finding.line - error.number <= _DETAIL_LINES
+
+
+# A compiler writes its reason, and then the traceback of a call that only says that it failed.
+_WRITTEN_BEFORE = ("log.error-compile",)
+
+
+def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[RaisedError]) -> bool:
+    """Return whether the finding is about an earlier error that explains `error`, and that none of the
+    tracebacks of `errors` has. Other errors before a traceback did not end the process."""
+    if finding.line is None or error.number is None or finding.level is not Level.ERROR:
+        return False
+    of_traceback = any(finding.line == one.number for one in errors)
+    return finding.line < error.number and not of_traceback and finding.code in _WRITTEN_BEFORE
+
+
+def _request_error_finding(finding: Finding) -> Finding:
+    """Return the finding about an error that ended only the answer to one request."""
+    level = Level.WARN if finding.level is Level.ERROR else finding.level
+    return replace(finding, level=level, text=f"one request failed, not the server: {finding.text}")
+
+
+def _error_kind_finding(
+    error: RaisedError, engine: str | None, told: Collection[str]
+) -> Finding | None:
+    """Return a finding with the kind of the error and its place in the engine's code. If a log pattern
+    explains the whole message, of which the log has several lines, return its finding. None if one of
+    the codes `told` explains the error."""
+    pattern = _general_pattern_of(error.line, engine) or _pattern_of(error.line, engine, told)
+    if pattern is None:
+        return None
+    finding = replace(pattern.finding(error.line, engine), line=error.number)
+    finding = _with_place(finding, error) if pattern.general else finding
+    return _request_error_finding(finding) if error.ended_one_request else finding
+
+
+def _pattern_of(line: str, engine: str | None, told: Collection[str]) -> LogPattern | None:
+    """Return the log pattern of an error, not only of its kind, that matches the line; None if there
+    is none, or if one of the codes `told` matches it too."""
+    found = [
+        one
+        for one in patterns_of_engine(engine)
+        if not (one.only_last or one.general) and one.is_in(line)
+    ]
+    if any(f"log.{one.id}" in told for one in found):
+        return None
+    return next((one for one in found if one.level is Level.ERROR), None)
+
+
+def _with_place(finding: Finding, error: RaisedError) -> Finding:
+    """Return the finding about the error with the part of the engine in which it was raised, and
+    with what the engine did then."""
+    frame, part = _place(error)
+    doing = _doing_at(error.frames)
+    meanwhile = f", while {doing}" if doing else ""
+    if part is not None and frame is not None:
+        text = f"{finding.text}, in {part.name} ({frame.place}){meanwhile}"
+        pattern = _by_code().get(finding.code)
+        own = finding.fix or ""
+        if _SAYS_WHAT_TO_DO.search(error.line):
+            ordered = ["follow the line, which says what is wrong or missing", own]
+        elif pattern is not None and pattern.fix_first:
+            ordered = [own, part.fix]
+        else:
+            ordered = [part.fix, own]
+        return replace(finding, text=text, fix="; or else: ".join(ordered))
+    last = next((one for one in reversed(error.frames) if one.package), None)
+    raised = f", raised by {last.place}" if last is not None else ""
+    return replace(finding, text=f"{finding.text}{raised}{meanwhile}")
+
+
+# A message with its own next step, beside which one for the part of the code would be a guess.
+_SAYS_WHAT_TO_DO = re.compile(
+    r"\b(?:[Pp]lease|must|should|expects?|requires?|[Nn]o \w+ \w+ are specified)\b"
+    r"|(?:[.:;,] |\bor |\bto )(?:[Ss]et|[Uu]se|[Tt]ry|[Pp]rovide|[Ii]nstall|[Ss]pecify|[Ee]nable|[Dd]isable"
+    r"|[Rr]un|[Ii]ncrease|[Dd]ecrease|[Rr]educe|[Ll]ower) \S"
+)
+
+
+def _doing_at(frames: Sequence[Frame]) -> str | None:
+    """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; None if
+    they do not show it."""
+    rows = _patterns_document()["doings"]
+    found = (
+        row["doing"] for row in rows if any(re.search(row["call"], one.call) for one in frames)
+    )
+    return next(found, None)
+
+
+def _place(error: RaisedError) -> tuple[Frame, EnginePart] | tuple[None, None]:
+    """Return the innermost call of the error that belongs to a known part, and that part."""
+    placed = ((frame, _engine_part_of_path(frame.call)) for frame in reversed(error.frames))
+    return next(((frame, part) for frame, part in placed if part), (None, None))
+
+
+@cache
+def _placed_codes() -> frozenset[str]:
+    return frozenset(f"log.{pattern.id}" for pattern in patterns_of_engine() if pattern.placed)
+
+
+@lru_cache(maxsize=256)
+def _general_pattern_of(line: str, engine: str | None = None) -> LogPattern | None:
+    """Return the general log pattern of `engine` that matches an error; None if another pattern
+    explains it."""
+    found = [
+        pattern
+        for pattern in patterns_of_engine(engine)
+        if not pattern.only_last and pattern.is_in(line)
+    ]
+    general = [pattern for pattern in found if pattern.general]
+    return general[0] if len(general) == len(found) and general else None
+
+
+def _reports_another_error(line: str) -> bool:
+    """Return whether an error merely reports another one."""
+    return bool(_WRAPPER.search(line))
+
+
+def _reports_or_follows(line: str) -> bool:
+    """Return whether an error reports another one, or mostly follows from another one."""
+    kind = _general_pattern_of(line)
+    return _reports_another_error(line) or (kind is not None and kind.follows)
+
+
+def _split_prefix(line: str) -> tuple[str, str]:
+    """Return which process wrote the line, as far as its prefixes say, and what it wrote."""
+    bare = _line_without_prefix(line)
+    prefix = _prefix().match(bare)
+    end = prefix.end() if prefix else 0
+    return " ".join(_WRITER.findall(bare[:end])), bare[end:]
+
+
+def writer_of(line: str) -> str:
+    """Return the process that wrote the line, as far as its prefixes say; "" if they do not."""
+    return _split_prefix(line)[0]
+
+
 def _is_quoted(line: str) -> bool:
     """Return whether the line only quotes a text: a line of source code in a traceback, the prompt
     of a request, or all settings of the engine with their values."""
-    bare = plain(line)
+    bare = plain_line(line)
     return bool(_SOURCE.match(bare) or _REQUEST.match(bare) or _SETTINGS.search(bare))
 
 
 # The first real error
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+_WRITER = re.compile(r"pid=\d+|\b[TDPE]P\d+|rank ?\d+")  # in the prefixes of a line
+_ANSI = re.compile(
+    r"(?:\x1b|\^\[|#033)\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\^M$"
+    r"| \[repeated \d+x across cluster\]"  # of Ray, which counts equal lines of its workers
+)
 _IS_ERROR = ("ERROR", "CRITICAL", "FATAL", "E")  # levels
+_NO_PROBLEM = ("DEBUG", "INFO", "I", "D", "T")
+_IS_WARNING = ("WARNING", "WARN", "W")
 _NO_ERROR = ("DEBUG", "INFO", "WARNING", "I", "W", "D", "T")
 # What stands in front of the message of a line: who wrote it, then the level or the time.
-_PREFIX = re.compile(
-    r"""
+_PREFIX = r"""
     # Kubernetes: "2026-07-30T07:27:23.496Z stderr F "; CI: "[2026-07-30T07:27:23.496Z]   "
     ^(?:\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)\]?\s
     (?:std(?:out|err)\ [FP]\ )?)?
+    (?:>\ |│\ )?  # quoted, or in a frame that Rich draws
     (?:\[(?:rank|ray)\ \d+\]\ )?  # of a server on several hosts
     (?:[\w.-]+\s+\|\ )?  # docker compose: "tabbyapi-1  | "
     # journal: "Aug 19 18:34:27 gpu vllm[12]: "
-    (?:[A-Z][a-z]{2}\ [\ \d]\d\ \d\d:\d\d:\d\d\ \S+\ \S+\[\d+\]:\ )?
-    (?:\((?:[\w\ ]+|[^()]{0,60}\bpid=\d+)\)\ ?){0,3}  # vLLM: "(EngineCore pid=12) "
-    (?:
-      # vLLM: "ERROR 11-21 00:30:10 [core.py:402] "
-      (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL|FATAL)\s+
-      (?:\d\d-\d\d\ \d\d:\d\d:\d\d\s+(?:\[[^\]]*\]|[\w./]+:\d+\])\ ?)?
-      # TabbyAPI: "2025-04-30 13:18:44.754 ERROR:    "
-      | \d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d[.,]\d{3}\ (?P<tabby>[A-Z]+):\ {1,4}
-      | (?P<uvicorn>ERROR|CRITICAL):\ {4}  # uvicorn, and TabbyAPI before 2025
-      # SGLang: "[2026-11-20 23:41:58 TP0] "
-      | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d[^\]]*\]\s*
-      | \[rank\d+\]:\ ?
-      # llama.cpp: "0.00.100.000 E srv   "
-      | (?:\[\d+\]\ )?\d+\.\d\d\.\d{3}\.\d{3}\ (?P<letter>[IWEDT])\ (?:[a-z]{3,4}\s+)?
-    )?
-    """,
-    re.VERBOSE,
-)
+    (?:[A-Z][a-z]{2}\ [\ \d]\d\ \d\d:\d\d:\d\d\ (?:\S+\ )?\S+\[\d+\]:\ )?
+    (?:\ +\|\ )?  # the frame of an exception group
+    # "2024-05-26 14:51:19 | ERROR | stderr | ", "2024-07-13 15:07:34,930 - INFO - vLLM: "
+    (?:\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d(?:[.,]\d{3})?\ (?:\|\ [A-Z]+\ \|\ \w+\ \|\ |-\ [A-Z]+\ -\ (?:\w+:\ )?))?
+    # "2024-06-25 12:27:29.905 " in front of a traceback; "2024-12-19 21:40:35 ERROR 56542 [x.py:64] "
+    (?:\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d\.\d{3}\ (?=\ |Traceback|[a-z_]+\.|[A-Z]\w+(?:Error|Exception)))?
+    (?:\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d\ (?=ERROR\ \d|WARNING\ \d|INFO\ \d))?
+    # Python's logging: "2024-11-25 12:44:20,292 - sglang - INFO - ", "[..] [ERROR] [MainThread] [x] >>> "
+    (?:\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d(?:[.,]\d{3})?\ -\ [\w.]+\ -\ [A-Z]+\ -\ )?
+    (?:\[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d,\d{3}\]\ (?:\[[\w.]+\]\ ){1,4}>>>\ )?
+    # vLLM: "(EngineCore pid=12) ", Ray: "(RayWorker pid=12, ip=192.0.2.7) "
+    (?:\((?:[\w\ ]+|[^()]{0,60}\bpid=\d+(?:,\ ip=[\w.:]+)?)\)\ ?){0,3}
+    """
+# of other programs; those of the engines are Engine.log_prefix
+_PREFIX_ENDS = (r"(?P<level>ERROR|CRITICAL):\ {4}", r"\[rank\d+\]:\ ?")  # uvicorn; torch
+_TORCH_WARNING = re.compile(r"\S*\s?\[W(?:\d{3,4} \d\d:\d\d:\d\d\S*)? \w+\.cpp")
 _EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources))(?::|$)"
+    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*(?:Error|Exception|Interrupt|Exit|OutOfResources|Timeout|Fault)"
+    r"|Exception|Unsupported)(?::|$)"
 )
 # C++: the line after "terminate called after throwing an instance of ..."
-_UNCAUGHT = re.compile(r"^\s+what\(\):\s+(\S.*)")
+_UNCAUGHT = re.compile(r"^\s+what\(\):\s+(\S.*)", re.IGNORECASE)
 _TRACEBACK = re.compile(
     r"Traceback \(most recent call last\)|^During handling of|^The above "
     r"exception"
@@ -335,19 +778,33 @@ _PLAIN_ERROR = re.compile(
     r"|^Illegal instruction|: No such file or directory$"
     r"|GGML_ASSERT\(|GGML_ASSERT: |GGML_ABORT|Assertion [`'].*['’] failed"
     r"|^(?:\S+: )?CUDA error\b|^nvcc fatal|(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error:"
-    r"|^error loading model: |^\w+: error loading model|^llama_\w+: failed to (?:eval|decode)",
+    r"|^Message: 'Received sigquit"
+    r"|^libc\+\+abi: terminating"
+    r"|^error loading model: |^\W*main ?: failed to |^\w+: error loading model|^llama_\w+: failed to (?:eval|decode)",
     re.IGNORECASE,
 )
 # Lines that only report that something else went wrong.
 _WRAPPER = re.compile(
-    r"EngineCore failed to start|Engine core initialization failed"
+    r"(?:EngineCore|WorkerProc) failed to start|Engine core initialization failed"
     r"|WorkerProc initialization failed|EngineCore encountered a fatal error|EngineDeadError"
-    r"|See root cause above|Scheduler hit an exception|Received sigquit from a child"
+    r"|See root cause above|\b\w+ hit an exception|Received sigquit from a child"
     r"|SIGQUIT received|child process.*(?:died|exited|failed)|crashed with exit code"
     r"|exiting due to|Failed to init server|output_handler failed|^Error in [\w ]*completion[\w ]*\.$"
-    r"|WorkerProc hit an exception|^terminate called after throwing"
-    r"|Worker proc \S+ died unexpectedly|scheduler is dead\.|Executor failed\.$"
+    r"|^terminate called after throwing"
+    r"|Engine background task failed|Task finished unexpectedly|Engine(?: loop)? (?:has )?died"
+    r"|Engine process failed to start|EngineCore_?\w* (?:failed|died)|CancelledError(?:$|: Cancelled by)"
+    r"|Exception in worker \w+ while processing method \w+\.$"
+    r"|Background loop is stopped|Got fatal signal from worker|ExceptionGroup: unhandled"
+    r"|Engine process \(pid|ZMQError|Background loop (?:is not running|has errored)"
+    r"|FATAL ERROR with generation|^Error during completion|^Sent to request: |Task exception was never"
+    r"|^(?:RuntimeError: )?(?:Worker failed with error|Error raised in subprocess)|^Error in [\w ]+$"
+    r"|^Error in inspecting model architecture"
+    r"|^future: <|exited with code -?\d+\. Check|CalledProcessError: Command .{0,200}models\.registry"
+    r"|Error executing method|RayTaskError|^(?:KeyboardInterrupt|SystemExit)\b"
+    r"|Initialization failed\. |died before responding|DeadError\b"
+    r"|Worker proc \S+ died unexpectedly|^Worker \w+ pid \d+ died|scheduler is dead\.|Executor failed\.$"
     r"|^ninja: |Ninja build failed|^\[\d+/\d+\] |^FAILED: |errors? detected in the compilation"
+    r"|server exited before becoming ready|^\w+ exited with code \d+$"
     r"|Exception in ASGI application|failed to load model|unable to load model|failed to create context|: CUDA error$",
     re.IGNORECASE,
 )
@@ -355,26 +812,122 @@ _WRAPPER = re.compile(
 _EMPTIEST = re.compile(r"output_handler failed|^Error in [\w ]*completion")
 # A line of source code in a traceback: the message follows it.
 _SOURCE = re.compile(
-    r"""raise\b|(?:return )?[\w.]+\($|[rf]?["'](?!.*(?:Error|object)\b)|warnings\.warn\("""
+    r"""raise\b|reason=|(?:return )?[\w.]+\($|[rf]?["'](?!undefined symbol|.*(?:Error|object)\b)"""
+    r"""|warnings\.warn\("""
 )
 # with the prompt, which anyone may write
 _REQUEST = re.compile(r"Received request |Receive: obj=|Finish: obj=")
+# What a server says about one request, which it answers with an error and goes on.
+_OF_REQUEST = re.compile(
+    r'"[A-Z]{3,7} /\S* HTTP/\d(?:\.\d)?" \d{3}|\blog_server_r(?:equest)?\b|\bsend_error: task id'
+)
 # the settings in force, which the engines write at each start
 _SETTINGS = re.compile(
     r"server_args=(?:\w+\.)?ServerArgs\(|\bargs: Namespace\(|\bwith config: model=|non-default args: "
+)
+# What Python warns of, and a part that the engine can do without.
+_OPTIONAL = re.compile(
+    r"\b[A-Z][a-z]+Warning: |Skipping import of|Failed to load image Python extension|^\s*#(?!# \S+ (?i:requires) )"
+    r"|[Ff]alling back|, using: '|Failed to pickle inputs|[Uu]sing (?:special_|the default|default)"
+    r"|No platform detected|\b[Rr]etrying\b|\bwill retry\b"
+    r"|thrown while requesting (?:HEAD|GET)\b|_report_usage|stats\.vllm\.ai|; setting \w+="
+    r"|Failed to import from vllm\._(?!.*undefined symbol)"
 )
 # Errors of one request or of an optional part, after which a server continues to run. What a
 # scheduler writes when it ends a job, whose reason the launcher reports in full, is none of the
 # server's either.
 _HARMLESS = re.compile(
-    r"Error with model error=|Ignore import error|Exception ignored "
-    r"in|resource_tracker|^slurmstepd|^=>> PBS"
+    r"Error with model (?:error|object)=|Ignore import error|Exception ignored "
+    r"in|resource_tracker|^NoneType: None$|^Exception:$|^slurmstepd|^=>> PBS"
 )
 # The message of a pydantic ValidationError may end, with "[type=", some lines below.
 _VALUE_ERROR = re.compile(
     r"^\s*Value error, (?P<why>\S.*?)(?: \[type=\w.*)?$|^\s+(?P<other>\S.*?) \[type=\w+"
 )
 _VALIDATION = re.compile(r"ValidationError|^\d+ validation errors? for ")
+
+
+# What ended a process, by its exit code: a shell adds 128 to the number of a signal.
+_EXIT_CODE = re.compile(
+    r"(?:exit(?:ed)?(?: with)?(?: code)?|exitcode|return code|code)[:=]? ?(?P<minus>-)?(?P<number>\d{1,3})\b",
+    re.IGNORECASE,
+)
+_ENDS = {
+    signal.SIGKILL: "SIGKILL ended it: mostly the kernel or a container did, for lack of host memory",
+    signal.SIGSEGV: "it crashed in native code (SIGSEGV)",
+    signal.SIGABRT: "it ended itself after an error in native code (SIGABRT)",
+    signal.SIGBUS: "a page of its memory was not there (SIGBUS): mostly /dev/shm is too small",
+    signal.SIGILL: "the CPU does not know an instruction of the program (SIGILL)",
+    signal.SIGTERM: "another process stopped it (SIGTERM), so that one knows the reason",
+}
+
+
+def _end_by_exit_code(text: str) -> str | None:
+    """Return what the exit code in `text` says about the end of a process; None if it says nothing."""
+    found = _EXIT_CODE.search(text)
+    if found is None:
+        return None
+    number = int(found["number"])
+    number = number if found["minus"] else number - 128
+    return next((why for one, why in _ENDS.items() if one == number), None)
+
+
+def error_without_cause(error: LoggedError, before: str) -> Finding:
+    """Return the finding about a log whose only `error` is a report that something else failed.
+    `before` is the line before it."""
+    last = plain_line(before)
+    told = f"; the line before it may say more: “{last}”" if last else ""
+    end = _end_by_exit_code(error.text)
+    how = f"; by its exit code, {end}" if end else ""
+    return Finding(
+        Level.WARN,
+        "log.reports-only",
+        "this line only reports that something else has failed, whose own error is not in the log"
+        f"{how or ': a process that was killed writes nothing'}{told}",
+        fix="look at the lines before it in the whole log of all processes (of containers: docker logs), "
+        "at the log of each rank, and in the kernel's log for a killed process (sudo dmesg | tail)",
+        source="messages of the engines",
+        evidence=error.text,
+    )
+
+
+def tells_an_end(finding: Finding) -> bool:
+    """Return whether the finding is about the end of a process, such as a signal."""
+    return finding.code in _following_codes()
+
+
+def error_by_its_text(error: LoggedError, number: int | None, level: Level) -> Finding:
+    """Return the finding about the `error` of a log, in the line `number`, that no log pattern
+    explains."""
+    other = _by_code()["log.error-other"]
+    return Finding(
+        level,
+        "log.first-error",
+        other.cause,
+        fix=other.fix,
+        source="the line itself",
+        evidence=error.text,
+        line=number,
+    )
+
+
+def without_end(cut: RaisedError) -> Finding:
+    """Return the finding about a log that ends within the traceback `cut`, before its error."""
+    _, part = _place(cut)
+    doing = _doing_at(cut.frames)
+    where = f" The last call is in {part.name}." if part is not None else ""
+    where += f" It was made while {doing}." if doing else ""
+    hint = f"; until then: {part.fix}" if part is not None else ""
+    return Finding(
+        Level.WARN,
+        "log.unfinished",
+        f"the log ends within a traceback, so the line with the error itself is missing.{where}",
+        fix="read the log on to the end of this traceback (of containers: docker logs; of a file: its "
+        f"last lines), and at the log of each rank{hint}",
+        source="the form of Python's tracebacks",
+        evidence=cut.line[:500],
+        line=cut.number,
+    )
 
 
 def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
@@ -387,10 +940,12 @@ def first_error(lines: Sequence[str], engine: str | None = None) -> str | None:
 @dataclass(frozen=True, slots=True)
 class LoggedError:
     """The line of a log that explains a failure. `only_reports` says that the line only reports
-    that something else went wrong, and that no line says what."""
+    that something else went wrong, and that no line says what. `index` is its place among the lines
+    that were searched."""
 
     text: str  # without time and level
     only_reports: bool = False
+    index: int = 0
 
 
 def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError | None:
@@ -402,63 +957,108 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
     split = "\n".join(lines).split("\n")
     known = [
         (i, line)
-        for p, i, line in _matches(split, engine)
-        if p.level is Level.ERROR and not p.general
+        for p, i, line in _matches_in_lines(split, engine)
+        if p.level_of(line) is Level.ERROR and not p.general
     ]
     if known:
-        return LoggedError(plain(min(known)[1]))
-    wrapper: str | None = None
+        index, line = min(known)
+        return LoggedError(plain_line(line), index=index)
+    wrapper: LoggedError | None = None
     for index, line in enumerate(split):
-        error, message = _error_in(line)
+        error, message = _error_in_line(line)
         if not error:
             continue
-        detail = _detail(split[index + 1 : index + 6]) if _VALIDATION.search(message) else None
+        detail = (
+            _validation_detail(split[index + 1 : index + 6])
+            if _VALIDATION.search(message)
+            else None
+        )
         if detail is not None:
-            return LoggedError(detail)
+            return LoggedError(detail, index=index)
         if message == "AssertionError":
             message = _with_condition(message, split[max(0, index - 4) : index])
         if not _WRAPPER.search(message):
-            return LoggedError(message)
-        wrapper = message if wrapper is None or _EMPTIEST.search(wrapper) else wrapper
-    return None if wrapper is None else LoggedError(wrapper, only_reports=True)
+            return LoggedError(message, index=index)
+        if wrapper is None or _EMPTIEST.search(wrapper.text):
+            wrapper = LoggedError(message, only_reports=True, index=index)
+    return wrapper
 
 
 def _with_condition(message: str, before: Sequence[str]) -> str:
     """Return the message of an assertion without a text, with the condition that a traceback shows
     in one of the lines `before` it."""
-    texts = [plain(line) for line in before]
+    texts = [plain_line(line) for line in before]
     condition = next((text for text in reversed(texts) if text.startswith("assert ")), None)
     return f"{message}: {condition}" if condition else message
 
 
-def plain(line: str) -> str:
+@cache
+def _prefix() -> re.Pattern[str]:
+    """Return the pattern of what stands in front of the message of a line. One of its groups has the
+    level of the line, the others are None."""
+    from workbench import engines  # each compiles many patterns
+
+    own = (engines.get_engine(name).log_prefix for name in engines.engine_names())
+    # the level of each has a group of its own, because a pattern has no two groups of one name
+    ends = (
+        end.replace("?P<level>", f"?P<level{number}>")
+        for number, end in enumerate((*filter(None, own), *_PREFIX_ENDS))
+    )
+    return re.compile(f"{_PREFIX}(?:{'|'.join(ends)})?", re.VERBOSE)
+
+
+def plain_line(line: str) -> str:
     """Return a log line as plain text of at most 500 characters. Colours, control characters,
     process name, time and level are removed."""
-    bare = _bare(line)
-    prefix = _PREFIX.match(bare)
+    bare = _line_without_prefix(line)
+    prefix = _prefix().match(bare)
     return bare[prefix.end() if prefix else 0 :].strip()[:500]
 
 
-def _bare(line: str) -> str:
+def _line_without_prefix(line: str) -> str:
     text = _ANSI.sub("", line[:_LONGEST_LINE])
-    return "".join(c for c in text if c.isprintable() or c == "\t").rstrip()
+    if not text.isprintable():
+        text = "".join(c for c in text if c.isprintable() or c == "\t")
+    return text.rstrip()
 
 
-def _error_in(line: str) -> tuple[bool, str]:
-    bare = _bare(line)
+def is_in_traceback(line: str) -> bool:
+    """Return whether the line is a call or source code in a traceback, which says nothing alone."""
+    text = _split_prefix(line)[1]
+    return text.startswith((" ", "\t", "~", "^")) or bool(_TRACEBACK.search(text))
+
+
+def _level(line: str) -> str:
+    """Return the level that the engine wrote in front of a line, "" if it wrote none."""
+    return _level_of_prefix(_prefix().match(_line_without_prefix(line)))
+
+
+def _is_marked_as_warning(line: str) -> bool:
+    """Return whether the engine, or torch ("[W816 03:37:28.339207773 socket.cpp:764] "), calls the line
+    a warning."""
+    return _level(line) in _IS_WARNING or bool(_TORCH_WARNING.match(line))
+
+
+def _level_of_prefix(prefix: re.Match[str] | None) -> str:
+    return next(filter(None, prefix.groups()), "") if prefix else ""
+
+
+def _error_in_line(line: str) -> tuple[bool, str]:
+    bare = _line_without_prefix(line)
     if uncaught := _UNCAUGHT.match(bare):
         return True, uncaught[1][:500]
-    prefix = _PREFIX.match(bare)
+    prefix = _prefix().match(bare)
     rest = bare[prefix.end() :] if prefix else bare
     noise = (
         _TRACEBACK.search(rest)
         or _HARMLESS.search(rest)
-        or rest.startswith((" ", "\t", "~", "^", "raise "))  # source code of a traceback
+        or rest.startswith(
+            (" ", "\t", "~", "^", "raise ", "else: raise ")
+        )  # source code of a traceback
     )
     if noise or not rest.strip():
         return False, ""
-    kinds = ("level", "tabby", "uvicorn", "letter")
-    level = next((prefix[kind] for kind in kinds if prefix[kind]), "") if prefix else ""
+    level = _level_of_prefix(prefix)
     if level in _NO_ERROR:
         return False, ""
     marked = level in _IS_ERROR
@@ -466,12 +1066,12 @@ def _error_in(line: str) -> tuple[bool, str]:
     return error, rest.strip()[:500]
 
 
-def _detail(following: Sequence[str]) -> str | None:
+def _validation_detail(following: Sequence[str]) -> str | None:
     """Return the explanation in a pydantic ValidationError; None if there is none. `following` are
     the log lines after the error's first line."""
     for line in following:
-        bare = _bare(line)
-        prefix = _PREFIX.match(bare)
+        bare = _line_without_prefix(line)
+        prefix = _prefix().match(bare)
         if found := _VALUE_ERROR.match(bare[prefix.end() :] if prefix else bare):
             return (found["why"] or found["other"])[:500]
     return None

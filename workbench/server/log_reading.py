@@ -8,7 +8,7 @@ from workbench.hosts.base import FileError, Host
 from workbench.model.findings import Level
 from workbench.model.secrets import mask_text
 from workbench.model.server_run import LogBatch
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server import old_runs
 from workbench.server.log_lines import HEAD_BYTES, READ_BYTES
 from workbench.server.watched_run import WatchedRun
@@ -30,7 +30,7 @@ async def _read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
         data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
         if len(data) == READ_BYTES and at >= HEAD_BYTES:
             done = await host.run(["stat", "-c", "%s", "--", run.log_path], check=True)
-            behind = (whole_number(done.out.strip()) or 0) - at
+            behind = (parse_whole_number(done.out.strip()) or 0) - at
             if behind > 2 * READ_BYTES:
                 at += behind - READ_BYTES
                 data = await host.read_file(run.log_path, offset=at, limit=READ_BYTES)
@@ -41,30 +41,30 @@ async def _read_new(host: Host, run: WatchedRun, emit: Emit) -> int:
     return len(data)
 
 
-async def catch_up(host: Host, run: WatchedRun, emit: Emit) -> None:
+async def catch_up_with_log(host: Host, run: WatchedRun, emit: Emit) -> None:
     """Read the complete lines of the run's log to its present end, and pass them to `emit`. Stop at
     the first read that reaches the end, even if the server keeps writing."""
     while await read_new(host, run, emit) == READ_BYTES:
         pass
 
 
-async def drain(host: Host, run: WatchedRun, emit: Emit) -> None:
+async def read_log_to_end(host: Host, run: WatchedRun, emit: Emit) -> None:
     """Read the run's log to its present end and pass its lines to `emit`, including a last line
     without a line end."""
-    await catch_up(host, run, emit)
+    await catch_up_with_log(host, run, emit)
     if last := run.finish_log():
         emit(last)
 
 
-async def explain(host: Host, run: WatchedRun, emit: Emit) -> None:
+async def explain_ended_run(host: Host, run: WatchedRun, emit: Emit) -> None:
     """Read the rest of the log of a run that has ended. Store in `run.explained` why it ended and
     the findings about the causes. Findings that are no errors did not end the server, so they are
     left out."""
     from workbench.server import exit_analysis
 
-    await drain(host, run, emit)
-    ending = await exit_analysis.analyse(host, run)
+    await read_log_to_end(host, run, emit)
+    ending = await exit_analysis.analyse_exit(host, run)
     reason = mask_text(ending.reason, run.secrets) if ending.reason else None
-    of_log = (finding for finding in run.scan.found if finding.level is Level.ERROR)
-    disk = await old_runs.disk_full(host, run.run_dir)
+    of_log = (finding for finding in run.scan.to_act_on if finding.level is Level.ERROR)
+    disk = await old_runs.disk_full_finding(host, run.run_dir)
     run.explained = (reason, (*ending.findings, *of_log, *disk))

@@ -45,7 +45,7 @@ exit "$code"
 """
 
 
-def guarded(argv: Sequence[str], reserve_gib: float) -> tuple[str, ...]:
+def guard_command(argv: Sequence[str], reserve_gib: float) -> tuple[str, ...]:
     """Return the command that runs the server `argv` and stops it when less than `reserve_gib` GiB
     of the host's memory is available."""
     return ("sh", "-c", _GUARDED, "sh", str(round(reserve_gib * _KIB_PER_GIB)), str(GRACE_S), *argv)

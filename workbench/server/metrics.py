@@ -9,14 +9,16 @@ added, or averaged for a share such as KV cache use.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.server_run import EngineMetrics
-from workbench.model.untrusted_numbers import EXACT, decimal, number
+from workbench.model.untrusted_numbers import EXACT, number_or_none, parse_decimal
 from workbench.server.small_requests import Get
 
 if TYPE_CHECKING:
@@ -37,11 +39,12 @@ _QUANTITIES = {  # field of EngineMetrics: quantity of engines.base.METRICS
     "spec_accepted_tokens": "accepted",
 }
 _LIVE = {"live_prompt_tokens": "prompt_tokens", "live_generation_tokens": "generation_tokens"}
-_AFTER_NAME = ("{", " ", "\t")
 _MOST_SERIES = 2000  # of one name: more would take long each second
+_MOST_LINES = 50_000  # of all names
+Lines = dict[str, list[str]]  # what follows the name in each line of a series, by name
 
 
-async def fetch(get: Get, engine: Engine, timeout_s: float = TIMEOUT_S) -> EngineMetrics:
+async def fetch_metrics(get: Get, engine: Engine, timeout_s: float = TIMEOUT_S) -> EngineMetrics:
     """Return one reading of the engine's counters. Never raises: if the page cannot be read, every
     value is None and `absent` says why. `live_generation_tokens` includes the tokens of running
     requests even if the engine itself adds a request's tokens to its counter only when the request
@@ -57,7 +60,7 @@ async def fetch(get: Get, engine: Engine, timeout_s: float = TIMEOUT_S) -> Engin
         return no_metrics(
             f"the metrics page {engine.metrics_path} answers HTTP status {page.status}{hint}"
         )
-    read = parse(page.text, engine)
+    read = parse_metrics(page.text, engine)
     if engine.slots_path is None or read.generation_tokens is None:
         return read
     # The engine's counter does not contain the output tokens of the requests that run now.
@@ -86,108 +89,144 @@ def _tokens_of_slots(body: Any) -> int | None:
     list."""
     try:
         busy = [slot for slot in body if slot["is_processing"]]
-        counts = [_number(step["n_decoded"]) for slot in busy for step in slot["next_token"]]
+        counts = [_parse_value(step["n_decoded"]) for slot in busy for step in slot["next_token"]]
     except (ValueError, KeyError, TypeError):
         return None
     return None if None in counts else round(sum(filter(None, counts)))
 
 
-def parse(page: str, engine: Engine) -> EngineMetrics:
+def parse_metrics(page: str, engine: Engine) -> EngineMetrics:
     """Return the engine's counters from `page`, the text of its Prometheus page. Values that the
     page lacks are None, and `absent` has the reasons."""
     page = f"\n{page}"  # every line has a line break before it
+    lines = _matching_lines(page, engine)
     values: dict[str, float | int] = {}
     absent: dict[str, str] = {}
-    for field, names in _names(engine).items():
-        found = _first_series(page, names)
-        share = sum(found) / len(found) if found and field == "kv_use_pct" else None
-        if share is not None and not 0.0 <= share <= 1.0:
-            absent[field] = (
-                f"the engine reports {100 * share:.0f} %, and a share of the KV "
-                "cache is at most 100 %"
-            )
-        elif share is not None:
-            values[field] = 100.0 * share
-        elif found and sum(found) > EXACT:
-            absent[field] = f"the engine reports {sum(found):.3g}, which is no possible count"
-        elif found:
-            values[field] = round(sum(found))
-        elif names:
-            absent[field] = f"the engine's metrics page does not contain {names[0]}"
+    for field, names in _metric_names(engine).items():
+        value = _value_or_reason(field, _first_series(lines, names), names, engine)
+        if isinstance(value, str):
+            absent[field] = value
         else:
-            absent[field] = f"{engine.title} does not report this metric"
+            values[field] = value
     if not values and "\n# TYPE " not in page:
         return no_metrics(f"{engine.metrics_path} is not a Prometheus page")
+    _complete_prefix_counts(values, absent, engine)
+    _add_live_counts(values, absent, lines, engine)
+    return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
+
+
+def _value_or_reason(
+    field: str, found: Sequence[float], names: Sequence[str], engine: Engine
+) -> float | str:
+    """Return the value of a field from the values `found` of its series `names`, or the reason why
+    there is none."""
+    if not names:
+        return f"{engine.title} does not report this metric"
+    if not found:
+        return f"the engine's metrics page does not contain {names[0]}"
+    if field == "kv_use_pct":
+        share = sum(found) / len(found)
+        if 0.0 <= share <= 1.0:
+            return 100.0 * share
+        return (
+            f"the engine reports {100 * share:.0f} %, and a share of the KV cache is at most 100 %"
+        )
+    if sum(found) > EXACT:
+        return f"the engine reports {sum(found):.3g}, which is no possible count"
+    return round(sum(found))
+
+
+def _complete_prefix_counts(
+    values: dict[str, float | int], absent: dict[str, str], engine: Engine
+) -> None:
+    """Make the counts of prompt tokens include those that the prefix cache supplied, and take them
+    as the looked-up tokens of an engine that looks up every prompt token."""
     hits, prompt = values.get("prefix_hit_tokens"), values.get("prompt_tokens")
-    if hits is not None and prompt is not None:
-        if engine.cached_beside_prompt:
-            prompt = values["prompt_tokens"] = prompt + hits
-        if "prefix_queries" not in engine.metrics:  # this engine looks up every prompt token
-            values["prefix_query_tokens"] = prompt
-            absent.pop("prefix_query_tokens", None)
+    if hits is None or prompt is None:
+        return
+    if engine.cached_beside_prompt:
+        prompt = values["prompt_tokens"] = prompt + hits
+    if "prefix_queries" not in engine.metrics:
+        values["prefix_query_tokens"] = prompt
+        absent.pop("prefix_query_tokens", None)
+
+
+def _add_live_counts(
+    values: dict[str, float | int], absent: dict[str, str], lines: Lines, engine: Engine
+) -> None:
+    """Add the counts that also rise while requests run. An engine without such series has the
+    counter of ended requests in their place."""
     for field, counter in _LIVE.items():
-        parts = [_series(page, name) for name in engine.live_metrics.get(counter, ())]
+        parts = [_values_of_series(lines, name) for name in engine.live_metrics.get(counter, ())]
         if parts and all(parts):
             values[field] = round(sum(map(sum, parts)))
         elif counter in values:
             values[field] = values[counter]
         else:
             absent[field] = absent[counter]
-    return EngineMetrics(**values, unix_s=time.time(), absent=absent)  # type: ignore[arg-type]
 
 
 @cache
-def _names(engine: Engine) -> dict[str, tuple[str, ...]]:
+def _metric_names(engine: Engine) -> dict[str, tuple[str, ...]]:
     return {
         field: tuple(engine.metrics.get(quantity, ())) for field, quantity in _QUANTITIES.items()
     }
 
 
-def _first_series(page: str, names: Sequence[str]) -> list[float]:
-    """Return the values of all series with the first of `names` that the page has."""
-    for name in names:
-        found = _series(page, name)
-        if found:
-            return found
-    return []
+def _matching_lines(page: str, engine: Engine) -> Lines:
+    """Return what follows the name in each line of the series that `parse_metrics` reads, by their names.
 
-
-def _series(page: str, name: str) -> list[float]:
-    """Return the values of all series called `name`; [] if there are none, or more than
-    _MOST_SERIES. A name such as 'requests{reason="stop"}' selects the series with that label.
-
-    vLLM's page has 100 KB of histograms and is read every second, so the page is searched for the
-    name instead of being parsed.
+    vLLM's page has 100 KB of histograms and is read every second, so that it is searched once for
+    all names: 0.05 ms, where a search for each name takes 0.19 ms.
     """
-    found: list[float] = []
+    lines: Lines = {}
+    for line in islice(_metric_pattern(engine).finditer(page), _MOST_LINES):
+        lines.setdefault(line[1], []).append(line[2])
+    return lines
+
+
+@cache
+def _metric_pattern(engine: Engine) -> re.Pattern[str]:
+    wanted = (*_metric_names(engine).values(), *engine.live_metrics.values())
+    names = {name.partition("{")[0] for several in wanted for name in several}
+    longest_first = sorted(names, key=lambda name: (-len(name), name))
+    return re.compile(f"\\n({'|'.join(map(re.escape, longest_first))})([{{ \\t][^\\n]*)")
+
+
+def _first_series(found: Lines, names: Sequence[str]) -> list[float]:
+    """Return the values of all series with the first of `names` that the page has."""
+    return next(filter(None, (_values_of_series(found, name) for name in names)), [])
+
+
+def _values_of_series(found: Lines, name: str) -> list[float]:
+    """Return the values of all series called `name`; [] if there are none, or more than
+    _MOST_SERIES. A name such as 'requests{reason="stop"}' selects the series with that label."""
     name, _, label = name.partition("{")
-    label, begin = label.rstrip("}"), f"\n{name}"
-    at = page.find(begin)
-    while at >= 0:
-        end = page.find("\n", at + 1)
-        rest = page[at + len(begin) : end if end >= 0 else None]
-        if rest[:1] in _AFTER_NAME and label in rest:
-            words = rest.rpartition("}")[2].split(None, 1)
-            value = decimal(words[0], 0, EXACT) if words else None
-            if value is not None:
-                found.append(value)
-                if len(found) > _MOST_SERIES:
-                    return []
-        at = page.find(begin, at + len(begin))
-    return found
+    label, lines = label.rstrip("}"), found.get(name, ())
+    if len(lines) > _MOST_SERIES:
+        return []
+    values: list[float] = []
+    for rest in lines:
+        words = rest.rpartition("}")[2].split(None, 1) if label in rest else ()
+        value = parse_decimal(words[0], 0, EXACT) if words else None
+        if value is not None:
+            values.append(value)
+    return values
 
 
-def _number(text: str | float) -> float | None:
+def _parse_value(text: str | float) -> float | None:
     """Return a value of the page as a float; None if the value is not a number from 0 to 2^53."""
-    return decimal(text, 0, EXACT) if isinstance(text, str) else number(text, 0, EXACT)
+    return (
+        parse_decimal(text, 0, EXACT) if isinstance(text, str) else number_or_none(text, 0, EXACT)
+    )
 
 
-def engine_of(page: str) -> Engine | None:
+def engine_of_page(page: str) -> Engine | None:
     """Return the engine that produced this Prometheus page, recognized by the prefix of its series;
     None if it is no known engine."""
     from workbench import engines
 
-    for engine in map(engines.get, engines.names()):
+    for engine in map(engines.get_engine, engines.engine_names()):
         prefixes = {
             name.partition(":")[0] + ":" for several in engine.metrics.values() for name in several
         }

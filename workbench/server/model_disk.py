@@ -3,14 +3,14 @@ compiled kernels."""
 
 from __future__ import annotations
 
+from workbench import engines
 from workbench.engines.model_facts import is_path
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.hub_cache import find_hub, hub_variables
 
 # $1 folder of the model in the hub's cache ("" if it needs none), $2 HF_HUB_CACHE, $3 HF_HOME (each
@@ -29,7 +29,6 @@ while [ ! -d "$hub" ] && [ "${hub#/*/}" != "$hub" ]; do hub=${hub%/*}; done
 echo "free=$($limit df -Pk "$hub" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
 """
 )
-_HUB_ENGINES = ("vllm", "sglang")  # the others start from files
 _LEAST_KIB = 1 << 20  # log, compiled kernels
 _LEAST_FOR_MODEL_KIB = 20 << 20  # a model of 8 billion parameters in 16 bits takes 15 GiB
 _TIMEOUT_S = 5.0
@@ -38,17 +37,17 @@ _TIMEOUT_S = 5.0
 async def disk_problem(host: Host, plan: LaunchPlan, command: Command) -> Finding | None:
     """Return a warning if the disk with the hub's cache has too little space for the start of
     `plan`. None if it has enough, or if that cannot be read."""
-    named = plan.engine in _HUB_ENGINES and bool(plan.model) and not is_path(plan.model)
+    hub = engines.get_engine(plan.engine).uses_hub  # the others start from files
+    named = hub and bool(plan.model) and not is_path(plan.model)
     folder = f"models--{plan.model.replace('/', '--')}" if named else ""
     try:
-        done = await host.run(sh(_LOOK, folder, *hub_variables(command.env)), timeout_s=_TIMEOUT_S)
+        done = await host.run(
+            shell_argv(_LOOK, folder, *hub_variables(command.env)), timeout_s=_TIMEOUT_S
+        )
     except WorkbenchError:
         return None
-    facts: dict[str, str] = {}
-    for line in done.out.splitlines():
-        key, _, value = clean(line).partition("=")
-        facts.setdefault(key, value)
-    free = whole_number(facts.get("free", ""))
+    facts = dict(key_value_pairs(done.out))
+    free = parse_whole_number(facts.get("free", ""))
     if free is None:
         return None
     downloads = bool(folder) and "cached" not in facts

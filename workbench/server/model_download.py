@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, InputError
-from workbench.model.untrusted_text import LINE_CHARS, clean
+from workbench.model.untrusted_text import LINE_CHARS, clean_text
 
 PROGRAMS = ("hf", "huggingface-cli")  # the second is the older name
 FIND_S = 20.0
@@ -43,10 +43,11 @@ _NO_SUCH = re.compile(
 )
 
 
-async def program_on(host: Host, beside: Sequence[str] = ()) -> str:
-    """Return the path of the host's program for the Hugging Face hub. It is searched on PATH, then
-    in the directories `beside` and in ~/.local/bin. Raises HostError if there is none."""
-    done = await host.run(sh(_FIND, *beside), timeout_s=FIND_S, check=True)
+async def download_program_on(host: Host, beside: Sequence[str] = ()) -> str:
+    """Return the path of the host's program for the Hugging Face hub. `hf` is searched first:
+    on PATH, then in the directories `beside` and in ~/.local/bin; then huggingface-cli in the same
+    places. Raises HostError if there is neither."""
+    done = await host.run(shell_argv(_FIND, *beside), timeout_s=FIND_S, check=True)
     found = done.out.strip().splitlines()
     if not found:
         raise HostError(
@@ -60,7 +61,7 @@ async def program_on(host: Host, beside: Sequence[str] = ()) -> str:
     return found[0]
 
 
-async def download(
+async def download_model(
     host: Host,
     program: str,
     model: str,
@@ -82,11 +83,11 @@ async def download(
     argv = [program, "download", model]
     argv += [f"--revision={revision}"] if revision else []
     argv += [f"--local-dir={directory}"] if directory else []
-    stream = await host.stream(sh(_BOTH_OUTPUTS, *argv), env=env)
+    stream = await host.stream(shell_argv(_BOTH_OUTPUTS, *argv), env=env)
     lines: list[str] = []
     try:
         async for chunk in stream.chunks():
-            parts = [clean(part, LINE_CHARS).strip() for part in _BREAK.split(chunk)]
+            parts = [clean_text(part, LINE_CHARS).strip() for part in _BREAK.split(chunk)]
             said = [part for part in parts if part]
             lines = [*lines, *said][-_TAIL_LINES:]
             if said:
@@ -95,11 +96,11 @@ async def download(
     finally:
         await stream.close()
     if code:
-        raise _failed(host, model, code, lines)
+        raise _download_error(host, model, code, lines)
     return lines[-1] if lines else ""
 
 
-def _failed(host: Host, model: str, code: int, lines: Sequence[str]) -> HostError:
+def _download_error(host: Host, model: str, code: int, lines: Sequence[str]) -> HostError:
     errors = [line for line in lines if "Error" in line] or [
         line for line in lines if not line.startswith("Hint:")
     ]

@@ -10,11 +10,11 @@ from typing import Any
 
 from workbench.engines.gguf import TruncatedError, read_header
 from workbench.engines.model_facts import from_config, from_config_alone, from_gguf
-from workbench.engines.weight_files import Tensor, safetensors
+from workbench.engines.weight_files import Tensor, tensors_in_header
 from workbench.hosts.base import Host
 from workbench.model.errors import WorkbenchError
 from workbench.model.plan import LaunchPlan, ModelFacts
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.model_fingerprint import LOCATE, locate_arguments
 
 _TIMEOUT_S = 20.0
@@ -83,7 +83,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         )
         facts, _, config = done.out.partition("config=\n")
         lines = [line.partition("=")[::2] for line in facts.split("\n")]
-        sizes = [whole_number(value) or 0 for key, value in lines if key == "bytes"]
+        sizes = [parse_whole_number(value) or 0 for key, value in lines if key == "bytes"]
         if parts := [value for key, value in lines if key == "gguf"]:
             return await _read_gguf(host, model, parts, sum(sizes))
     except (WorkbenchError, TimeoutError) as error:
@@ -111,7 +111,7 @@ async def read_facts(host: Host, plan: LaunchPlan, env: Mapping[str, str]) -> Mo
         return ModelFacts(
             model, missing=f"the model's config.json on {host.name} is not valid JSON"
         )
-    listed = [safetensors(value) for key, value in lines if key == "header"]
+    listed = [tensors_in_header(value) for key, value in lines if key == "header"]
     complete = len(listed) == len(sizes) and all(listed)
     return from_config(
         model,

@@ -16,7 +16,7 @@ from workbench.hosts.base import Host
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
-from workbench.model.untrusted_numbers import decimal, range_of, whole_number
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
 from workbench.server.hub_cache import find_hub, hub_variables
 
 _TIMEOUT_S = 20.0
@@ -71,7 +71,7 @@ class ModelBytes:
     basis: str
 
 
-async def identify(
+async def identify_model(
     host: Host,
     plan: LaunchPlan,
     env: Mapping[str, str],
@@ -92,7 +92,7 @@ async def identify(
     if (
         done.returncode
         or not files
-        or any(len(f) != 4 or whole_number(f[0]) is None for f in files)
+        or any(len(f) != 4 or parse_whole_number(f[0]) is None for f in files)
     ):
         looked = next((f"; searched {value}" for key, value in lines if key == "looked"), "")
         return ModelBytes(None, f"no model files of {argv[0]} were found on {host.name}{looked}")
@@ -121,7 +121,8 @@ def _fingerprint_of(
     if commit:
         basis += f"; Hugging Face commit {commit}"
     if started_unix_s is not None and any(
-        (decimal(changed, *range_of("unix_s")) or 0.0) > started_unix_s for _, changed, *_ in files
+        (parse_decimal(changed, *range_of("unix_s")) or 0.0) > started_unix_s
+        for _, changed, *_ in files
     ):
         return ModelBytes(None, f"a model file was changed after the server started ({basis})")
     return ModelBytes(digest, basis)

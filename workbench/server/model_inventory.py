@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_copy import DIRECTORY, FILE, HUB, ModelCopy, ModelFile
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import LINE_CHARS, clean
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.hub_cache import find_hub, hub_variables
 
 LIST_S = 60.0  # a cache on a network file system is slow
@@ -167,32 +166,30 @@ class Places:
     paths: tuple[str, ...] = ()
 
 
-async def copies(host: Host, places: Places, model: str = "") -> Sequence[ModelCopy]:
+async def find_copies(host: Host, places: Places, model: str = "") -> Sequence[ModelCopy]:
     """Return the model copies on a host: all, or those of `model`, which is a hub id, a path, or
     the last part of either. If `model` is given, the small files are hashed and symbolic links to
     files outside the copy are listed. Raises HostError if the host cannot list them."""
     hub = hub_variables(places.env)
     paths = dict.fromkeys((*places.paths, *([model] if model.startswith(("/", "~/")) else [])))
     done = await host.run(
-        sh(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True
+        shell_argv(_LIST, *hub, model, str(_SMALL_KIB), *paths), timeout_s=LIST_S, check=True
     )
-    found = {copy.path: copy for copy in _parse(done.out, host.name)}
+    found = {copy.path: copy for copy in _parse_copies(done.out, host.name)}
     return tuple(found.values())
 
 
-def _parse(output: str, host: str) -> Iterable[ModelCopy]:
+def _parse_copies(output: str, host: str) -> Iterable[ModelCopy]:
     block: list[tuple[str, str]] = []
-    for line in (*output.split("\n"), "copy="):
-        key, equals, value = clean(line, LINE_CHARS).partition("=")
-        if equals and key == "copy":
+    for key, value in (*key_value_pairs(output), ("copy", "")):
+        if key == "copy":
             if block:
-                yield _copy(block, host)
+                yield _parse_copy(block, host)
             block = []
-        if equals:
-            block.append((key, value))
+        block.append((key, value))
 
 
-def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
+def _parse_copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
     def all_of(key: str) -> list[str]:
         return [value for name, value in block if name == key]
 
@@ -209,11 +206,18 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
     files = []
     rows = [value.split(" ", 2) for value in all_of("file")]
     for size, modified, name in (row for row in rows if len(row) == 3):
-        bytes_, changed = whole_number(size), whole_number(modified, 11)
+        bytes_, changed = parse_whole_number(size), parse_whole_number(modified, 11)
         if bytes_ is not None and changed is not None:
-            real = links.get(_bare(name))
+            real = links.get(_name_without_quotes(name))
             files.append(
-                ModelFile(_bare(name), bytes_, changed, shas.get(name), blobs.get(name), real=real)
+                ModelFile(
+                    _name_without_quotes(name),
+                    bytes_,
+                    changed,
+                    shas.get(name),
+                    blobs.get(name),
+                    real=real,
+                )
             )
     total = one.get("total", "")
     return ModelCopy(
@@ -225,19 +229,19 @@ def _copy(block: Sequence[tuple[str, str]], host: str) -> ModelCopy:
         revision=one.get("revision") or None,
         refs=tuple(all_of("ref")),
         listed=tuple(all_of("listed")),
-        broken=tuple(map(_bare, all_of("broken"))),
-        outside=tuple(map(_bare, all_of("outside"))),
-        control_characters=tuple(map(_bare, all_of("control"))),
-        unfinished_bytes=sum(whole_number(value) or 0 for value in all_of("unfinished")),
-        expected_bytes=whole_number(total),
+        broken=tuple(map(_name_without_quotes, all_of("broken"))),
+        outside=tuple(map(_name_without_quotes, all_of("outside"))),
+        control_characters=tuple(map(_name_without_quotes, all_of("control"))),
+        unfinished_bytes=sum(parse_whole_number(value) or 0 for value in all_of("unfinished")),
+        expected_bytes=parse_whole_number(total),
     )
 
 
-def _bare(name: str) -> str:
+def _name_without_quotes(name: str) -> str:
     return name.removeprefix("./")
 
 
-def path_of(copy: ModelCopy, file: ModelFile) -> str:
+def path_of_file(copy: ModelCopy, file: ModelFile) -> str:
     directory = copy.path.rpartition("/")[0] if copy.kind == FILE else copy.path
     return f"{directory}/{file.name}"
 
@@ -245,18 +249,20 @@ def path_of(copy: ModelCopy, file: ModelFile) -> str:
 async def with_whole_sizes(host: Host, copy: ModelCopy) -> ModelCopy:
     """Return the copy with the full size of each safetensors file, computed from the file's header.
     A truncated file is smaller than that. Raises HostError if the host cannot be queried."""
-    paths = {path_of(copy, file): file for file in copy.files if file.name.endswith(".safetensors")}
+    paths = {
+        path_of_file(copy, file): file for file in copy.files if file.name.endswith(".safetensors")
+    }
     if not paths:
         return copy
-    done = await host.run(sh(_WHOLE, *paths), timeout_s=LIST_S, check=True)
+    done = await host.run(shell_argv(_WHOLE, *paths), timeout_s=LIST_S, check=True)
     rows = (
         line.removeprefix("whole=").partition(" ")
         for line in done.out.splitlines()
         if line.startswith("whole=")
     )
-    sizes = ((path, whole_number(size)) for size, _, path in rows)
+    sizes = ((path, parse_whole_number(size)) for size, _, path in rows)
     whole = {path: size for path, size in sizes if size is not None and path in paths}
-    return _with(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
+    return _copy_with_values(copy, {path: {"whole_bytes": size} for path, size in whole.items()})
 
 
 async def with_hashes(
@@ -266,23 +272,24 @@ async def with_hashes(
     hash, and reuses it while size and modification time of the file are unchanged. `on_progress`
     receives the number of bytes hashed so far and the total. Raises HostError if a file cannot be
     read."""
-    sizes = {path_of(copy, file): file.size_bytes for file in copy.files}
-    hashes = await hashes_of(host, sizes, copy.path, on_progress)
-    return _with(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
+    sizes = {path_of_file(copy, file): file.size_bytes for file in copy.files}
+    hashes = await hash_files(host, sizes, copy.path, on_progress)
+    return _copy_with_values(copy, {path: {"sha256": digest} for path, digest in hashes.items()})
 
 
-async def hashes_of(
+async def hash_files(
     host: Host,
     sizes: Mapping[str, int],
     root: str,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Mapping[str, str]:
     """Return {path: SHA-256} of files on the host, computed there like those of `with_hashes`.
-    `sizes` has the size of each file in bytes, and `root` names them in messages."""
+    `sizes` has the size of each file in bytes, and `root` names them in messages. Raises HostError
+    if a file cannot be read."""
     known = f"{await host.state_dir()}/{HASHES}"
     hashes: dict[str, str] = {}
     done, total = 0, sum(sizes.values())
-    stream = await host.stream(sh(_HASH, known, *sizes))
+    stream = await host.stream(shell_argv(_HASH, known, *sizes))
     try:
         async for line in stream.lines():
             digest, _, path = line.decode("utf-8", "replace").partition(" ")
@@ -306,6 +313,6 @@ async def hashes_of(
     return hashes
 
 
-def _with(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:
-    files = tuple(replace(file, **values.get(path_of(copy, file), {})) for file in copy.files)  # type: ignore[arg-type]
+def _copy_with_values(copy: ModelCopy, values: Mapping[str, Mapping[str, object]]) -> ModelCopy:
+    files = tuple(replace(file, **values.get(path_of_file(copy, file), {})) for file in copy.files)  # type: ignore[arg-type]
     return replace(copy, files=files)

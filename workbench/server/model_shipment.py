@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.model_copy import FILE, HUB, ModelCopy, names_text, size_text
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.model_copy import FILE, HUB, ModelCopy, list_some_names, size_text
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.hub_cache import find_hub, hub_variables
-from workbench.server.model_inventory import Places, hashes_of
+from workbench.server.model_inventory import Places, hash_files
 
 STAGING = ".workbench-copy"  # in the root of a shipment
 LOOK_S = 60.0
@@ -121,7 +121,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
     malicious copy could otherwise reach any file of the user."""
     if copy.outside and not follow_links:
         raise InputError(
-            f"{copy.path} has symbolic links that lead out of it: {names_text(copy.outside)}; "
+            f"{copy.path} has symbolic links that lead out of it: {list_some_names(copy.outside)}; "
             "nothing was copied",
             host=copy.host,
             next_step="check where the links lead; --follow-links copies the files there as files "
@@ -130,7 +130,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
     if copy.control_characters:
         raise InputError(
             f"{copy.path} has names with control characters, such as a newline: "
-            f"{names_text(copy.control_characters)}; nothing was copied",
+            f"{list_some_names(copy.control_characters)}; nothing was copied",
             host=copy.host,
             next_step=f"rename or remove these files on {copy.host}, then copy again",
         )
@@ -139,7 +139,7 @@ def shipment_of(copy: ModelCopy, target: str, *, follow_links: bool = False) -> 
     outside = [name for name in names if not name or {"", ".", ".."}.intersection(name.split("/"))]
     if outside:
         raise InputError(
-            f"{copy.path} has names that lead out of the model's directory: {names_text(outside)}; "
+            f"{copy.path} has names that lead out of the model's directory: {list_some_names(outside)}; "
             "nothing was copied",
             host=copy.host,
             next_step=f"check the files of the model on {copy.host}: their names must not contain "
@@ -179,19 +179,21 @@ def _files_and_links(
     return sizes, links
 
 
-async def place_on(host: Host, places: Places, path: str) -> str:
+async def absolute_path_on(host: Host, places: Places, path: str) -> str:
     """Return `path` as an absolute path on a host, with a leading ~ replaced by the home directory
     there. If `path` is "", return the directory of the host's Hugging Face cache."""
     hub = hub_variables(places.env)
-    done = await host.run(sh(_PLACE, path, *hub), timeout_s=LOOK_S, check=True)
+    done = await host.run(shell_argv(_PLACE, path, *hub), timeout_s=LOOK_S, check=True)
     return done.out.strip().rstrip("/")
 
 
-async def remaining(source: Host, target: Host, shipment: Shipment, replace: bool) -> Remaining:
+async def remaining_files(
+    source: Host, target: Host, shipment: Shipment, replace: bool
+) -> Remaining:
     """Return which files of `shipment`, a model to copy, must still be sent. Raises InputError if
     the target host has a different file under one of the names and `replace` is False. Raises
     HostError if the target host has too little free space."""
-    argv = sh(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
+    argv = shell_argv(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
     rows = [
         line.partition("=")[::2]
         for line in (await target.run(argv, timeout_s=LOOK_S, check=True)).out.splitlines()
@@ -204,14 +206,15 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
             next_step="use another directory: --to-dir DIR",
         )
     have, staged = (
-        dict(_sized(value) for key, value in rows if key == what) for what in ("have", "staged")
+        dict(_parse_sized_file(value) for key, value in rows if key == what)
+        for what in ("have", "staged")
     )
     candidates = [name for name, size in have.items() if size == shipment.sizes[name]]
-    same = set(await _same(source, target, shipment, candidates))
+    same = set(await _equal_files(source, target, shipment, candidates))
     different = [name for name in have if name not in same]
     if different and not replace:
         raise InputError(
-            f"{target.name} has different files at {shipment.target}: {names_text(different)}; "
+            f"{target.name} has different files at {shipment.target}: {list_some_names(different)}; "
             "nothing was copied",
             host=target.name,
             next_step="use --replace to replace these files, or copy to another directory with "
@@ -223,7 +226,7 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
         for name, size in staged.items()
         if size <= shipment.sizes[name] and name in names
     }
-    free_kib = next((whole_number(value) for key, value in rows if key == "free"), None)
+    free_kib = next((parse_whole_number(value) for key, value in rows if key == "free"), None)
     free = 1024 * (free_kib or 0)
     needed = sum(shipment.sizes[name] - usable.get(name, 0) for name in names)
     if needed and needed + _RESERVE > free:
@@ -238,13 +241,13 @@ async def remaining(source: Host, target: Host, shipment: Shipment, replace: boo
     return Remaining(names, usable, tuple(sorted(same)))
 
 
-def _sized(text: str) -> tuple[str, int]:
+def _parse_sized_file(text: str) -> tuple[str, int]:
     size, _, name = text.partition(" ")
-    known = whole_number(size)
+    known = parse_whole_number(size)
     return name, -1 if known is None else known
 
 
-async def _same(
+async def _equal_files(
     source: Host, target: Host, shipment: Shipment, names: Sequence[str]
 ) -> Sequence[str]:
     """Return those of the files `names` whose content is equal on both hosts. Files whose first or
@@ -253,7 +256,7 @@ async def _same(
         return ()
     digests = []
     for host, root in ((source, shipment.source), (target, shipment.target)):
-        done = await host.run(sh(_QUICK, root, *names), timeout_s=_QUICK_S, check=True)
+        done = await host.run(shell_argv(_QUICK, root, *names), timeout_s=_QUICK_S, check=True)
         digests.append(
             {
                 name: digest
@@ -265,7 +268,7 @@ async def _same(
         return ()
     hashes = await asyncio.gather(
         *(
-            hashes_of(host, {f"{root}/{name}": shipment.sizes[name] for name in alike}, root)
+            hash_files(host, {f"{root}/{name}": shipment.sizes[name] for name in alike}, root)
             for host, root in ((source, shipment.source), (target, shipment.target))
         )
     )
@@ -283,21 +286,21 @@ async def put_in_place(
     small text files (refs) of the shipment. Raises HostError if a staged file is incomplete, or if
     there is a file at a final place and `replace` is False."""
     done = await target.run(
-        sh(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True
+        shell_argv(_LOOK, shipment.target, shipment.staging, *names), timeout_s=LOOK_S, check=True
     )
     staged = dict(
-        _sized(line.removeprefix("staged="))
+        _parse_sized_file(line.removeprefix("staged="))
         for line in done.out.splitlines()
         if line.startswith("staged=")
     )
     if short := [name for name in names if staged.get(name) != shipment.sizes[name]]:
         raise HostError(
-            f"{names_text(short)} arrived incomplete",
+            f"{list_some_names(short)} arrived incomplete",
             host=target.name,
             next_step="run the same copy command again",
         )
     links = [word for link in shipment.links.items() for word in link]
     order = [shipment.target, shipment.staging, "replace" if replace else "", *names, "--", *links]
-    await target.run(sh(_PLACE_FILES, *order), timeout_s=LOOK_S, check=True)
+    await target.run(shell_argv(_PLACE_FILES, *order), timeout_s=LOOK_S, check=True)
     for name, text in shipment.refs.items():
         await target.write_file(f"{shipment.target}/{name}", text.encode(), mode=0o644)

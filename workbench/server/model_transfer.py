@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from workbench.hosts.base import Host, SshAddress
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
@@ -80,7 +80,7 @@ async def find_way(
     for far, address in addresses:
         near = source if far is target else target
         async with _secret(far) as (path, secret):
-            argv = [*_ssh(address), address.target, f"cat -- {shlex.quote(path)}"]
+            argv = [*_ssh_arguments(address), address.target, f"cat -- {shlex.quote(path)}"]
             with suppress(HostError):
                 done = await near.run(argv, timeout_s=_REACH_S)
                 if done.returncode == 0 and done.stdout.strip() == secret:
@@ -102,17 +102,21 @@ async def _secret(host: Host) -> AsyncIterator[tuple[str, bytes]]:
             await host.run(["rm", "-f", "--", path], timeout_s=_REACH_S)
 
 
-def _ssh(address: SshAddress) -> list[str]:
+def _ssh_arguments(address: SshAddress) -> list[str]:
     return [*_SSH, *(["-p", str(address.port)] if address.port else [])]
 
 
-async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: Progress) -> None:
+async def send_by_rsync(
+    way: Way, shipment: Shipment, rest: Remaining, on_progress: Progress
+) -> None:
     """Send the files of `rest` to the staging directory with rsync. For a partly staged file, rsync
     compares the staged part and sends only what is missing. `on_progress` receives the number of
     bytes staged so far and a text. Raises HostError if rsync fails."""
     runner = way.runner
     listed = f"{await runner.state_dir()}/rsync-{secrets.token_hex(8)}"
-    await runner.write_file(listed, b"".join(rule.encode() + b"\0" for rule in _rules(rest.names)))
+    await runner.write_file(
+        listed, b"".join(rule.encode() + b"\0" for rule in _rsync_filter_rules(rest.names))
+    )
     near, far = (
         (shipment.source, shipment.staging) if way.pushes else (shipment.staging, shipment.source)
     )
@@ -128,7 +132,7 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
         "--append-verify",
     ]
     options += ["--info=progress2", "--from0", f"--include-from={listed}", "--exclude=*"]
-    argv = ["rsync", *options, "-e", shlex.join(_ssh(way.address)), *places]
+    argv = ["rsync", *options, "-e", shlex.join(_ssh_arguments(way.address)), *places]
     before = sum(rest.staged.values())
     whole = before + sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
     stream = await runner.stream(argv)
@@ -148,7 +152,7 @@ async def by_rsync(way: Way, shipment: Shipment, rest: Remaining, on_progress: P
             await runner.run(["rm", "-f", "--", listed], timeout_s=_REACH_S)
 
 
-def _rules(names: Sequence[str]) -> Sequence[str]:
+def _rsync_filter_rules(names: Sequence[str]) -> Sequence[str]:
     """Return rsync filter rules that select exactly the files `names` and the directories that
     contain them. With a list of files in place of rules, rsync would follow a symbolic link that
     has replaced a directory."""
@@ -157,15 +161,15 @@ def _rules(names: Sequence[str]) -> Sequence[str]:
         parts = name.split("/")
         paths |= dict.fromkeys(f"{'/'.join(parts[:end])}/" for end in range(1, len(parts)))
         paths[name] = None
-    return [f"/{_rule(path)}" for path in paths]
+    return [f"/{_rsync_rule(path)}" for path in paths]
 
 
-def _rule(path: str) -> str:
+def _rsync_rule(path: str) -> str:
     """Return a path as an rsync filter rule, in which wildcards such as * stand for themselves."""
     return re.sub(r"[*?[\\]", r"\\\g<0>", path) if re.search(r"[*?[]", path) else path
 
 
-async def through_here(
+async def send_through_here(
     source: Host, target: Host, shipment: Shipment, rest: Remaining, on_progress: Progress
 ) -> None:
     """Send the files of `rest` to the staging directory through this machine, one after the other.
@@ -176,21 +180,23 @@ async def through_here(
     for name in rest.names:
         size, staged = shipment.sizes[name], rest.staged.get(name, 0)
         from_path, to_path = f"{shipment.source}/{name}", f"{shipment.staging}/{name}"
-        if staged and not await _same_start(source, target, from_path, to_path, staged):
+        if staged and not await _starts_are_equal(source, target, from_path, to_path, staged):
             await target.run(["rm", "-f", "--", to_path], timeout_s=_REACH_S, check=True)
             staged = 0
         sent = done + staged
         text = f"{name.rpartition('/')[2]} through this machine"
         on_progress(sent, text)
         within = "" if shipment.follow_links else shipment.source
-        async for count in _pump(source, target, from_path, to_path, staged, size, within):
+        async for count in _append_bytes(source, target, from_path, to_path, staged, size, within):
             sent += count
             on_progress(sent, text)
         done += size
 
 
-async def _same_start(source: Host, target: Host, from_path: str, to_path: str, size: int) -> bool:
-    argv = [sh(_PREFIX, path, str(size)) for path in (from_path, to_path)]
+async def _starts_are_equal(
+    source: Host, target: Host, from_path: str, to_path: str, size: int
+) -> bool:
+    argv = [shell_argv(_PREFIX, path, str(size)) for path in (from_path, to_path)]
     found = await asyncio.gather(
         source.run(argv[0], timeout_s=_PREFIX_S, check=True),
         target.run(argv[1], timeout_s=_PREFIX_S, check=True),
@@ -198,17 +204,19 @@ async def _same_start(source: Host, target: Host, from_path: str, to_path: str, 
     return found[0].stdout == found[1].stdout
 
 
-async def _pump(
-    source: Host, target: Host, from_path: str, to_path: str, offset: int, size: int, within: str
+async def _append_bytes(
+    source: Host, target: Host, from_path: str, to_path: str, offset: int, end: int, within: str
 ) -> AsyncIterator[int]:
-    """Append the bytes `offset` to `size` of the source's file `from_path` to the target's file
+    """Append the bytes `offset` to `end` of the source's file `from_path` to the target's file
     `to_path`. Yield the number of bytes of each block that was sent. The source's file must be
     below the directory `within`, unless that is "". Raises HostError if the source file ends early
     or the target file cannot be written."""
-    reader = await source.stream(sh(_SEND, from_path, str(offset), str(size - offset), within))
+    reader = await source.stream(
+        shell_argv(_SEND, from_path, str(offset), str(end - offset), within)
+    )
     try:
-        writer = await target.stream(sh(_APPEND, to_path, str(offset), str(size - offset)))
-        left, ended = size - offset, asyncio.create_task(writer.wait())
+        writer = await target.stream(shell_argv(_APPEND, to_path, str(offset), str(end - offset)))
+        left, ended = end - offset, asyncio.create_task(writer.wait())
         try:
             async for chunk in reader.chunks():
                 if ended.done():  # a full disk, for example
@@ -244,7 +252,7 @@ class Speed:
         self.window_s = window_s
         self._seen: list[tuple[float, int]] = []
 
-    def at(self, done_bytes: int) -> float:
+    def speed_at(self, done_bytes: int) -> float:
         """Record that `done_bytes` bytes have been transferred up to now, and return the speed in
         bytes per second. 0.0 at the first call."""
         now = time.monotonic()

@@ -17,7 +17,7 @@ from workbench.hosts.detached_process import ProcessStatus
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.untrusted_numbers import decimal, range_of, whole_number
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
 from workbench.server.run_directory import RUN_ID
 
 FULL_KIB = 64  # a disk with less free space counts as full
@@ -37,7 +37,7 @@ class EndedRun:
     size_kib: int
 
     @property
-    def kept(self) -> bool:
+    def must_be_kept(self) -> bool:
         """Whether the run must not be removed, because it failed and no user has seen its log."""
         return self.failed and not self.read
 
@@ -54,7 +54,7 @@ def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
     return f"{kind} {seen.ended_unix_s or seen.now_unix_s:.0f}"
 
 
-async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
+async def write_end_marks(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
     """Write the end marks of runs, the files which record that a run has ended. `marks` has the
     text of each run's mark by run id, None for runs that get no mark. `root` is the directory of
     all runs."""
@@ -66,16 +66,16 @@ async def mark(host: Host, root: str, marks: Mapping[str, str | None]) -> None:
 async def mark_read(host: Host, run_dir: str) -> None:
     """Write the file `read` into the run directory, which records that a user has seen the log of
     the run."""
-    await host.run(shell_scripts.sh('umask 077; : >"$1/read"', run_dir))
+    await host.run(shell_scripts.shell_argv('umask 077; : >"$1/read"', run_dir))
 
 
-async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
+async def disk_full_finding(host: Host, run_dir: str) -> tuple[Finding, ...]:
     """Return a finding if the disk that contains the run directory is full, because the log may
     then lack the reason of a failure. Otherwise return ()."""
     done = await host.run(["df", "-Pk", "--", run_dir])
     lines = done.out.splitlines()
     words = lines[-1].split() if done.returncode == 0 and len(lines) > 1 else []
-    free_kib = whole_number(words[3]) if len(words) > 5 else None
+    free_kib = parse_whole_number(words[3]) if len(words) > 5 else None
     if free_kib is None or free_kib >= FULL_KIB:
         return ()
     text = (
@@ -91,17 +91,17 @@ async def disk_full(host: Host, run_dir: str) -> tuple[Finding, ...]:
 
 async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     """Return the runs that are marked as ended, newest first. `root` is the directory of all runs."""
-    done = await host.run(shell_scripts.sh(shell_scripts.ENDED_RUNS, root), timeout_s=120.0)
+    done = await host.run(shell_scripts.shell_argv(shell_scripts.ENDED_RUNS, root), timeout_s=120.0)
     marks: dict[str, list[str]] = {}
     sizes: dict[str, int] = {}
     now_unix_s = 0.0
     for line in done.out.splitlines():
         kind, *words = line.split() or [""]
-        if kind == "run" and len(words) == 4 and whole_number(words[3]) is not None:
+        if kind == "run" and len(words) == 4 and parse_whole_number(words[3]) is not None:
             marks[words[0]] = words[1:]
         elif kind == "now" and words:
-            now_unix_s = decimal(words[0], *range_of("unix_s")) or 0.0
-        elif (size := whole_number(kind)) is not None and words:
+            now_unix_s = parse_decimal(words[0], *range_of("unix_s")) or 0.0
+        elif (size := parse_whole_number(kind)) is not None and words:
             sizes[words[0].removeprefix("./")] = size
     found = (
         EndedRun(
@@ -117,7 +117,7 @@ async def ended_runs(host: Host, root: str) -> tuple[EndedRun, ...]:
     return tuple(sorted(found, key=lambda run: run.run_id, reverse=True))
 
 
-def chosen(
+def runs_to_remove(
     runs: Sequence[EndedRun],
     *,
     older_than_s: float | None = None,
@@ -138,20 +138,22 @@ def chosen(
             or (size_kib is not None and total > size_kib)
         ):
             found.append(run)
-    return tuple(run for run in found if not run.kept)
+    return tuple(run for run in found if not run.must_be_kept)
 
 
-async def remove(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
+async def remove_runs(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
     """Remove the directories of `runs` below `root`, and return the ids of the removed runs. A run
     with a living process is not removed, nor is a failed run whose log no user has seen."""
-    names = [run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.kept]
+    names = [run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.must_be_kept]
     removed: list[str] = []
     for begin in range(0, len(names), _AT_ONCE):
         some = names[begin : begin + _AT_ONCE]
-        alive = await detached_process.living(host, [posixpath.join(root, name) for name in some])
+        alive = await detached_process.run_dirs_with_processes(
+            host, [posixpath.join(root, name) for name in some]
+        )
         dead = [name for name in some if posixpath.join(root, name) not in alive]
         done = await host.run(
-            shell_scripts.sh(shell_scripts.REMOVE_RUNS, root, *dead), timeout_s=300.0
+            shell_scripts.shell_argv(shell_scripts.REMOVE_RUNS, root, *dead), timeout_s=300.0
         )
         removed += done.out.split()
     return tuple(removed)

@@ -14,7 +14,7 @@ from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.plan import Command, LaunchPlan
 from workbench.model.secrets import mask_argv, mask_command
 from workbench.model.server_run import ServerStatus
-from workbench.model.untrusted_numbers import hexadecimal
+from workbench.model.untrusted_numbers import parse_hexadecimal
 from workbench.server.launchers import launcher_of
 from workbench.server.run_directory import RunRecord
 
@@ -35,12 +35,13 @@ inode=$(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
     awk -v port="$hex" '$4 == "0A" && substr($2, length($2) - 4) == port { print $10; exit }')
 if [ -n "$inode" ]; then
     holder=
-    for fd in /proc/[0-9]*/fd/*; do
-        [ "$(readlink "$fd" 2>/dev/null)" = "socket:[$inode]" ] || continue
-        pid=${fd#/proc/}; pid=${pid%%/*}
+    # one program for all files: a host can have ten thousand. A second directory makes ls print names
+    pid=$(ls -ln /proc/[0-9]*/fd /proc/self/fd 2>/dev/null | awk -v socket="socket:[$inode]" '
+        /^\/proc\// { split($0, part, "/") }
+        $NF == socket { print part[3]; exit }')
+    if [ -n "$pid" ]; then
         holder="$pid $(tr '\0' ' ' < "/proc/$pid/cmdline" | head -c 200)"
-        break
-    done
+    fi
     # a process whose files are hidden belongs to another user; one that has just ended is gone
     if [ -n "$holder" ] || cat /proc/net/tcp /proc/net/tcp6 2>/dev/null |
         awk -v inode="$inode" '$10 == inode { found = 1 } END { exit !found }'; then
@@ -55,7 +56,7 @@ exit 0
 _HOLDER_CELLS = 80  # of the command line of a process that uses the port
 
 
-async def check(
+async def check_before_start(
     host: Host,
     plan: LaunchPlan,
     command: Command,
@@ -72,14 +73,14 @@ async def check(
     """
     shown = mask_command(command).shell()
     model = plan.model if is_path(plan.model) and not simulated else ""
-    facts, listening = await _look(host, command, model)
+    facts, listening = await _look_at_host(host, command, model)
 
     def refuse(message: str, next_step: str) -> ServerError:
         return ServerError(message, host=host.name, command=shown, next_step=next_step)
 
-    if _looks_at("files", plan.run_as):
+    if _uses_host_program("files", plan.run_as):
         _check_files(plan, command, model, facts, refuse)
-    if command.port in freed or not _looks_at("port", plan.run_as):
+    if command.port in freed or not _uses_host_program("port", plan.run_as):
         return
     problem = _port_problem(command, runs, facts, listening)
     if problem is not None:
@@ -88,7 +89,7 @@ async def check(
         raise error
 
 
-def port_of(replaced: ServerStatus | None) -> tuple[int, ...]:
+def port_freed_by(replaced: ServerStatus | None) -> tuple[int, ...]:
     """Return the port that becomes free when the server `replaced` is stopped; () if there is none."""
     if replaced is None or not replaced.may_live or replaced.port is None:
         return ()
@@ -99,10 +100,10 @@ async def check_files(
     host: Host, plan: LaunchPlan, command: Command, *, simulated: bool = False
 ) -> None:
     """Raise ServerError if the program, the working directory or the model of a server is missing."""
-    if not _looks_at("files", plan.run_as):
+    if not _uses_host_program("files", plan.run_as):
         return
     model = plan.model if is_path(plan.model) and not simulated else ""
-    facts, _ = await _look(host, command, model)
+    facts, _ = await _look_at_host(host, command, model)
     shown = mask_command(command).shell()
 
     def refuse(message: str, next_step: str) -> ServerError:
@@ -124,7 +125,7 @@ def _check_files(
             "create the directory on the host, or correct `workdir` in the plan",
         )
     if "executable" not in facts:
-        raise refuse(*_no_executable(command.argv[0], plan, facts))
+        raise refuse(*_no_executable_problem(command.argv[0], plan, facts))
     if "model" in facts:
         where = (
             f" (relative to {command.workdir})"
@@ -137,7 +138,13 @@ def _check_files(
         )
 
 
-def _looks_at(what: str, run_as: str) -> bool:
+def uses_host_files(run_as: str) -> bool:
+    """Return whether a server that the launcher `run_as` runs uses the programs and the files of the
+    host itself, not those of an image or of a compute node."""
+    return _uses_host_program("files", run_as)
+
+
+def _uses_host_program(what: str, run_as: str) -> bool:
     """Return whether a server uses something of the host itself: its files if `what` is "files",
     its port if `what` is "port". `run_as` names the launcher, which may run the server in a
     container or on a compute node."""
@@ -148,7 +155,11 @@ def _looks_at(what: str, run_as: str) -> bool:
 def claimed_port(record: RunRecord) -> int | None:
     """Return the port that the process of a run claims on its host before it listens. None if the
     server only is followed, if it has no port, or if a launcher runs it elsewhere."""
-    if record.adopts is not None or not record.answers or not _looks_at("port", record.plan.run_as):
+    if (
+        record.adopts is not None
+        or not record.has_port
+        or not _uses_host_program("port", record.plan.run_as)
+    ):
         return None
     return record.command.port
 
@@ -158,13 +169,15 @@ async def port_problem(
 ) -> Finding | None:
     """Return a warning that says what uses the port of `command`, whose change is a free port.
     Return None if the port is free, or if the server will not use a port of this host."""
-    if not _looks_at("port", plan.run_as):
+    if not _uses_host_program("port", plan.run_as):
         return None
-    facts, listening = await _look(host, command, "")
+    facts, listening = await _look_at_host(host, command, "")
     return _port_problem(command, runs, facts, listening)
 
 
-async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, str], set[int]]:
+async def _look_at_host(
+    host: Host, command: Command, model: str
+) -> tuple[Mapping[str, str], set[int]]:
     """Run the script _LOOK on the host. Return (its output as {key: value}, set of ports on which
     any process of the host listens)."""
     argv = [
@@ -180,7 +193,7 @@ async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, 
     for line in done.out.splitlines():
         key, _, value = line.partition("=")
         if key == "listens":
-            port = hexadecimal(value)
+            port = parse_hexadecimal(value)
             if port is not None:
                 listening.add(port)
         else:
@@ -191,7 +204,9 @@ async def _look(host: Host, command: Command, model: str) -> tuple[Mapping[str, 
 _NAME_ANOTHER = "name another program: row “executable” in the Launch pane, or --executable PATH"
 
 
-def _no_executable(name: str, plan: LaunchPlan, facts: Mapping[str, str]) -> tuple[str, str]:
+def _no_executable_problem(
+    name: str, plan: LaunchPlan, facts: Mapping[str, str]
+) -> tuple[str, str]:
     if "exists" in facts:
         return f"{name} is not an executable file", (
             f"chmod +x {shlex.quote(name)}, or {_NAME_ANOTHER}"
@@ -211,7 +226,9 @@ def _port_problem(
     # An engine that is still loading may have bound the port without listening on it. Workbench
     # knows its own runs.
     owners = {
-        r.port: r for r in runs if r.port is not None and _alive(r) and _looks_at("port", r.run_as)
+        r.port: r
+        for r in runs
+        if r.port is not None and _is_alive(r) and _uses_host_program("port", r.run_as)
     }
     used = listening | owners.keys()
     free = next((port for port in range(command.port + 1, 65536) if port not in used), None)
@@ -239,5 +256,5 @@ def _holder_text(holder: str) -> str:
     return f"process {pid}: {shown[:_HOLDER_CELLS]}"
 
 
-def _alive(run: ServerStatus) -> bool:
-    return run.alive or not run.state.ended
+def _is_alive(run: ServerStatus) -> bool:
+    return run.alive or not run.state.has_ended

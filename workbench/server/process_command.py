@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from workbench.hosts.base import Host
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 # $1: a process. Prints its words and its environment, each on a line. A line feed in them becomes
 # the character 036. "cut" if its words are longer than what is read; "changed" if it became another
@@ -36,10 +36,14 @@ class ProcessCommand:
     env: Mapping[str, str] | None
     workdir: str | None
 
-    def cleaned(self) -> ProcessCommand:
+    def clean_copy(self) -> ProcessCommand:
         """Return a copy without control characters, so that it can be stored and shown."""
-        env = None if self.env is None else {name: clean(value) for name, value in self.env.items()}
-        return ProcessCommand(tuple(map(clean, self.argv)), env, self.workdir)
+        env = (
+            None
+            if self.env is None
+            else {name: clean_text(value) for name, value in self.env.items()}
+        )
+        return ProcessCommand(tuple(map(clean_text, self.argv)), env, self.workdir)
 
 
 async def read_command(host: Host, pid: int) -> ProcessCommand:

@@ -79,13 +79,13 @@ class ProcessScan:
         started = _start_time(pid)
         if started is None:
             return
-        group = _read(f"/proc/{pid}/cgroup")
+        group = _read_start(f"/proc/{pid}/cgroup")
         scope, unit = _unit(pid, group)
         self._others.pop(pid, None)
         self._engines[pid, started] = {
             "pid": pid,
             "uid": _uid(pid),
-            "own": "WORKBENCH_RUN=" in _read(f"/proc/{pid}/environ"),
+            "own": "WORKBENCH_RUN=" in _read_start(f"/proc/{pid}/environ"),
             "argv": argv,
             "inodes": _socket_inodes(pid),
             "log": _output(pid),
@@ -94,7 +94,7 @@ class ProcessScan:
         }
 
 
-def _read(path: str, most: int = 1 << 20) -> str:
+def _read_start(path: str, most: int = 1 << 20) -> str:
     """Return the start of a file, and "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
@@ -104,13 +104,13 @@ def _read(path: str, most: int = 1 << 20) -> str:
 
 
 def _argv(pid: int) -> list[str]:
-    text = _read(f"/proc/{pid}/cmdline", CMDLINE_MAX_BYTES)
+    text = _read_start(f"/proc/{pid}/cmdline", CMDLINE_MAX_BYTES)
     return text.rstrip("\0").split("\0") if text else []
 
 
 def _start_time(pid: int) -> str | None:
     """Return the start time of a process, as text; None if it has ended."""
-    words = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    words = _read_start(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return words[19] if len(words) > 19 and words[0] not in "ZX" else None
 
 
@@ -156,7 +156,7 @@ def _listening() -> dict[str, int]:
     listens."""
     ports = {}
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in _read(path, 1 << 26).splitlines():
+        for line in _read_start(path, 1 << 26).splitlines():
             words = line.split()
             if len(words) > 9 and words[3] == "0A":
                 ports[words[9]] = int(words[1].rpartition(":")[2], 16)

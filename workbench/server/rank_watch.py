@@ -70,29 +70,29 @@ class Watch:
         try:
             await self._watch()
         finally:
-            if self._alive():
-                self._tell(self.own, "leaves")
+            if self._rank_is_alive():
+                self._send_to_rank(self.own, "leaves")
             if self._server is not None:
                 self._server.close()
 
     async def _watch(self) -> None:
         beat_s = 0.0
-        while self._alive():
+        while self._rank_is_alive():
             await asyncio.sleep(_TICK_S)
             beat_s += _TICK_S
             if beat_s >= self._times["beat_s"]:
                 beat_s = 0.0
-                self._tell(self.own, "lives")
+                self._send_to_rank(self.own, "lives")
             # counted in own ticks: a machine that was suspended has heard nothing either
             for rank in self._silent_s:
                 self._silent_s[rank] += _TICK_S
                 if self._silent_s[rank] > self._times["silent_s"]:
                     self._end_of(rank, f"has not been heard of for {self._times['silent_s']:.0f} s")
             if self._over is not None:
-                await self._end_own()
+                await self._terminate_own_rank()
                 return
         self._over = self.own
-        self._tell(self.own, "ended")
+        self._send_to_rank(self.own, "ended")
         until = time.monotonic() + _TOLD_S
         while time.monotonic() < until and not (self._links and self._links <= self._heard):
             if self._is_head and not self._links:
@@ -105,10 +105,12 @@ class Watch:
         said = False
         while True:
             try:
-                self._server = await asyncio.start_server(self._link, self.address, self.port)
+                self._server = await asyncio.start_server(
+                    self._exchange_with_rank, self.address, self.port
+                )
             except OSError as error:
                 if not said:
-                    self._say(
+                    self._write_to_log(
                         f"cannot listen on {self.address}:{self.port} ({error.strerror}): "
                         f"{_WITHOUT}"
                     )
@@ -129,7 +131,7 @@ class Watch:
             except OSError as error:
                 why = error.strerror or str(error)
             else:
-                await self._link(reader, writer)
+                await self._exchange_with_rank(reader, writer)
             if (
                 why
                 and not said
@@ -137,12 +139,14 @@ class Watch:
                 and time.monotonic() - began > self._times["connect_s"]
             ):
                 said = True
-                self._say(
+                self._write_to_log(
                     f"cannot reach the first rank at {self.address}:{self.port} ({why}): {_WITHOUT}"
                 )
             await asyncio.sleep(1.0)
 
-    async def _link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _exchange_with_rank(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Process the messages from the watch process of one other rank, until the connection is
         lost or brings nothing for four times `beat_s` seconds. If there are too many connections,
         close one that has brought no valid message."""
@@ -159,7 +163,7 @@ class Watch:
                 self._send(writer, self._over, "ended")
             while True:
                 line = await asyncio.wait_for(reader.readline(), 4 * self._times["beat_s"])
-                if not line or not self._hear(line, writer):
+                if not line or not self._handle_message(line, writer):
                     return
         except (OSError, ValueError, TypeError, RecursionError, asyncio.TimeoutError):  # noqa: UP041
             return
@@ -169,11 +173,11 @@ class Watch:
             self._heard.discard(writer)
             writer.close()
 
-    def _hear(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
+    def _handle_message(self, line: bytes, writer: asyncio.StreamWriter) -> bool:
         """Process a message from the watch process of another rank. Return False if the message is
         not from a rank of this server."""
         rank, word, mac = json.loads(line.decode())
-        if rank not in self.ranks or not hmac.compare_digest(mac, self._mac(rank, word)):
+        if rank not in self.ranks or not hmac.compare_digest(mac, self._message_code(rank, word)):
             return False
         self._known.add(writer)
         if word == "heard":
@@ -191,46 +195,46 @@ class Watch:
     def _end_of(self, rank: str, what: str) -> None:
         if self._over is None and rank != self.own:
             self._over = rank
-            self._say(f"{rank} {what}: this rank is stopped too")
+            self._write_to_log(f"{rank} {what}: this rank is stopped too")
             if self._is_head:
-                self._tell(rank, "ended")
+                self._send_to_rank(rank, "ended")
 
-    def _tell(self, rank: str, word: str) -> None:
+    def _send_to_rank(self, rank: str, word: str) -> None:
         for writer in self._links:
             self._send(writer, rank, word)
 
     def _send(self, writer: asyncio.StreamWriter, rank: str, word: str) -> None:
         with suppress(OSError, RuntimeError):  # a lost connection
-            writer.write(json.dumps([rank, word, self._mac(rank, word)]).encode() + b"\n")
+            writer.write(json.dumps([rank, word, self._message_code(rank, word)]).encode() + b"\n")
 
-    def _mac(self, rank: str, word: str) -> str:
+    def _message_code(self, rank: str, word: str) -> str:
         return hmac.new(self._key, f"{rank}\n{word}".encode(), hashlib.sha256).hexdigest()
 
     # ---- the own rank
 
-    def _alive(self) -> bool:
+    def _rank_is_alive(self) -> bool:
         return self._began is not None and _start_of(self.pid) == self._began
 
-    async def _end_own(self) -> None:
+    async def _terminate_own_rank(self) -> None:
         marked = Path(self.run_dir, "stop.json")
         await self._wait_for_end(self._times["first_s"])
         if marked.exists():
             await self._wait_for_end(self._times["marked_s"])
-        if self._alive():
+        if self._rank_is_alive():
             with suppress(OSError):  # a full disk: only the mark is lost
                 new = Path(f"{marked}.new")
                 new.write_text(json.dumps({"unix_s": time.time()}), "ascii")
                 new.replace(marked)
-            _signal(signal.SIGTERM)
+            _signal_processes(signal.SIGTERM)
         await self._wait_for_end(self._times["grace_s"])
-        _signal(signal.SIGKILL)
+        _signal_processes(signal.SIGKILL)
 
     async def _wait_for_end(self, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while (self._alive() or _processes()) and time.monotonic() < until:  # noqa: ASYNC110
+        while (self._rank_is_alive() or _run_processes()) and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(_TICK_S)
 
-    def _say(self, text: str) -> None:
+    def _write_to_log(self, text: str) -> None:
         """Write a line into the log of the run."""
         with suppress(OSError):
             os.write(1, f"workbench: {text}\n".encode())
@@ -254,7 +258,7 @@ def _start_of(pid: int) -> str | None:
     return words[19] if len(words) > 19 else None
 
 
-def _processes() -> list[int]:
+def _run_processes() -> list[int]:
     """Return the ids of the run's processes: those of this session, and those of other sessions
     whose environment variable WORKBENCH_RUN names the run. The session leader, which records the
     exit code, and this watch process are left out."""
@@ -274,13 +278,13 @@ def _processes() -> list[int]:
     return found
 
 
-def _signal(number: int) -> None:
-    for pid in _processes():
+def _signal_processes(number: int) -> None:
+    for pid in _run_processes():
         with suppress(OSError):
             os.kill(pid, number)
 
 
-async def _watch(watch: Watch) -> None:
+async def _watch_rank(watch: Watch) -> None:
     await watch.run()
     # asyncio would write an error into the log for each connection that is cut off at the end
     os._exit(0)
@@ -293,7 +297,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)  # it ends after its rank, and tells the others
     run_dir, pid = sys.argv[1:]
     orders = json.loads(Path(run_dir, "watch.json").read_text("utf-8"))
-    asyncio.run(_watch(Watch(run_dir, int(pid), orders)))
+    asyncio.run(_watch_rank(Watch(run_dir, int(pid), orders)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,9 @@ _ASK_S = 1.0
 _STATUS_S = 30.0  # `ray status` loads its modules for seconds
 
 
-async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) -> int | None:
+async def count_ray_gpus(
+    host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]
+) -> int | None:
     """Return the number of GPUs in the Ray cluster whose head has the address `head`. None if no
     Ray answers there."""
     argv = ray.status_command(plan, head)
@@ -25,7 +27,7 @@ async def gpus(host: Host, plan: LaunchPlan, head: str, env: Mapping[str, str]) 
         done = await host.run(argv, env=env, timeout_s=_STATUS_S)
     except HostError:
         return None
-    return ray.gpus_in(done.out) if done.returncode == 0 else None
+    return ray.count_gpus_in_status(done.out) if done.returncode == 0 else None
 
 
 async def wait_for_gpus(
@@ -35,7 +37,7 @@ async def wait_for_gpus(
     Ray answers. Raises ServerError after UP_S seconds."""
     deadline, found = time.monotonic() + UP_S, None
     while time.monotonic() < deadline:
-        found = await gpus(host, plan, head, env)
+        found = await count_ray_gpus(host, plan, head, env)
         if found is not None and found >= wanted:
             return
         await asyncio.sleep(_ASK_S)
@@ -53,7 +55,9 @@ async def wait_for_gpus(
     )
 
 
-def too_few(host: Host, plan: LaunchPlan, head: str, found: int, wanted: int) -> ServerError:
+def too_few_gpus_error(
+    host: Host, plan: LaunchPlan, head: str, found: int, wanted: int
+) -> ServerError:
     """Return the error for a Ray cluster that Workbench did not start and that has fewer GPUs than
     the plan needs."""
     return ServerError(

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.server.kept_connection import KeptConnection
-from workbench.server.small_requests import Ask, Get, short
+from workbench.server.small_requests import Ask, Get, error_message_of
 
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
@@ -51,11 +51,11 @@ def connection(base_url: str, api_key: str | None = None) -> KeptConnection:
     return KeptConnection(base_url, urlencode(ASKED_BY), api_key)
 
 
-def _getter(ask: Ask) -> Get:
+def _getter_with_query(ask: Ask) -> Get:
     return lambda path, timeout_s: ask(path, None, timeout_s)
 
 
-async def answers(get: Get, path: str, timeout_s: float = ANSWER_S) -> str | None:
+async def why_no_answer(get: Get, path: str, timeout_s: float = ANSWER_S) -> str | None:
     """Request `path`, the path of an engine's health or another page that tells whether it is
     alive. Return None if the server answers with status 200 or requires an API key, otherwise the
     reason."""
@@ -64,17 +64,17 @@ async def answers(get: Get, path: str, timeout_s: float = ANSWER_S) -> str | Non
         return None
     if reply.status is None:
         return f"{path}: {reply.problem}"
-    return f"{path}: answers {reply.status} {short(reply.content)}".rstrip()
+    return f"{path}: answers {reply.status} {error_message_of(reply.content)}".rstrip()
 
 
-async def check(
+async def check_readiness(
     ask: Ask, engine: Engine, *, first_timeout_s: float, nonsense_expected: str = ""
 ) -> Answer:
     """Request the server's health, its list of models and answers to a few prompts, in this order,
     until a request fails. Return the outcome. `first_timeout_s` is the time limit for the first
     answer, and `nonsense_expected` says why its text need not be language. Never raises, whatever
     the server answers."""
-    if (reason := await answers(_getter(ask), engine.health_path)) is not None:
+    if (reason := await why_no_answer(_getter_with_query(ask), engine.health_path)) is not None:
         return Answer(reason=reason)
     listed = await ask(engine.models_path, None, ANSWER_S)
     if listed.status in _KEY_REQUIRED:
@@ -83,7 +83,7 @@ async def check(
             needs_key=True,
             reason=f"{engine.models_path} requires an API key ({listed.status})",
         )
-    model = _model_name(listed.content) if listed.status == 200 else None
+    model = _first_model_name(listed.content) if listed.status == 200 else None
     if model is None:
         why = listed.status or listed.problem
         return Answer(health=True, reason=f"{engine.models_path} names no model ({why})")
@@ -91,13 +91,17 @@ async def check(
     await asyncio.to_thread(importlib.import_module, "workbench.server.text_probe")
     from workbench.server import text_probe
 
-    probed = await text_probe.probe(
-        ask, model, first_timeout_s=first_timeout_s, nonsense_expected=nonsense_expected
+    probed = await text_probe.probe_text(
+        ask,
+        model,
+        first_timeout_s=first_timeout_s,
+        too_long=engine.too_long_answer,
+        nonsense_expected=nonsense_expected,
     )
     return Answer(health=True, model=model, text=probed.text, reason=probed.reason)
 
 
-async def models(get: Get, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
+async def list_models(get: Get, path: str, timeout_s: float) -> tuple[int | None, list[str]]:
     """Request the model list at `path`. Return (HTTP status, names of the models). The status is
     None if there was no HTTP answer."""
     reply = await get(path, timeout_s)
@@ -109,7 +113,7 @@ async def models(get: Get, path: str, timeout_s: float) -> tuple[int | None, lis
     ]
 
 
-def _model_name(body: Any) -> str | None:
+def _first_model_name(body: Any) -> str | None:
     data = body.get("data") if isinstance(body, dict) else None
     first = data[0] if isinstance(data, list) and data else None
     name = first.get("id") if isinstance(first, dict) else None

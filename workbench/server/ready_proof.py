@@ -18,18 +18,22 @@ from workbench.server.watched_run import WatchedRun
 FIRST_TIMEOUT_S = 300.0  # the first forward pass may compile kernels
 
 
-async def prove(host: Host, run: WatchedRun) -> bool:
+async def prove_ready(host: Host, run: WatchedRun) -> bool:
     """Ask the server of a run for text. If it answers for the first time since its start, record
     readiness in `run` and in ready.json, and return True. Otherwise return False. Raises HostError
     if the host cannot be reached."""
-    answer = await _ask(run)
+    answer = await _ask_for_text(run)
     if answer.needs_key and run.api_key is None and run.engine is not None:
         run.api_key = await running_server_secrets.key_from_file(
             host, run.engine, run.record.command.workdir
         )
     if not answer.ready or answer.model is None or run.facts.ready is not None:
         return False
-    await _record(host, run, replace(run.ready_now(answer.model), text=_dated(run, answer.text)))
+    await _record_ready(
+        host,
+        run,
+        replace(run.ready_facts_now(answer.model), text=_date_served_text(run, answer.text)),
+    )
     return True
 
 
@@ -37,25 +41,25 @@ async def probe_again(host: Host, run: WatchedRun) -> ServedText:
     """Ask the READY server of a run for text once more, and record the answers in place of the
     former ones. Raises ServerError if the server does not answer, and HostError if the host cannot
     be reached."""
-    ready, answer = run.facts.ready, await _ask(run)
-    text = _dated(run, answer.text)
+    ready, answer = run.facts.ready, await _ask_for_text(run)
+    text = _date_served_text(run, answer.text)
     if ready is None or text is None:
         raise ServerError(
             f"run {run.record.run_id} did not answer: {answer.reason or 'it is not READY'}",
             host=host.name,
             next_step=f"`workbench logs {run.record.run_id}` shows its log",
         )
-    await _record(host, run, replace(ready, text=text))
+    await _record_ready(host, run, replace(ready, text=text))
     return text
 
 
-async def _ask(run: WatchedRun) -> readiness.Answer:
+async def _ask_for_text(run: WatchedRun) -> readiness.Answer:
     assert run.engine is not None
     # with text_probe.py, see readiness.py
     await asyncio.to_thread(importlib.import_module, "workbench.model.answer_probe")
     from workbench.model.answer_probe import weights_without_language
 
-    answer = await readiness.check(
+    answer = await readiness.check_readiness(
         (await run.connection()).ask,
         run.engine,
         first_timeout_s=FIRST_TIMEOUT_S,
@@ -65,11 +69,11 @@ async def _ask(run: WatchedRun) -> readiness.Answer:
     return answer
 
 
-def _dated(run: WatchedRun, text: ServedText | None) -> ServedText | None:
+def _date_served_text(run: WatchedRun, text: ServedText | None) -> ServedText | None:
     return replace(text, unix_s=round(run.now_unix_s, 3)) if text is not None else None
 
 
-async def _record(host: Host, run: WatchedRun, ready: ReadyFacts) -> None:
+async def _record_ready(host: Host, run: WatchedRun, ready: ReadyFacts) -> None:
     with contextlib.suppress(FileError):  # disk full: the next Workbench asks again
         await host.write_file(f"{run.run_dir}/ready.json", encode_ready(ready))
     run.facts = replace(run.facts, ready=ready)

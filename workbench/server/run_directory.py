@@ -61,7 +61,7 @@ class RunRecord:
         return self.plan.engine
 
     @property
-    def answers(self) -> bool:
+    def has_port(self) -> bool:
         """Whether the run's server has a port that answers requests. Of a server that spans several
         hosts, only the head has such a port."""
         return self.cluster is None or self.cluster.server_id == self.run_id

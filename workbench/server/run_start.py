@@ -1,4 +1,4 @@
-"""Starts a run in two steps: `prepare` checks the start and writes the files of the run, and
+"""Starts a run in two steps: `prepare_run` checks the start and writes the files of the run, and
 `Preparation.launch` starts its process. Between the two, a server that the run replaces can be
 stopped. The process is the server itself, or the keeper, which starts and follows the server
 through a launcher."""
@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from workbench.hosts import detached_process
 from workbench.hosts.base import Host, HostUnreachable
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, PlanError
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
@@ -20,9 +20,9 @@ from workbench.model.server_run import ServerStatus
 from workbench.server import preflight
 from workbench.server.launchers import launcher_of
 from workbench.server.launchers.launcher import Keeper
-from workbench.server.memory_guard import guarded
+from workbench.server.memory_guard import guard_command
 from workbench.server.run_directory import encode_record
-from workbench.server.watched_rank import RankStart, unwatched
+from workbench.server.watched_rank import RankStart, unwatched_ranks_warning
 from workbench.server.watched_run import WatchedRun
 
 PREPARED = ".prepared-"  # before the run id: the directory of a run that is not started yet
@@ -65,12 +65,14 @@ class Preparation:
             (self.command.workdir, self.command.open_files) if own else (None, None)
         )
         try:
-            await self.host.run(sh(_TO_RUN_DIR, self.directory, run_dir), check=True)
+            await self.host.run(shell_argv(_TO_RUN_DIR, self.directory, run_dir), check=True)
             if self.run.record.cluster is not None and self.run.record.replaces is not None:
                 # Its age decides when a rank that is missing counts as never started.
                 await self.host.write_file(f"{run_dir}/plan.json", encode_record(self.run.record))
             port = preflight.claimed_port(self.run.record)
-            return await _detach(self.host, self.run, self.keeper, workdir, open_files, port)
+            return await _start_detached(
+                self.host, self.run, self.keeper, workdir, open_files, port
+            )
         except HostUnreachable:
             raise
         except HostError:
@@ -82,7 +84,7 @@ class Preparation:
         await self.host.run(["rm", "-rf", "--", self.directory])
 
 
-async def prepare(
+async def prepare_run(
     host: Host,
     run: WatchedRun,
     command: Command,
@@ -98,12 +100,12 @@ async def prepare(
     Raises PlanError if a launcher cannot start the server, and HostError if a file cannot be
     written. No file is then left.
     """
-    keeper = await _keeper(host, run, command, rank, replaced)
+    keeper = await _keeper_of_run(host, run, command, rank, replaced)
     prepared = Preparation(host, run, command, keeper)
     # first: the next Workbench then knows what was left
     files = {"plan.json": encode_record(run.record), "reserved": bytes(_RESERVED_BYTES)}
     for name, text in {**command.files, **keeper.files}.items():
-        files[_inside(run.run_dir, name)] = text.encode()
+        files[_path_in_run_dir(run.run_dir, name)] = text.encode()
     try:
         for name, data in files.items():
             await host.write_file(f"{prepared.directory}/{name}", data)
@@ -115,7 +117,7 @@ async def prepare(
     return prepared
 
 
-async def _detach(
+async def _start_detached(
     host: Host,
     run: WatchedRun,
     keeper: Keeper,
@@ -124,7 +126,7 @@ async def _detach(
     port: int | None,
 ) -> int | None:
     try:
-        started = await detached_process.start(
+        started = await detached_process.start_detached(
             host, run.run_dir, keeper.argv, keeper.env, workdir, open_files, port
         )
     except HostUnreachable as error:
@@ -133,7 +135,7 @@ async def _detach(
     return started.pid
 
 
-async def _keeper(
+async def _keeper_of_run(
     host: Host,
     run: WatchedRun,
     command: Command,
@@ -146,7 +148,7 @@ async def _keeper(
     argv = tuple(word.replace("{run_dir}", run.run_dir) for word in command.argv)
     found = launcher_of(run.record.plan.run_as)
     if found is None:
-        return _own_process(run, Keeper(argv, command.env), rank)
+        return _own_process_keeper(run, Keeper(argv, command.env), rank)
     launch = run.launch(replace(command, argv=argv))
     if run.record.adopts is not None:
         return found.adopting_keeper(launch, run.record.adopts)
@@ -162,7 +164,7 @@ async def _keeper(
     return found.keeper(launch)
 
 
-def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
+def _own_process_keeper(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Keeper:
     """Return the command for a run whose server Workbench starts itself. Without `rank`, it is
     `server`, the server's own command. With `rank`, it also starts the memory guard and the watch
     process of that rank."""
@@ -170,15 +172,15 @@ def _own_process(run: WatchedRun, server: Keeper, rank: RankStart | None) -> Kee
         return server
     argv, files = server.argv, server.files
     if rank.server.reserve_gib:
-        argv = guarded(argv, rank.server.reserve_gib)
+        argv = guard_command(argv, rank.server.reserve_gib)
     if rank.watch is None:
-        run.at_start = unwatched(rank.server)
+        run.at_start = unwatched_ranks_warning(rank.server)
     else:
-        argv, files = rank.watch.command(run.run_dir, argv), rank.watch.files(rank.own)
+        argv, files = rank.watch.command(run.run_dir, argv), rank.watch.files(rank.own_name)
     return Keeper(argv, server.env, files)
 
 
-def _inside(run_dir: str, name: str) -> str:
+def _path_in_run_dir(run_dir: str, name: str) -> str:
     """Return the name of a file relative to the run directory. Raises PlanError if the file would
     be outside of it."""
     path = posixpath.normpath(posixpath.join(run_dir, name))

@@ -8,8 +8,8 @@ from typing import TypedDict
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.untrusted_text import clean
-from workbench.server.launchers.endings import finding_of
+from workbench.model.untrusted_text import clean_text
+from workbench.server.launchers.endings import finding_of_ending
 from workbench.server.launchers.launcher import Launched
 from workbench.server.run_directory import RunFacts
 
@@ -38,7 +38,7 @@ def status_of(
     says so: the server may only need more time, and becomes READY when it answers a prompt.
     """
     record = facts.record
-    state, reason = _state(facts, now_unix_s, silent_s)
+    state, reason = _state_of_run(facts, now_unix_s, silent_s)
     ready = facts.ready
     port = ready.port if ready else record.command.port
     return ServerStatus(
@@ -46,7 +46,7 @@ def status_of(
         engine=record.engine,
         state=state,
         host=record.host,
-        model=clean(record.plan.model),
+        model=clean_text(record.plan.model),
         preset_id=record.plan.preset_id,
         bind_host=record.command.host,
         port=port,
@@ -57,11 +57,11 @@ def status_of(
         ended_unix_s=facts.ended_unix_s,
         ready_after_s=ready.ready_after_s if ready else None,
         phases=ready.phases if ready else (),
-        phase=_phase(facts, phase) if state is ServerState.STARTING else None,
+        phase=_present_phase(facts, phase) if state is ServerState.STARTING else None,
         exit_code=facts.exit_code,
         exit_signal=facts.exit_signal,
         reason=reason,
-        findings=_findings(facts),
+        findings=_findings_of_run(facts),
         outlived=0 if facts.alive else facts.members,
         served_model=ready.model if ready else None,
         engine_version=record.engine_version,
@@ -70,11 +70,11 @@ def status_of(
         text=ready.text if ready else None,
         others=record.adopts is not None,
         replaces=record.replaces,
-        **_of_launcher(facts),
+        **_launcher_fields(facts),
     )
 
 
-def _phase(facts: RunFacts, of_log: str | None) -> str | None:
+def _present_phase(facts: RunFacts, of_log: str | None) -> str | None:
     """Return the present phase of the start: `of_log`, the phase from the server's log, once the
     server's process runs. Before that, return the state that the launcher reports, such as "PENDING
     (Resources)"."""
@@ -83,7 +83,7 @@ def _phase(facts: RunFacts, of_log: str | None) -> str | None:
     return (facts.launched and facts.launched.state) or f"waiting for {facts.record.plan.run_as}"
 
 
-def _of_launcher(facts: RunFacts) -> _LauncherFields:
+def _launcher_fields(facts: RunFacts) -> _LauncherFields:
     launched = facts.launched or Launched()
     return {
         "run_as": facts.record.plan.run_as,
@@ -100,11 +100,9 @@ def _of_launcher(facts: RunFacts) -> _LauncherFields:
 def status_address(facts: RunFacts) -> str:
     """Return the address at which the run's server can be reached from its host: the node that a
     launcher reported, otherwise the address that the server binds to."""
-    return (
-        facts.launched.node
-        if facts.launched and facts.launched.node
-        else reachable_address(facts.record.command.host)
-    )
+    if facts.launched and facts.launched.node:
+        return facts.launched.node
+    return reachable_address(facts.record.command.host)
 
 
 def reachable_address(bind_host: str) -> str:
@@ -115,26 +113,24 @@ def reachable_address(bind_host: str) -> str:
     return f"[{bind_host}]" if ":" in bind_host else bind_host
 
 
-def _state(
+def _state_of_run(
     facts: RunFacts, now_unix_s: float, silent_s: float | None
 ) -> tuple[ServerState, str | None]:
-    record = facts.record
     if facts.stop_unix_s is not None:
-        kept = f"no longer followed; {record.adopts} was left as it is" if record.adopts else None
-        return (
-            (ServerState.STOPPING, None)
-            if facts.alive or facts.members
-            else (ServerState.STOPPED, kept)
-        )
+        if facts.alive or facts.members:
+            return ServerState.STOPPING, None
+        adopted = facts.record.adopts
+        kept = f"no longer followed; {adopted} was left as it is" if adopted else None
+        return ServerState.STOPPED, kept
     if facts.alive:
-        return _alive(facts, now_unix_s, silent_s)
+        return _state_of_live_run(facts, now_unix_s, silent_s)
     ended = facts.launched.ended if facts.launched else None
     served = facts.ready is not None or facts.was_ready
     state = ServerState.CRASHED if served else ServerState.FAILED
-    return state, ended or facts.lost or _ending(facts)
+    return state, ended or facts.lost or _ending_text(facts)
 
 
-def _alive(
+def _state_of_live_run(
     facts: RunFacts, now_unix_s: float, silent_s: float | None
 ) -> tuple[ServerState, str | None]:
     if facts.ready and facts.server_began_unix_s is not None:
@@ -151,7 +147,7 @@ def _alive(
     return ServerState.STARTING, None
 
 
-def _ending(facts: RunFacts) -> str:
+def _ending_text(facts: RunFacts) -> str:
     if facts.exit_signal:
         return f"the server's process was killed by {facts.exit_signal}"
     if facts.exit_code is not None:
@@ -159,14 +155,15 @@ def _ending(facts: RunFacts) -> str:
     return "the server's process has ended without an exit code"
 
 
-def ending_of(facts: RunFacts) -> Finding | None:
+def ending_finding(facts: RunFacts) -> Finding | None:
     """Return the finding about the reason for which the launcher ended the server. None if the user
     stopped the server, or if it ended by itself."""
-    stopped = facts.stop_unix_s is not None
-    return finding_of(facts.launched.ended) if facts.launched is not None and not stopped else None
+    if facts.launched is None or facts.stop_unix_s is not None:
+        return None
+    return finding_of_ending(facts.launched.ended)
 
 
-def _of_text(facts: RunFacts) -> list[Finding]:
+def _text_findings(facts: RunFacts) -> list[Finding]:
     """Return the findings about the text of a living server that was ready."""
     text = facts.ready.text if facts.ready and facts.alive else None
     if text is None:
@@ -185,41 +182,54 @@ def _of_text(facts: RunFacts) -> list[Finding]:
     return found
 
 
-def _findings(facts: RunFacts) -> tuple[Finding, ...]:
-    found = []
-    if facts.record.problem:
-        fix = f"run workbench stop {facts.record.run_id}, or end its process with kill"
-        found.append(Finding(Level.WARN, "run.record", facts.record.problem, fix=fix))
+def _findings_of_run(facts: RunFacts) -> tuple[Finding, ...]:
+    made = (
+        _record_finding(facts),
+        _restart_finding(facts),
+        None if facts.alive else ending_finding(facts),
+        *_text_findings(facts),
+        _rank_finding(facts),
+        _orphan_finding(facts),
+    )
+    return tuple(finding for finding in made if finding is not None)
+
+
+def _record_finding(facts: RunFacts) -> Finding | None:
+    if not facts.record.problem:
+        return None
+    fix = f"run workbench stop {facts.record.run_id}, or end its process with kill"
+    return Finding(Level.WARN, "run.record", facts.record.problem, fix=fix)
+
+
+def _restart_finding(facts: RunFacts) -> Finding | None:
     restarts = facts.launched.restarts if facts.launched else None
-    if restarts and facts.alive:
-        text = (
-            f"{facts.record.plan.run_as} has restarted the server "
-            f"{count_of(restarts, 'time')} since the run began"
-        )
-        found.append(
-            Finding(
-                Level.WARN,
-                "run.restarted",
-                text,
-                fix="the last log lines before the restart show why the server ended",
-            )
-        )
-    if not facts.alive and (ending := ending_of(facts)) is not None:
-        found.append(ending)
-    found += _of_text(facts)
-    if (cluster := facts.record.cluster) is not None:
-        hosts = ", ".join(dict.fromkeys(rank.host for rank in cluster.ranks))
-        text = (
-            f"this run is {cluster.label} of one server on {hosts}; if it is stopped, the "
-            "others have to be too"
-        )
-        fix = f"workbench cluster stop {cluster.cluster} {cluster.server_id}"
-        found.append(Finding(Level.WARN, RANK, text, fix=fix))
-    if facts.members and not facts.alive:
-        alive = f"{count_of(facts.members, 'process', 'processes')} of the server"
-        text = (
-            f"{alive} {'is' if facts.members == 1 else 'are'} still alive and may occupy GPU memory"
-        )
-        fix = f"run workbench stop {facts.record.run_id}, or press x (Stop) on the screen"
-        found.append(Finding(Level.ERROR, "run.orphans", text, fix=fix))
-    return tuple(found)
+    if not restarts or not facts.alive:
+        return None
+    who, often = facts.record.plan.run_as, count_of(restarts, "time")
+    text = f"{who} has restarted the server {often} since the run began"
+    fix = "the last log lines before the restart show why the server ended"
+    return Finding(Level.WARN, "run.restarted", text, fix=fix)
+
+
+def _rank_finding(facts: RunFacts) -> Finding | None:
+    cluster = facts.record.cluster
+    if cluster is None:
+        return None
+    hosts = ", ".join(dict.fromkeys(rank.host for rank in cluster.ranks))
+    text = (
+        f"this run is {cluster.label} of one server on {hosts}; if it is stopped, the "
+        "others have to be too"
+    )
+    fix = f"workbench cluster stop {cluster.cluster} {cluster.server_id}"
+    return Finding(Level.WARN, RANK, text, fix=fix)
+
+
+def _orphan_finding(facts: RunFacts) -> Finding | None:
+    """Return the finding about processes that outlived the server."""
+    if not facts.members or facts.alive:
+        return None
+    processes = f"{count_of(facts.members, 'process', 'processes')} of the server"
+    verb = "is" if facts.members == 1 else "are"
+    text = f"{processes} {verb} still alive and may occupy GPU memory"
+    fix = f"run workbench stop {facts.record.run_id}, or press x (Stop) on the screen"
+    return Finding(Level.ERROR, "run.orphans", text, fix=fix)

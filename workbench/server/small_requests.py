@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import clean, clean_data
+from workbench.model.untrusted_text import clean_data, clean_text
 
 if TYPE_CHECKING:
     import httpx
@@ -32,7 +32,7 @@ class Reply:
     @property
     def content(self) -> Any:
         """The cleaned JSON, or the text of a reply that is no JSON."""
-        return short(self.text) if self.body is None else clean_data(self.body)
+        return error_message_of(self.text) if self.body is None else clean_data(self.body)
 
 
 # requests a path within a number of seconds; never raises for what the server does
@@ -49,10 +49,10 @@ def getter(ask: Ask, query: str = "") -> Get:
 
 def asker(http: httpx.AsyncClient) -> Ask:
     """Return a function that makes requests through `http`."""
-    return lambda path, body, timeout_s: _ask(http, path, body, timeout_s)
+    return lambda path, body, timeout_s: _request_with_httpx(http, path, body, timeout_s)
 
 
-async def _ask(
+async def _request_with_httpx(
     http: httpx.AsyncClient, path: str, body: Mapping[str, Any] | None, timeout_s: float
 ) -> Reply:
     import httpx
@@ -62,13 +62,13 @@ async def _ask(
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_S)
         response = await http.request(method, path, json=body, timeout=timeout)
     except httpx.TimeoutException:
-        return late(timeout_s)
+        return late_reply(timeout_s)
     except httpx.HTTPError as error:
-        return Reply(None, problem=clean(str(error)) or type(error).__name__)
+        return Reply(None, problem=clean_text(str(error)) or type(error).__name__)
     return reply_of(response.status_code, response.content)
 
 
-def late(timeout_s: float) -> Reply:
+def late_reply(timeout_s: float) -> Reply:
     """Return the reply for a request that got no complete answer in time."""
     return Reply(None, problem=f"the server did not answer within {timeout_s:.0f} s", late=True)
 
@@ -83,11 +83,11 @@ def reply_of(status: int, data: bytes) -> Reply:
         return Reply(status, None, text, invalid_utf8)
 
 
-def short(content: Any) -> str:
+def error_message_of(content: Any) -> str:
     """Return the message in an error reply as one line, cut to 200 characters."""
     if isinstance(content, dict):
         content = content.get("error") or content.get("detail") or content
     if isinstance(content, dict):
         content = content.get("message", content)
-    text = " ".join(clean(str(content)).split())
+    text = " ".join(clean_text(str(content)).split())
     return text if len(text) <= 200 else text[:200] + " …"

@@ -38,7 +38,7 @@ class Still:
     memory_bytes: int
 
     @property
-    def spins(self) -> bool:
+    def is_spinning(self) -> bool:
         return self.util_pct[0] >= _BUSY_PCT and self.power_pct[1] < 100 * _IDLE_POWER
 
     @property
@@ -57,7 +57,7 @@ class SpinWatch:
 
     def take(self, samples: Sequence[GpuSample], at_s: float) -> None:
         """Add a reading, made at the monotonic time `at_s`."""
-        now = {s.index: _still(self._still.get(s.index), s, at_s) for s in samples}
+        now = {s.index: _period_without_change(self._still.get(s.index), s, at_s) for s in samples}
         self._still = {index: still for index, still in now.items() if still is not None}
 
     def spinning(self, gpus: Collection[int] | None) -> Mapping[int, Still]:
@@ -70,15 +70,15 @@ class SpinWatch:
         # An idle GPU waits too; one with power works.
         if any(still.power_pct[1] >= 100 * _IDLE_POWER for still in chosen.values()):
             return {}
-        return {index: still for index, still in chosen.items() if still.spins}
+        return {index: still for index, still in chosen.items() if still.is_spinning}
 
 
-def _still(before: Still | None, sample: GpuSample, at_s: float) -> Still | None:
+def _period_without_change(before: Still | None, sample: GpuSample, at_s: float) -> Still | None:
     """Return the period without a change that `sample` continues or begins; None if the GPU does
     not report what is needed to know."""
     util, power, limit = sample.gpu_util_pct, sample.power_w, sample.limit_w
     memory = sample.memory_used_bytes
-    if not sample.live or util is None or power is None or not limit or memory is None:
+    if not sample.has_readings or util is None or power is None or not limit or memory is None:
         return None
     share = 100 * power / limit
     new = Still(

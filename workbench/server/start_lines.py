@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.log_patterns import MOST_FORMS
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ class StartLines:
         if engine is None:
             return False
         phase, port = (
-            engine.phase(line),
+            engine.start_phase_of_line(line),
             engine.moved_port_log and engine.moved_port_log.search(line),
         )
         version = engine.version_log.search(line) if self.version is None else None
         self.phase = phase or self.phase
         if port:
-            self.port = whole_number(port["port"], digits=5) or self.port
+            self.port = parse_whole_number(port["port"], digits=5) or self.port
         if version:
             self.version = next((one for one in version.groupdict().values() if one), None)
         return bool(phase or port or version)

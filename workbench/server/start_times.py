@@ -11,8 +11,9 @@ from workbench.model.server_run import ServerStatus
 FIRST = "process runs"  # until the log reports a phase
 _MORE_S, _MORE_SHARE = 5.0, 0.2  # what a start may differ without a word
 _SHORT_S = 1.0  # phases that take less are not named
-# in a phase: "loading weights 40 %", "KV cache of 12,000 tokens", "12 of 33 layers on the GPU"
-_NUMBERS = re.compile(r"(?:\bof )?\b\d[\d,.]*(?: of [\d,.]+)?(?: %| tokens\b)?")
+# in a phase: "loading weights 40 %", "KV cache of 12,000 tokens", "12 of 33 layers on the GPU",
+# "engine ready after 3.2 s"
+_NUMBERS = re.compile(r"(?:\b(?:of|after) )?\b\d[\d,.]*(?: of [\d,.]+)?(?: %| tokens\b| s\b)?")
 
 
 def phase_name(phase: str) -> str:
@@ -26,7 +27,7 @@ class PhaseClock:
 
     began: list[tuple[str, float]]
 
-    def see(self, phase: str | None, at_s: float) -> None:
+    def note_phase(self, phase: str | None, at_s: float) -> None:
         """Note the present phase. A phase that comes back after another one, as that of a second
         rank, goes on in the present one."""
         if phase is None:
@@ -35,7 +36,7 @@ class PhaseClock:
         if all(known != name for known, _ in self.began):
             self.began.append((name, at_s))
 
-    def durations(self, end_s: float) -> tuple[tuple[str, float], ...]:
+    def phase_durations(self, end_s: float) -> tuple[tuple[str, float], ...]:
         """Return the seconds of each phase of a start that ended at `end_s`."""
         ends = [*(at_s for _, at_s in self.began[1:]), end_s]
         return tuple(
@@ -65,10 +66,10 @@ def ready_text(now: ServerStatus, every: Iterable[ServerStatus]) -> str:
     named = [f"{name} {s:.0f} s" for name, s in now.phases if s >= _SHORT_S]
     phases = f" ({', '.join(named)})" if len(named) > 1 else ""
     before = start_before(now, every)
-    return f" in {now.ready_after_s:.1f} s{phases}{_difference(now, before)}"
+    return f" in {now.ready_after_s:.1f} s{phases}{_difference_text(now, before)}"
 
 
-def _difference(now: ServerStatus, before: ServerStatus | None) -> str:
+def _difference_text(now: ServerStatus, before: ServerStatus | None) -> str:
     took_s, usual_s = now.ready_after_s, before.ready_after_s if before is not None else None
     if took_s is None or usual_s is None or before is None:
         return ""
@@ -76,11 +77,13 @@ def _difference(now: ServerStatus, before: ServerStatus | None) -> str:
     if abs(more_s) < max(_MORE_S, _MORE_SHARE * usual_s):
         return ""
     side = "longer" if more_s > 0 else "less"
-    why = _widest(now.phases, dict(before.phases), longer=more_s > 0)
+    why = _most_changed_phase(now.phases, dict(before.phases), longer=more_s > 0)
     return f", {abs(more_s):.0f} s {side} than the start before{why}"
 
 
-def _widest(phases: Sequence[tuple[str, float]], before: dict[str, float], *, longer: bool) -> str:
+def _most_changed_phase(
+    phases: Sequence[tuple[str, float]], before: dict[str, float], *, longer: bool
+) -> str:
     """Return the phase that differs most from the start before, in the direction of the whole."""
     sign = 1.0 if longer else -1.0
     apart = [(sign * (s - before[name]), name, s) for name, s in phases if name in before]

@@ -25,8 +25,9 @@ from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.hosts.directory_names import names_in
 from workbench.hosts.file_marks import Marks, marks_of
-from workbench.hosts.session_marks import processes_of
+from workbench.hosts.session_marks import processes_of_session
 from workbench.hosts.task_cancellation import end_all
+from workbench.model.beat import Beat
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
@@ -95,6 +96,7 @@ class PreparedServer:
     not run. The caller calls `launch`, which returns the server's status, or `discard`, which
     removes the files."""
 
+    run_id: str
     launch: Callable[[], Awaitable[ServerStatus]]
     discard: Callable[[], Awaitable[None]]
 
@@ -103,8 +105,14 @@ class Supervisor:
     """Starts, watches and stops the servers of one host. `on_event` is called in the event loop
     with each changed status and each batch of new log lines, and must return quickly."""
 
-    def __init__(self, host: Host, on_event: Callable[[Event], None] = lambda event: None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        on_event: Callable[[Event], None] = lambda event: None,
+        beat: Beat | None = None,
+    ) -> None:
         self.host = host
+        self._beat = beat or Beat()  # with which the live runs are checked
         self.pause_s = 0.0  # at least so long between two checks of the live runs
         self._emit = on_event
         self._runs: dict[str, WatchedRun] = {}
@@ -121,7 +129,7 @@ class Supervisor:
     def status(self, run_id: str) -> ServerStatus:
         """Return the last known status of a run, without querying the host. Raises ServerError if
         the run is unknown."""
-        return self._known(run_id).status
+        return self._known_run(run_id).status
 
     def statuses(self) -> tuple[ServerStatus, ...]:
         """Return the last known statuses of all runs, newest first, without querying the host."""
@@ -130,27 +138,27 @@ class Supervisor:
     def record(self, run_id: str) -> RunRecord:
         """Return the record of a run: its plan and its command, with secrets masked. Raises
         ServerError if the run is unknown."""
-        return self._known(run_id).record
+        return self._known_run(run_id).record
 
     def api_key(self, run_id: str) -> str | None:
         """Return the API key of a run's server; None if the server has none or the key is unknown.
         The key must never be shown, stored or logged."""
-        return self._known(run_id).api_key
+        return self._known_run(run_id).api_key
 
     def host_time(self, run_id: str) -> float:
         """Return the present time of the host's clock in Unix seconds. It is computed from the
         host's time at the last reading of the run."""
-        return self._known(run_id).now_unix_s
+        return self._known_run(run_id).now_unix_s
 
     def log(self, run_id: str) -> LogRing:
         """Return the log lines of a run that have been read so far and are still in memory."""
-        return self._known(run_id).follower.ring
+        return self._known_run(run_id).follower.ring
 
-    def watched(self) -> Collection[WatchedRun]:
+    def watched_runs(self) -> Collection[WatchedRun]:
         """Return the WatchedRun of each run that this supervisor has read."""
         return self._runs.values()
 
-    def _known(self, run_id: str) -> WatchedRun:
+    def _known_run(self, run_id: str) -> WatchedRun:
         try:
             return self._runs[run_id]
         except KeyError:
@@ -199,8 +207,8 @@ class Supervisor:
         known = self._runs.get(replaces or "")  # a further node of a cluster does not know it
         replaced = known.status if known is not None else None
         if adopts is None and rank is None:
-            freed = preflight.port_of(replaced)
-            await preflight.check(
+            freed = preflight.port_freed_by(replaced)
+            await preflight.check_before_start(
                 self.host, plan, command, self.statuses(), simulated=simulated, freed=freed
             )
         run_id = rank.run_id if rank else new_run_id(engine.name, time.time())
@@ -221,8 +229,8 @@ class Supervisor:
         )
         run = WatchedRun(self.host, run_dir, record, engine, adopted=False)
         run.learn_secrets(command)
-        prepared = await run_start.prepare(self.host, run, command, rank, replaced=replaced)
-        return PreparedServer(lambda: self._launch(prepared), prepared.discard)
+        prepared = await run_start.prepare_run(self.host, run, command, rank, replaced=replaced)
+        return PreparedServer(run_id, lambda: self._launch(prepared), prepared.discard)
 
     async def _launch(self, prepared: run_start.Preparation) -> ServerStatus:
         run = prepared.run
@@ -244,7 +252,7 @@ class Supervisor:
         the command line. Raises ServerError if the run has ended, or its launcher cannot restart a
         server."""
         run = await self._find(run_id)
-        shown = await launched_runs.restart(self.host, run, dry_run=dry_run)
+        shown = await launched_runs.restart_launched_server(self.host, run, dry_run=dry_run)
         await self._read_status(run)
         self._publish(run)
         return shown
@@ -274,33 +282,52 @@ class Supervisor:
             self.host, root, files=FILES, newest=newest
         )
         for process in read:
-            self._take(process)
-        runs = [self._runs.get(_id(process)) for process in read]
-        lost = [run for run in runs if run and launched_runs.is_lost(run)]
+            self._update_run(process)
+        await self._replace_lost_keepers(read)
+        self._forget_removed_runs(read)
+        await asyncio.gather(
+            *(self._explain(run) for run in self._unexplained_failures()),
+            *(self._learn_keys(run) for run in self._adopted_without_keys()),
+            old_runs.write_end_marks(self.host, root, self._end_marks(read)),
+        )
+        self.ensure_watch()
+        return self.statuses()
+
+    async def _replace_lost_keepers(self, read: Sequence[detached_process.ProcessStatus]) -> None:
+        """Start a keeper for each of the runs `read` that has lost the one that followed it."""
+        runs = (self._runs.get(_run_id_of_process(process)) for process in read)
+        lost = [run for run in runs if run is not None and launched_runs.is_lost(run)]
         await asyncio.gather(*(self._keep_again(run) for run in lost))
+
+    def _forget_removed_runs(self, read: Sequence[detached_process.ProcessStatus]) -> None:
+        """Forget the runs whose directories are no longer on the host."""
         present = {posixpath.basename(process.run_dir) for process in read} | set(self.older)
         self._runs = {run_id: run for run_id, run in self._runs.items() if run_id in present}
-        shown = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
-        failed = [run for run in shown if not run.facts.alive and run.facts.stop_unix_s is None][
-            :EXPLAINED_RUNS
-        ]
-        adopted = [run for run in shown if run.facts.alive and not run.keys_known]
-        explain = (self._explain(run) for run in failed if run.explained is None)
-        processes = {_id(process): process for process in read}
-        marks = {
+
+    def _unexplained_failures(self) -> list[WatchedRun]:
+        """Return those of the newest failed runs whose end is not explained yet."""
+        newest_first = sorted(self._runs.values(), key=lambda run: run.record.run_id, reverse=True)
+        ended = (run for run in newest_first if not run.facts.alive)
+        failed = [run for run in ended if run.facts.stop_unix_s is None]
+        return [run for run in failed[:EXPLAINED_RUNS] if run.explained is None]
+
+    def _adopted_without_keys(self) -> list[WatchedRun]:
+        """Return the living runs whose API keys this process does not know yet."""
+        return [run for run in self._runs.values() if run.facts.alive and not run.keys_known]
+
+    def _end_marks(self, read: Sequence[detached_process.ProcessStatus]) -> dict[str, str | None]:
+        """Return the end marks that the runs `read` get, by run id."""
+        processes = {_run_id_of_process(process): process for process in read}
+        return {
             run_id: old_runs.mark_of(process, self._runs[run_id].status)
             for run_id, process in processes.items()
             if run_id in self._runs and not launched_runs.is_lost(self._runs[run_id])
         }
-        marking = old_runs.mark(self.host, root, marks)
-        await asyncio.gather(*explain, *(self._learn_keys(run) for run in adopted), marking)
-        self.ensure_watch()
-        return self.statuses()
 
-    def _take(self, process: detached_process.ProcessStatus) -> None:
+    def _update_run(self, process: detached_process.ProcessStatus) -> None:
         """Update the run that `process` describes, and publish its status if that changed. A run
         that this supervisor does not know yet is added."""
-        run_id = _id(process)
+        run_id = _run_id_of_process(process)
         if run_id in self._starting:
             return
         run = self._runs.get(run_id)
@@ -352,7 +379,7 @@ class Supervisor:
         from workbench import engines
 
         try:
-            return engines.get(name)
+            return engines.get_engine(name)
         except InputError:
             return None
 
@@ -367,8 +394,8 @@ class Supervisor:
             await self.runs()
         if run_id not in self._runs and run_id in self.older:
             run_dir = posixpath.join(await self.runs_dir(), run_id)
-            self._take(await detached_process.status(self.host, run_dir, files=FILES))
-        return self._known(run_id)
+            self._update_run(await detached_process.read_status(self.host, run_dir, files=FILES))
+        return self._known_run(run_id)
 
     # ---- wait
 
@@ -392,9 +419,9 @@ class Supervisor:
     def _publish(self, run: WatchedRun) -> None:
         if run.refresh():
             self._emit(run.status)
-            self._wake()
+            self._wake_watchers()
 
-    def _wake(self) -> None:
+    def _wake_watchers(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -405,7 +432,7 @@ class Supervisor:
         starting = [
             run
             for run in self._runs.values()
-            if run.status.state is ServerState.STARTING and run.record.answers
+            if run.status.state is ServerState.STARTING and run.record.has_port
         ]
         if not starting:
             self._spin_watch = None
@@ -429,7 +456,7 @@ class Supervisor:
         do, and name a start in which none of them does anything."""
         if (
             run.status.state is not ServerState.STARTING
-            or not run.record.answers
+            or not run.record.has_port
             or run.record.plan.run_as != PROCESS
         ):
             return
@@ -442,9 +469,9 @@ class Supervisor:
             return
         watch = run.idle_watch = watch or idle_start.IdleWatch()
         try:
-            watch.take(await idle_start.read(self.host, run.members, now_s))
+            watch.add_reading(await idle_start.read_activity(self.host, run.members, now_s))
         except HostError:
-            watch.take(None)
+            watch.add_reading(None)
         own = _gpu_indices(run, self._samples)
         used = [sample for sample in self._samples if own is None or sample.index in own]
         works = any((sample.gpu_util_pct or 0.0) >= _GPU_WORKS_PCT for sample in used)
@@ -453,6 +480,22 @@ class Supervisor:
             run.idle = idle_start.idle_finding(
                 watch, run.status.phase, run.log_silent_s, self._start_before_s(run)
             )
+
+    async def _look_where_it_hangs(self, run: WatchedRun) -> None:
+        """Ask py-spy once where the processes of a start that hangs stand, if it is on the host."""
+        if run.spinning is None and run.idle is None:
+            run.stacks = None
+            return
+        if run.stacks is not None or run.record.plan.run_as != PROCESS:
+            return
+        from workbench.server import python_stacks
+
+        program = run.record.command.argv[0]
+        try:
+            run.stacks = await python_stacks.read_stacks(self.host, program, run.members)
+        except HostError:
+            run.stacks = python_stacks.Stacks(installed=True)  # it is not asked again
+        self._publish(run)
 
     def _start_before_s(self, run: WatchedRun) -> float | None:
         """Return how long the last start of this engine with this model and preset took; None if
@@ -480,10 +523,10 @@ class Supervisor:
 
     async def _stop(self, run: WatchedRun, grace_s: float) -> ServerStatus:
         await self.mark_stopped(run)
-        await launched_runs.stop(self.host, run)
-        report = await detached_process.stop(self.host, run.run_dir, grace_s=grace_s)
+        await launched_runs.stop_launched_server(self.host, run)
+        report = await detached_process.stop_run(self.host, run.run_dir, grace_s=grace_s)
         # the keeper may have started it meanwhile
-        await launched_runs.stop(self.host, run, again=True)
+        await launched_runs.stop_launched_server(self.host, run, again=True)
         await self._read_status(run)
         if report.left:
             self._publish(run)
@@ -504,12 +547,14 @@ class Supervisor:
         """Remove what the start of an ended run has installed on the host, such as a systemd unit,
         and return the removed paths. Raises ServerError if this run or another run of its unit is
         alive, or if Workbench did not start the server or did not write the files."""
-        return await launched_runs.uninstall(self.host, await self._find(run_id), self.watched())
+        return await launched_runs.uninstall_unit(
+            self.host, await self._find(run_id), self.watched_runs()
+        )
 
     def installed(self, run_id: str) -> str | None:
         """Return the name of the systemd unit that the start of a run has installed and that stays
         after a stop; None if there is none."""
-        return launched_runs.installed(self._known(run_id))
+        return launched_runs.installed_unit(self._known_run(run_id))
 
     async def mark_stopped(self, run: WatchedRun) -> None:
         """Record on the host that the user stops the run's server. Must be called before the server
@@ -530,7 +575,7 @@ class Supervisor:
         """Read the run's files and processes from the host, update the run, and return the reading.
         Readings of a run do not overlap, so that an older reading never replaces a newer one."""
         async with run.reading:
-            seen = await detached_process.status(self.host, run.run_dir, files=FILES)
+            seen = await detached_process.read_status(self.host, run.run_dir, files=FILES)
             if not run.settled:
                 run.update(seen)
             return seen
@@ -538,7 +583,7 @@ class Supervisor:
     def _settle(self, run: WatchedRun) -> None:
         run.settled = True
         self._publish(run)
-        self._wake()
+        self._wake_watchers()
 
     # ---- logs and counters
 
@@ -547,7 +592,7 @@ class Supervisor:
         log of which nothing was read yet is first read from the host."""
         run = await self._find(run_id)
         if not run.follower.offset:
-            read = log_reading.drain if run.settled else log_reading.catch_up
+            read = log_reading.read_log_to_end if run.settled else log_reading.catch_up_with_log
             await read(self.host, run, self._emit)
         return run.follower.ring
 
@@ -564,7 +609,7 @@ class Supervisor:
             return not follow or run.has_ended
 
         path, secrets = run.log_path, run.secrets
-        async for batch in log_lines.read(
+        async for batch in log_lines.read_log_batches(
             self.host, path, run_id, secrets=secrets, ended=ended, wait=pause
         ):
             yield batch
@@ -572,7 +617,7 @@ class Supervisor:
     def log_findings(self, run_id: str) -> tuple[Finding, ...]:
         """Return the findings about the log lines read so far, in the order of the lines, including
         findings about harmless lines."""
-        return self._known(run_id).scan.found
+        return self._known_run(run_id).scan.found
 
     async def in_force(self, run_id: str) -> InForceReport:
         """Return the settings in the plan of the run's server, each with the value that the server
@@ -580,13 +625,13 @@ class Supervisor:
         from workbench.server import in_force
 
         await self.load_log(run_id)
-        return await in_force.read(self._known(run_id))
+        return await in_force.read_in_force(self._known_run(run_id))
 
     async def search_log(self, run_id: str, text: str, *, limit: int = 500) -> tuple[LogMatch, ...]:
         """Return up to `limit` lines of the run's whole log file that contain `text`, ignoring
         case. The search runs on the host."""
         run = await self._find(run_id)
-        return await log_lines.search(
+        return await log_lines.search_log(
             self.host, run.log_path, text, secrets=run.secrets, limit=limit
         )
 
@@ -601,7 +646,7 @@ class Supervisor:
                 else f"this Workbench does not know the engine {run.record.engine}"
             )
         try:
-            return await metrics.fetch((await run.connection()).get, run.engine, timeout_s)
+            return await metrics.fetch_metrics((await run.connection()).get, run.engine, timeout_s)
         except HostError as error:
             return metrics.no_metrics(error.message)
 
@@ -625,7 +670,7 @@ class Supervisor:
         try:
             await self._watch_live_runs()
         finally:
-            self._wake()
+            self._wake_watchers()
 
     async def _watch_live_runs(self) -> None:
         while live := [run for run in self._runs.values() if not run.settled]:
@@ -634,13 +679,15 @@ class Supervisor:
             else:
                 every = (self._update_or_mark_unknown(run) for run in live)
                 log_grew = await asyncio.gather(*every)
-            starting = any(run.pace in (ServerState.STARTING, ServerState.STOPPING) for run in live)
+            starting = any(
+                run.state_for_pace in (ServerState.STARTING, ServerState.STOPPING) for run in live
+            )
             lost = any(run.status.state is ServerState.UNKNOWN for run in live)
             quiet_s, busy_s = (_STARTING_S, _BUSY_S) if starting else (_READY_S, _TALKING_S)
             pause_s = busy_s if any(log_grew) else quiet_s
             if lost:
                 pause_s = _LOST_S
-            await asyncio.sleep(max(pause_s, self.pause_s))
+            await asyncio.sleep(self._beat.seconds_to_next_beat(max(pause_s, self.pause_s)))
 
     async def _update_or_mark_unknown(self, run: WatchedRun) -> bool:
         """Read a run's state and log from the host, and return whether its log grew. If the host
@@ -649,7 +696,9 @@ class Supervisor:
             if not self.host.connected:
                 run.set_lost("the connection to the host is lost")
                 self._publish(run)
-            grew = await self._update(run)  # waits a moment for the link, which restores itself
+            grew = await self._read_and_update(
+                run
+            )  # waits a moment for the link, which restores itself
         except HostError as error:
             run.set_lost(error.message)
             await run.disconnect()
@@ -659,11 +708,11 @@ class Supervisor:
         self._publish(run)
         return grew
 
-    async def _update(self, run: WatchedRun) -> bool:
-        alive, grew = await self._both(
+    async def _read_and_update(self, run: WatchedRun) -> bool:
+        alive, grew = await self._ask_both(
             self._alive(run), log_reading.read_new(self.host, run, self._emit)
         )
-        every_s = _FULL_READ_S.get(run.pace, _FULL_READ_ELSE_S)
+        every_s = _FULL_READ_S.get(run.state_for_pace, _FULL_READ_ELSE_S)
         due = time.monotonic() - max(run.read_at_s, run.compared_s) > every_s
         if not alive or (due and await self._has_changed(run)):
             await self._read_fully(run)
@@ -677,6 +726,7 @@ class Supervisor:
         elif run.facts.alive and run.facts.stop_unix_s is None:
             self._check_when_due(run)
             await self._look_whether_it_works(run)
+            await self._look_where_it_hangs(run)
         return grew > 0
 
     async def _alive(self, run: WatchedRun) -> bool:
@@ -685,12 +735,13 @@ class Supervisor:
             return False  # unknown: a full reading is needed
         process = detached_process.DetachedProcess(pid, pid, start_time)
         return all(
-            await self._both(
-                detached_process.alive(self.host, process), launched_runs.is_current(self.host, run)
+            await self._ask_both(
+                detached_process.is_process_alive(self.host, process),
+                launched_runs.is_current(self.host, run),
             )
         )
 
-    async def _both(
+    async def _ask_both(
         self, first: Coroutine[Any, Any, _First], second: Coroutine[Any, Any, _Second]
     ) -> tuple[_First, _Second]:
         """Return the results of two questions to the host, asked at the same time if it is far."""
@@ -719,7 +770,7 @@ class Supervisor:
         settled = run.facts.ready is not None and run.facts.stop_unix_s is None
         if marks is None or run.sid is None or not settled:
             return None
-        return (*marks, processes_of(run.sid))
+        return (*marks, processes_of_session(run.sid))
 
     async def _read_fully(self, run: WatchedRun) -> None:
         marks = await asyncio.to_thread(self._marks_now, run)
@@ -732,13 +783,13 @@ class Supervisor:
 
     async def _finish(self, run: WatchedRun) -> None:
         # the last words of processes that outlived the server
-        await log_reading.drain(self.host, run, self._emit)
+        await log_reading.read_log_to_end(self.host, run, self._emit)
         await detached_process.clear_shared_memory(self.host, run.run_dir)
         await run.close()
         self._settle(run)
 
     async def _explain(self, run: WatchedRun) -> None:
-        await log_reading.explain(self.host, run, self._emit)
+        await log_reading.explain_ended_run(self.host, run, self._emit)
         self._publish(run)
 
     # ---- readiness
@@ -748,7 +799,7 @@ class Supervisor:
         ago and none is running. A readiness check may take minutes, because it waits for the first
         answer."""
         every_s = _ASK_READY_S if run.facts.ready and not run.failures else _ASK_STARTING_S
-        if run.facts.server_began_unix_s is None or not run.record.answers:
+        if run.facts.server_began_unix_s is None or not run.record.has_port:
             return  # the launcher has not started it, or it is a rank without a port
         if (
             run.engine is None
@@ -760,7 +811,7 @@ class Supervisor:
             run.task.result()  # raises if the request failed: a defect must not stay silent
         run.asked_s = time.monotonic()
         run.task = asyncio.create_task(
-            self._health(run) if run.facts.ready else self._readiness(run)
+            self._check_health(run) if run.facts.ready else self._check_readiness(run)
         )
 
     async def check_now(self) -> tuple[ServerStatus, ...]:
@@ -770,8 +821,11 @@ class Supervisor:
         ready = [run for run in every if run.status.state is ServerState.READY]
         starting = [run for run in every if run.status.state is ServerState.STARTING]
         await asyncio.gather(
-            *(self._health(run, timeout_s=_ASK_NOW_S, enough=UNHEALTHY_AFTER) for run in ready),
-            *(log_reading.drain(self.host, run, self._emit) for run in starting),
+            *(
+                self._check_health(run, timeout_s=_ASK_NOW_S, enough=UNHEALTHY_AFTER)
+                for run in ready
+            ),
+            *(log_reading.read_log_to_end(self.host, run, self._emit) for run in starting),
             *(self._prove_now(run) for run in starting),
         )
         for run in starting:
@@ -781,11 +835,11 @@ class Supervisor:
     async def _prove_now(self, run: WatchedRun) -> None:
         """Ask a starting server for its first answers, for at most _PROVE_NOW_S seconds. A command
         that only lists the servers ends before the watch would have asked."""
-        if run.engine is None or run.facts.server_began_unix_s is None or not run.record.answers:
+        if run.engine is None or run.facts.server_began_unix_s is None or not run.record.has_port:
             return
         if run.task is None or run.task.done():
             run.asked_s = time.monotonic()
-            run.task = asyncio.create_task(self._readiness(run))
+            run.task = asyncio.create_task(self._check_readiness(run))
         await asyncio.wait([run.task], timeout=_PROVE_NOW_S)
 
     async def has_unknown_runs(self) -> bool:
@@ -797,12 +851,14 @@ class Supervisor:
         known = {run_id for run_id, run in self._runs.items() if not run.may_begin}
         return bool(names - known - self._starting - set(self.older))
 
-    async def _health(self, run: WatchedRun, timeout_s: float = _HEALTH_S, enough: int = 1) -> None:
+    async def _check_health(
+        self, run: WatchedRun, timeout_s: float = _HEALTH_S, enough: int = 1
+    ) -> None:
         if run.engine is None:
             return
         asked_s = time.monotonic()
         try:
-            trouble = await readiness.answers(
+            trouble = await readiness.why_no_answer(
                 (await run.connection()).get, run.engine.alive_path, timeout_s
             )
         except HostError:
@@ -810,9 +866,9 @@ class Supervisor:
         run.note_health(trouble is None, asked_s, enough=enough)
         self._publish(run)
 
-    async def _readiness(self, run: WatchedRun) -> None:
+    async def _check_readiness(self, run: WatchedRun) -> None:
         try:
-            if await ready_proof.prove(self.host, run):
+            if await ready_proof.prove_ready(self.host, run):
                 self._publish(run)
                 seen = await self._read_status(run)
                 await detached_process.record_shared_memory(self.host, run.run_dir, seen.members)
@@ -821,7 +877,7 @@ class Supervisor:
         self._publish(run)
 
 
-def _id(process: detached_process.ProcessStatus) -> str:
+def _run_id_of_process(process: detached_process.ProcessStatus) -> str:
     return posixpath.basename(process.run_dir)
 
 

@@ -23,19 +23,16 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.model import answer_probe
 from workbench.model.answer_probe import Ask, Place, Probed
-from workbench.model.answer_text import excerpt
+from workbench.model.answer_text import answer_excerpt
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServedText
 from workbench.server.small_requests import Ask as AskServer
-from workbench.server.small_requests import Reply, short
-
-if TYPE_CHECKING:
-    pass
+from workbench.server.small_requests import Reply, error_message_of
 
 TOGETHER = 8
 TOKENS = 16  # of an answer: enough to see a loop, and quick on a slow host
@@ -52,8 +49,6 @@ PATHS = {
     EMBEDDINGS: "/v1/embeddings",
 }
 _BUSY = (429, 503)  # too many requests, overloaded
-# vLLM and SGLang, llama-server, TabbyAPI
-_CONTEXT = re.compile(r"context (length|size|window)|max_seq_len", re.IGNORECASE)
 _TOO_LONG = "the text is not judged: the server's context is too short for the prompts ({})"
 VECTOR = "text.vector"
 FAILED_TOGETHER = "text.failed-together"
@@ -68,24 +63,30 @@ class Probe:
     reason: str | None = None
 
 
-async def probe(
-    ask_server: AskServer, model: str, *, first_timeout_s: float, nonsense_expected: str = ""
+async def probe_text(
+    ask_server: AskServer,
+    model: str,
+    *,
+    first_timeout_s: float,
+    too_long: re.Pattern[str],
+    nonsense_expected: str = "",
 ) -> Probe:
     """Ask the server for text, or for vectors if it generates none, and judge the answers.
-    `first_timeout_s` is the time limit of the first answer. Never raises, whatever the server
+    `first_timeout_s` is the time limit of the first answer, and `too_long` matches the server's
+    refusal of a request that is longer than its context. Never raises, whatever the server
     answers. `nonsense_expected` says why the text need not be language, "" if it must be. A chat
     completion is tried first, then a plain completion, which needs no chat
     template, then an embedding."""
     reasons = []
     for endpoint in PATHS:
-        asker = _Asker(ask_server, model, endpoint)
-        reply, first = await asker.first(first_timeout_s)
+        asker = _Asker(ask_server, model, endpoint, too_long)
+        reply, first = await asker.send_first_prompt(first_timeout_s)
         if first is not None:
-            await asker.rest(first)
-            return Probe(asker.judged(nonsense_expected))
-        if _is_too_long(reply):
-            return Probe(ServedText(endpoint, 0, unjudged=_TOO_LONG.format(_why(reply))))
-        reasons.append(f"{PATHS[endpoint]} returned no answer ({_why(reply)})")
+            await asker.send_other_prompts(first)
+            return Probe(asker.judge_answers(nonsense_expected))
+        if asker.is_too_long(reply):
+            return Probe(ServedText(endpoint, 0, unjudged=_TOO_LONG.format(_why_no_answer(reply))))
+        reasons.append(f"{PATHS[endpoint]} returned no answer ({_why_no_answer(reply)})")
         if reply.status is None or reply.status in _BUSY:
             break  # another endpoint of the same server would not answer either
     return Probe(reason="; ".join(reasons))
@@ -119,8 +120,11 @@ Answered = Probed | Vector
 class _Asker:
     """Sends the requests of one probe to one endpoint, and keeps the answers."""
 
-    def __init__(self, ask_server: AskServer, model: str, endpoint: str) -> None:
+    def __init__(
+        self, ask_server: AskServer, model: str, endpoint: str, too_long: re.Pattern[str]
+    ) -> None:
         self._ask_server, self._model, self._endpoint = ask_server, model, endpoint
+        self._too_long = too_long
         self._tokens = TOKENS
         alone, again, *others = answer_probe.short_asks(2 + TOGETHER + LONGER + MORE)
         self._alone, self._again = alone, again
@@ -130,12 +134,12 @@ class _Asker:
         self._answers: list[Answered] = []
         self._failed: list[Reply] = []
 
-    async def first(self, timeout_s: float) -> tuple[Reply, Answered | None]:
+    async def send_first_prompt(self, timeout_s: float) -> tuple[Reply, Answered | None]:
         """Send the prompt that is sent alone. Return the reply, and the answer in it; None if it
         contains none."""
         return await self._send(self._alone, timeout_s)
 
-    async def rest(self, first: Answered) -> None:
+    async def send_other_prompts(self, first: Answered) -> None:
         """Send the other prompts, and keep all answers that come in time. `first` is the answer to
         the first prompt."""
         alone = []
@@ -171,19 +175,21 @@ class _Asker:
 
     def _follows_seldom(self) -> bool:
         """Return whether most answers lack the code word that they were asked to repeat."""
-        lost = [one for one in self._answers if isinstance(one, Probed) and not one.remembered]
+        lost = [
+            one for one in self._answers if isinstance(one, Probed) and not one.repeats_code_word
+        ]
         return not self._failed and 2 * len(lost) > len(self._answers)
 
     async def _keep(self, ask: Ask) -> None:
         reply, answered = await self._send(ask, REST_S)
         if answered is not None:
             self._answers.append(answered)
-        elif _is_failure(reply):
+        elif self._is_failure(reply):
             self._failed.append(reply)
 
     async def _send(self, ask: Ask, timeout_s: float) -> tuple[Reply, Answered | None]:
         path = PATHS[self._endpoint]
-        reply = await self._ask_server(path, self._body(ask), timeout_s)
+        reply = await self._ask_server(path, self._request_body(ask), timeout_s)
         if reply.status != 200:
             return reply, None
         if self._endpoint == EMBEDDINGS:
@@ -194,15 +200,27 @@ class _Asker:
             return reply, None
         return reply, Probed(ask, answer, invalid_utf8=reply.invalid_utf8)
 
-    def _body(self, ask: Ask) -> dict[str, Any]:
+    def is_too_long(self, reply: Reply) -> bool:
+        """Return whether the server refused a request because its context is too short for it."""
+        return reply.status not in (None, 200) and bool(
+            self._too_long.search(_why_no_answer(reply))
+        )
+
+    def _is_failure(self, reply: Reply) -> bool:
+        """Return whether a reply without an answer is a fault of the server."""
+        if reply.status is None or reply.status in _BUSY:
+            return False
+        return not self.is_too_long(reply)
+
+    def _request_body(self, ask: Ask) -> dict[str, Any]:
         if self._endpoint == EMBEDDINGS:
             return {"model": self._model, "input": ask.prompt}
         body = answer_probe.request_body(ask, self._model, self._endpoint)
         return {**body, "max_tokens": self._tokens}
 
-    def judged(self, nonsense_expected: str) -> ServedText:
+    def judge_answers(self, nonsense_expected: str) -> ServedText:
         """Return what the answers say about the server."""
-        found = [*self._of_failures(), *self._findings(nonsense_expected)]
+        found = [*self._failure_findings(), *self._findings(nonsense_expected)]
         problem = next((one for one in found if one.level is Level.ERROR), None)
         notes = (one.text for one in found if one.level is not Level.ERROR)
         return ServedText(
@@ -212,24 +230,24 @@ class _Asker:
             problem=problem.text if problem else "",
             code=problem.code if problem else "",
             notes=tuple(notes),
-            unjudged=self._unjudged(),
+            unjudged=self._why_not_judged(),
         )
 
     def _findings(self, nonsense_expected: str) -> Sequence[Finding]:
         probed = [one for one in self._answers if isinstance(one, Probed)]
         vectors = [one for one in self._answers if isinstance(one, Vector)]
         if vectors:
-            return _of_vectors(vectors)
-        return answer_probe.judge(
+            return _vector_findings(vectors)
+        return answer_probe.judge_probe(
             probed,
             model=self._model,
             together=TOGETHER,
             nonsense_expected=nonsense_expected,
         )
 
-    def _of_failures(self) -> Iterator[Finding]:
+    def _failure_findings(self) -> Iterator[Finding]:
         if self._failed:
-            why = _why(self._failed[0])
+            why = _why_no_answer(self._failed[0])
             text = (
                 f"failures under load: {len(self._failed)} of {TOGETHER} requests that were sent at "
                 f"once failed, although one alone was answered ({why})"
@@ -240,9 +258,9 @@ class _Asker:
         first = self._answers[0] if self._answers else None
         if first is None:
             return ""
-        return first.excerpt if isinstance(first, Vector) else excerpt(first.answer)
+        return first.excerpt if isinstance(first, Vector) else answer_excerpt(first.answer)
 
-    def _unjudged(self) -> str:
+    def _why_not_judged(self) -> str:
         if not self._answers:
             return f"the model gave no text within {REASONING_TOKENS} tokens and {REST_S:.0f} s"
         came = sum(one.ask.place is Place.TOGETHER for one in self._answers)
@@ -261,10 +279,10 @@ def _cut_before_its_text(answered: Answered) -> bool:
     if isinstance(answered, Vector):
         return False
     answer = answered.answer
-    return answer.empty and answer.finish_reason == "length"
+    return answer.is_empty and answer.finish_reason == "length"
 
 
-def _of_vectors(vectors: Sequence[Vector]) -> list[Finding]:
+def _vector_findings(vectors: Sequence[Vector]) -> list[Finding]:
     broken = [one for one in vectors if one.defect]
     if broken:
         first = broken[0]
@@ -290,10 +308,10 @@ def _vector_in(body: Any) -> tuple[float, ...] | None:
             return None
     if not isinstance(vector, list):
         return None
-    return tuple(_number(one) for one in vector)
+    return tuple(_finite_number(one) for one in vector)
 
 
-def _number(value: Any) -> float:
+def _finite_number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:
@@ -302,17 +320,7 @@ def _number(value: Any) -> float:
         return math.inf
 
 
-def _is_failure(reply: Reply) -> bool:
-    """Return whether a reply without an answer is a fault of the server."""
-    return reply.status is not None and reply.status not in _BUSY and not _is_too_long(reply)
-
-
-def _is_too_long(reply: Reply) -> bool:
-    """Return whether the server refused a request because its context is too short for it."""
-    return reply.status not in (None, 200) and bool(_CONTEXT.search(_why(reply)))
-
-
-def _why(reply: Reply) -> str:
+def _why_no_answer(reply: Reply) -> str:
     if reply.status is None:
         return reply.problem
-    return f"{reply.status}: {short(reply.content)}"
+    return f"{reply.status}: {error_message_of(reply.content)}"

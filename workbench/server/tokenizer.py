@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.untrusted_text import clean_json
-
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
     from workbench.server.small_requests import Ask
@@ -46,7 +44,7 @@ class Tokenizer:
             asked = {"prompt": asked["input"]}
         body = engine.tokenize_body(self._model, asked)
         if body is None and "messages" in asked:
-            return await self._counted_messages(asked["messages"])
+            return await self._count_message_tokens(asked["messages"])
         if body is None:
             self.problem = (
                 f"{engine.title}'s tokenizer endpoint accepts no messages, so the "
@@ -54,9 +52,9 @@ class Tokenizer:
             )
             return None
         answer = await self._post(engine.tokenize_path, body)
-        return None if answer is None else self._counted(answer)
+        return None if answer is None else self._count_in_answer(answer)
 
-    async def _counted_messages(self, messages: Sequence[Mapping[str, str]]) -> int | None:
+    async def _count_message_tokens(self, messages: Sequence[Mapping[str, str]]) -> int | None:
         """Return the number of tokens of chat messages for an engine that only counts texts: those
         of the texts and those of the chat template, which one request for a token reports."""
         if self._template_tokens is None:
@@ -73,7 +71,7 @@ class Tokenizer:
         text = await self.count({"prompt": "\n".join(one["content"] for one in messages)})
         return None if text is None else text + self._template_tokens
 
-    def _counted(self, answer: Mapping[str, Any]) -> int | None:
+    def _count_in_answer(self, answer: Mapping[str, Any]) -> int | None:
         limit, tokens = answer.get("max_model_len"), answer.get("tokens")
         if isinstance(limit, int) and limit > 0:
             self.max_model_len = limit
@@ -93,12 +91,8 @@ class Tokenizer:
         if reply.status != 200:
             self.problem = f"the server's {path} answers HTTP status {reply.status}"
             return None
-        try:
-            answer = clean_json(reply.text)
-        except ValueError as error:
-            self.problem = f"the server's {path} cannot be read: {error}"
-            return None
-        if not isinstance(answer, dict):
+        # as it came: its text goes back to the server, line ends and all, and is never shown
+        if not isinstance(reply.body, dict):
             self.problem = f"the answer of the server's {path} is not a JSON object"
             return None
-        return answer
+        return reply.body

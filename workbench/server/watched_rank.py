@@ -103,7 +103,7 @@ class RankStart:
     watch: RankWatch | None = None
 
     @property
-    def own(self) -> str:
+    def own_name(self) -> str:
         return next(named(rank) for rank in self.server.ranks if rank.run_id == self.run_id)
 
 
@@ -112,9 +112,10 @@ def named(rank: ClusterRank) -> str:
 
 
 async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankWatch | None:
-    """Return the settings for the watch processes of a server whose first rank, the head, runs on
-    the host `head`. `address` is the head's address in the network of the nodes. None if this
-    address is unknown, if the head has no python3, or if the server has only one rank."""
+    """Return the settings of the watch processes of a server, which end a rank when another rank has
+    ended. Its first rank, the head, runs on the host `head`. `address` is the head's address in the
+    network of the nodes. None if this address is unknown, if the head has no python3 or cannot name
+    a free port, or if the server has only one rank."""
     if not address or len(server.ranks) < 2:
         return None
     try:
@@ -127,7 +128,7 @@ async def watch_of(head: Host, address: str | None, server: ClusterRun) -> RankW
     return RankWatch(tuple(map(named, server.ranks)), address, int(port))
 
 
-def unwatched(server: ClusterRun) -> tuple[Finding, ...]:
+def unwatched_ranks_warning(server: ClusterRun) -> tuple[Finding, ...]:
     """Return a warning that the ranks of a server have no watch processes: if a rank ends while no
     Workbench is open, the other ranks keep running. Return () for a server with one rank."""
     if len(server.ranks) < 2:

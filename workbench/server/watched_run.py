@@ -20,7 +20,7 @@ from workbench.model.plan import Command
 from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, secret_values
 from workbench.model.server_run import LogBatch, ServerState, ServerStatus
-from workbench.model.untrusted_numbers import of_field
+from workbench.model.untrusted_numbers import number_for_field
 from workbench.server import log_patterns, readiness
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.launchers import launcher
@@ -34,7 +34,7 @@ from workbench.server.run_directory import (
     decode_rank_ends,
     decode_ready,
 )
-from workbench.server.run_state import ending_of, status_address, status_of
+from workbench.server.run_state import ending_finding, status_address, status_of
 from workbench.server.running_server_secrets import api_key_of
 from workbench.server.start_lines import StartLines
 from workbench.server.start_times import FIRST, PhaseClock
@@ -42,6 +42,7 @@ from workbench.server.start_times import FIRST, PhaseClock
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
     from workbench.server.idle_start import IdleWatch
+    from workbench.server.python_stacks import Stacks
 
 _SILENT_STEP_S = 3.0
 _BEGIN_S = 600.0  # from the record of a run to its start, at most: an image may be pulled
@@ -98,6 +99,7 @@ class WatchedRun:
         self.members: tuple[int, ...] = ()  # its living processes at the last full reading
         self.idle_watch: IdleWatch | None = None  # while its log is silent
         self.idle: Finding | None = None  # its processes do nothing, since the last line of the log
+        self.stacks: Stacks | None = None  # where its processes stand, if it hangs
         self._clock: PhaseClock | None = (
             None  # of a start that this process sees from its beginning
         )
@@ -136,13 +138,13 @@ class WatchedRun:
         return status_address(self.facts)
 
     @property
-    def pace(self) -> ServerState:
+    def state_for_pace(self) -> ServerState:
         """The state by which the supervisor decides how often it reads the run. It is READY for a
         starting rank without a port of its own, because such a rank never becomes READY."""
         state = self.status.state
         return (
             ServerState.READY
-            if state is ServerState.STARTING and not self.record.answers
+            if state is ServerState.STARTING and not self.record.has_port
             else state
         )
 
@@ -177,7 +179,7 @@ class WatchedRun:
         ready = decode_ready(seen.files.get("ready.json", b"")) or self.facts.ready
         was_ready = ready is not None
         launched = parse_launched(seen.files.get(launcher.FILE)) or self.facts.launched
-        if ready and launched and _restarted_since(ready, launched):
+        if ready and launched and _was_restarted_since(ready, launched):
             ready = None
         self.read_at_s = time.monotonic()
         self.start_time, self.sid, self.members = seen.start_time, seen.sid, seen.members
@@ -230,7 +232,7 @@ class WatchedRun:
         self.api_key = None if key == MASK else key
         self.keys_known = True
 
-    def ready_now(self, model: str) -> ReadyFacts:
+    def ready_facts_now(self, model: str) -> ReadyFacts:
         """Return the content of ready.json for a server that has just answered its first
         prompts, with times by the host's clock. `model` is the model name that the server reports."""
         facts, own = self.facts, self.record.plan.run_as == PROCESS
@@ -251,7 +253,7 @@ class WatchedRun:
             self.port,
             pid,
             restarts,
-            phases=self._clock.durations(time.monotonic())
+            phases=self._clock.phase_durations(time.monotonic())
             if self._clock is not None and own
             else (),
         )
@@ -263,25 +265,25 @@ class WatchedRun:
         # A server that another Workbench started may be READY before its version is read.
         first = self._start.version is None and self.follower.ring.total < _FIRST_LINES
         batch = self.follower.feed(data, at)
-        forms = self._examine(batch)
+        forms = self._search_log_lines(batch)
         if batch is None or not batch.lines or not all(_WAITING in line for line in batch.lines):
             self._last_line_s, self.spinning = time.monotonic(), None
-            self.idle_watch, self.idle = None, None
+            self.idle_watch, self.idle, self.stacks = None, None, None
         if self.facts.ready is None or first:
             self._start.feed(batch.lines if batch else (), forms)
-            self._start.read(self.follower.unfinished)
+            self._start.read(self.follower.unfinished_line)
             if self._clock is not None:
-                self._clock.see(self._start.phase, time.monotonic())
+                self._clock.note_phase(self._start.phase, time.monotonic())
         return batch
 
     def finish_log(self) -> LogBatch | None:
         """Return the last line of the log although it has no line end; None if there is none. Call
         this after the run has ended."""
         batch = self.follower.finish()
-        self._examine(batch)
+        self._search_log_lines(batch)
         return batch
 
-    def _examine(self, batch: LogBatch | None) -> list[str]:
+    def _search_log_lines(self, batch: LogBatch | None) -> list[str]:
         """Search the new lines of the log for known problems, and store the findings in `scan`.
         Return the new lines without their numbers."""
         if batch is None or not batch.lines:
@@ -305,13 +307,15 @@ class WatchedRun:
 
     def refresh(self) -> bool:
         """Compute the run's status anew, and return whether it has changed. After an unexpected end
-        of the server, the status changes only once the reason for the end is known."""
+        of the server, the status changes only once the reason for the end is known, or if the host
+        cannot be queried."""
         facts = self.facts
         if (
             not facts.alive
             and facts.stop_unix_s is None
             and self.explained is None
             and not self.settled
+            and self._lost is None
         ):
             return False
         before, self.status = self.status, self._current_status()
@@ -321,22 +325,22 @@ class WatchedRun:
         status = status_of(
             self.facts,
             now_unix_s=self.now_unix_s,
-            silent_s=self._silent_s(),
+            silent_s=self._silent_for_s(),
             phase=self._start.phase,
         )
         reason, found = self.explained or (None, self.scan.to_act_on)
         if status.state is ServerState.STOPPED:
             reason, found = status.reason, ()
-        elif ending_of(self.facts) is not None and not self.facts.alive:
+        elif ending_finding(self.facts) is not None and not self.facts.alive:
             reason = status.reason  # the error lines of its log follow from that
         elif self.facts.alive and status.reason and self.unanswered:
             reason = f"{status.reason} ({self.unanswered})"
         silent_s = self.log_silent_s
-        if status.state is ServerState.STARTING and self.record.answers and silent_s > STUCK_S:
-            stuck = log_patterns.stuck(
+        if status.state is ServerState.STARTING and self.record.has_port and silent_s > STUCK_S:
+            stuck = log_patterns.stuck_start_findings(
                 self._last_line, self.record.engine, self._start.phase, silent_s
             )
-            hangs = (one for one in (self.spinning, self.idle) if one is not None)
+            hangs = (self._with_stacks(one) for one in (self.spinning, self.idle) if one)
             found = (*hangs, *stuck, *found)
         status = replace(
             status,
@@ -353,6 +357,13 @@ class WatchedRun:
             return replace(status, state=ServerState.UNKNOWN, reason=self._lost)
         return status
 
+    def _with_stacks(self, finding: Finding) -> Finding:
+        if self.stacks is None:
+            return finding
+        from workbench.server.python_stacks import with_stacks
+
+        return with_stacks(finding, self.stacks)
+
     def note_health(self, healthy: bool, asked_s: float, *, enough: int = 1) -> None:
         """Record the outcome of a health check that began at `asked_s` (monotonic seconds). A
         failed check adds `enough` to the number of consecutive failures."""
@@ -362,7 +373,7 @@ class WatchedRun:
             self.failures += enough
             self._silent_since_s = asked_s if self._silent_since_s is None else self._silent_since_s
 
-    def _silent_s(self) -> float | None:
+    def _silent_for_s(self) -> float | None:
         """Return the number of seconds for which the server has not answered health checks; None if
         it answers. The number is rounded down to a multiple of 3, so that the status changes less
         often."""
@@ -376,12 +387,12 @@ class WatchedRun:
         """Return the connection for requests to the server's endpoints. For a remote host, it uses
         a forwarded port. Raises HostError if the host cannot forward the port."""
         async with self._reaching:
-            forward = await self._reach()
+            forward = await self._forwarded_port()
             if self._kept is None:
                 self._kept = readiness.connection(forward.url, self.api_key)
             return self._kept
 
-    async def _reach(self) -> Forward:
+    async def _forwarded_port(self) -> Forward:
         """Return the forwarded port of the server's present address. A forwarded port of an earlier
         address is closed."""
         wanted = (self.address, self.port, self.api_key)
@@ -408,7 +419,7 @@ class WatchedRun:
         await self.disconnect()
 
 
-def _restarted_since(ready: ReadyFacts, launched: Launched) -> bool:
+def _was_restarted_since(ready: ReadyFacts, launched: Launched) -> bool:
     """Return whether the launcher has restarted the server since the server was ready."""
     if ready.pid and launched.pid:
         return launched.pid != ready.pid
@@ -417,6 +428,6 @@ def _restarted_since(ready: ReadyFacts, launched: Launched) -> bool:
 
 def _stop_time(data: bytes | None) -> float | None:
     try:
-        return of_field("unix_s", json.loads(data)["unix_s"]) if data else None
+        return number_for_field("unix_s", json.loads(data)["unix_s"]) if data else None
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench import __version__, engines
 from workbench.engines.memory_estimate import kv_bits
-from workbench.engines.roofline import Ceiling, Load, ceiling
+from workbench.engines.roofline import Ceiling, Load, speed_limits
 from workbench.engines.speculation import tokens_per_step
-from workbench.model.bench import Conditions
-from workbench.model.settings import SETTINGS, stored
+from workbench.model.answer_probe import ECHO
+from workbench.model.bench import BenchSpec, Conditions
+from workbench.model.declared_options import DIGEST
+from workbench.model.load_spec import OPTIONS
+from workbench.model.plan import PARALLEL_SIZES
+from workbench.model.settings import SETTINGS, value_to_store
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchSpec
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.plan import LaunchPlan
     from workbench.model.server_run import ServerStatus
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
     from workbench.session.bench.benchmark_load import ServerUnderTest
     from workbench.session.bench.measurement import Measured
 
-_LOAD = (
+# Fields whose values stand in a digest without their names, also if they are defaults. All other
+# options that are work follow with their names. A new option needs no entry here: stored digests
+# stay equal.
+_UNNAMED = (
     "endpoint",
     "concurrency",
     "rate",
@@ -41,17 +46,9 @@ _GPU_FIELDS = (
     *("index", "name", "uuid", "sm_max_mhz", "memory_max_mhz", "power_default_w", "power_max_w"),
     *("memory_total_bytes", "temperature_slowdown_c", "virtualization"),
 )
-_PARALLEL = (
-    "tensor-parallel-size",
-    "data-parallel-size",
-    "pipeline-parallel-size",
-    "tp-size",
-    "dp-size",
-    "pp-size",
-)
 
 
-def gpus_of(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
+def gpus_of_plan(plan: LaunchPlan | None, infos: Sequence[GpuInfo]) -> tuple[int, ...]:
     """Return the indices of the GPUs that a server with this plan uses; all GPUs if the plan is
     None. The GPUs are those of CUDA_VISIBLE_DEVICES, or else the first GPUs of the host, as many as
     the plan's parallel sizes require. On a cluster, each node of the plan provides an equal number
@@ -75,27 +72,19 @@ def _gpus_of_host(plan: LaunchPlan | None, infos: Sequence[GpuInfo], nodes: int)
     visible = next((str(e.value) for e in plan.env if e.name == "CUDA_VISIBLE_DEVICES"), None)
     if visible is not None:
         names = [part.strip() for part in visible.split(",")]
-        return tuple(i.index for i in infos if _names(i) & {*names}) or everything
-    engine = engines.find(plan.engine)
+        return tuple(i.index for i in infos if _names_of_gpu(i) & {*names}) or everything
+    engine = engines.find_engine(plan.engine)
     if engine is not None and engine.uses_all_gpus:
         return everything
-    count = math.prod(_size(plan.flag(name)) for name in _PARALLEL)
-    return everything[: -(-count // nodes)]
+    return everything[: -(-plan.gpu_count // nodes)]
 
 
-def _size(*values: Any) -> int:
-    """Return the first of the values of a parallel size that is a number, at least 1; 1 if none
-    is."""
-    numbers = (n for n in values if isinstance(n, int) and not isinstance(n, bool))
-    return max(1, next(numbers, 1))
-
-
-def _names(info: GpuInfo) -> set[str]:
+def _names_of_gpu(info: GpuInfo) -> set[str]:
     """Return the names by which CUDA_VISIBLE_DEVICES can choose a GPU, or a part of it."""
     return {str(info.index), info.uuid, *(instance.uuid for instance in info.instances)}
 
 
-def settings_of(
+def settings_of_gpus(
     telemetry: Telemetry | None, locks: Sequence[Alteration], gpus: Sequence[int]
 ) -> dict[str, Any]:
     """Return the present settings of `gpus`, by keys such as "gpu0.persistence". Drivers do not
@@ -104,12 +93,12 @@ def settings_of(
     for sample in telemetry.gpus if telemetry else ():
         if sample.index in gpus:
             for setting in SETTINGS:
-                value = None if setting.of_host else setting.in_force(sample)
+                value = None if setting.of_host else setting.value_in_force(sample)
                 if value is not None:
                     found[f"gpu{sample.index}.{setting.key}"] = value
     for one in locks:
         if one.gpu_index in gpus:
-            found[f"gpu{one.gpu_index}.{one.setting}"] = stored(one.now)
+            found[f"gpu{one.gpu_index}.{one.setting}"] = value_to_store(one.now)
     return found
 
 
@@ -121,13 +110,23 @@ def load_digest(spec: BenchSpec, server: ServerUnderTest) -> str:
     if plan is not None:
         flags = {f.name: str(f.value) for f in plan.flags if f.name != "port"}
         served = (plan.engine, flags)
-    shape = [getattr(spec, name) for name in _LOAD]
+    shape = [getattr(spec, name) for name in _UNNAMED]
     if spec.has_real_text:
         shape.append(spec.content)
     if spec.trace_name:
         shape += [spec.trace_name, spec.speed]
+    shape += _other_work(spec)
     text = json.dumps([served, spec.model, *shape], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _other_work(spec: BenchSpec) -> list[tuple[str, Any]]:
+    """Return (field, value) of each option that belongs to the digest, does not stand in it without
+    its name, and does not have its default value."""
+    unnamed = {*_UNNAMED, "content", "trace_name", "speed"}
+    options = [one for one in OPTIONS if one.is_work and DIGEST not in one.left_out_of]
+    values = [(one, getattr(spec, one.field)) for one in options if one.field not in unnamed]
+    return [(one.field, value) for one, value in values if value != one.default]
 
 
 def conditions_of(
@@ -147,15 +146,15 @@ def conditions_of(
         "engine": measured.engine,
         "engine_version": None,
         "model": spec.model,
-        **_of_plan(server.plan),
-        **_of_record(server.record),
-        **_of_status(server.status),
-        **_of_gpus(spec, server.plan, measured, locks),
+        **_plan_conditions(server.plan),
+        **_record_conditions(server.record),
+        **_status_conditions(server.status, spec),
+        **_gpu_conditions(spec, server.plan, measured, locks),
     }
     return Conditions(
         host=server.host,
-        in_force={f"{p.place}.{p.setting}": str(p.in_force) for p in measured.proofs},
-        findings={f"{p.place}.{p.setting}": p.text for p in measured.proofs},
+        in_force={f"{p.stored_place}.{p.setting}": str(p.in_force) for p in measured.proofs},
+        findings={f"{p.stored_place}.{p.setting}": p.text for p in measured.proofs},
         client=client,
         workbench_version=__version__,
         simulated=simulated,
@@ -166,7 +165,7 @@ def conditions_of(
     )
 
 
-def _of_plan(plan: LaunchPlan | None) -> dict[str, Any]:
+def _plan_conditions(plan: LaunchPlan | None) -> dict[str, Any]:
     if plan is None:
         return {}
     facts = plan.model_facts
@@ -179,7 +178,7 @@ def _of_plan(plan: LaunchPlan | None) -> dict[str, Any]:
     }
 
 
-def _of_record(record: RunRecord | None) -> dict[str, Any]:
+def _record_conditions(record: RunRecord | None) -> dict[str, Any]:
     if record is None:
         return {}
     command = record.command
@@ -190,9 +189,10 @@ def _of_record(record: RunRecord | None) -> dict[str, Any]:
     }
 
 
-def _of_status(status: ServerStatus | None) -> dict[str, Any]:
+def _status_conditions(status: ServerStatus | None, spec: BenchSpec) -> dict[str, Any]:
     """Return the conditions that the server's status knows, which take precedence over those of the
-    record of its start."""
+    record of its start. That the server repeats its prompts is none of them for a load on
+    /v1/completions: a base model behind it need not follow an instruction."""
     if status is None:
         return {}
     found: dict[str, Any] = {
@@ -206,28 +206,30 @@ def _of_status(status: ServerStatus | None) -> dict[str, Any]:
     }
     if status.engine_version:
         found["engine_version"] = status.engine_version
-    if status.text is not None and status.text_problem:
-        found["server_text"] = status.text.summary
+    text = status.text
+    base_model = spec.endpoint == "completions" and text is not None and text.code == ECHO
+    if text is not None and status.text_problem and not base_model:
+        found["server_text"] = text.summary
     return found
 
 
-def _of_gpus(
+def _gpu_conditions(
     spec: BenchSpec, plan: LaunchPlan | None, measured: Measured, locks: Sequence[Alteration]
 ) -> dict[str, Any]:
     """Return the driver, the GPUs with their settings, and the highest speeds that they allow."""
     telemetry, gpus = measured.telemetry, measured.gpus
     if telemetry is None:
-        return {"gpu_settings": settings_of(None, locks, gpus)}
+        return {"gpu_settings": settings_of_gpus(None, locks, gpus)}
     infos = [info for info in telemetry.infos if info.index in gpus]
     found = {
         "driver_version": telemetry.driver.driver_version,
         "cuda_version": telemetry.driver.cuda_version,
-        "gpus": tuple(map(_gpu, infos)),
-        "gpu_settings": settings_of(telemetry, locks, gpus),
+        "gpus": tuple(map(_gpu_properties, infos)),
+        "gpu_settings": settings_of_gpus(telemetry, locks, gpus),
     }
     during = measured.summary.gpu
     memory_mhz = during.memory_mhz if during is not None else None
-    limit = ceiling_of(plan, infos, memory_mhz, _load(spec, plan, measured))
+    limit = ceiling_of(plan, infos, memory_mhz, _roofline_load(spec, plan, measured))
     if limit is None:
         return found
     return {
@@ -239,7 +241,7 @@ def _of_gpus(
     }
 
 
-def _gpu(info: GpuInfo) -> dict[str, Any]:
+def _gpu_properties(info: GpuInfo) -> dict[str, Any]:
     """Return the properties of a GPU that results contain. On a cluster they include "node", the
     name of the GPU's node."""
     found = {name: getattr(info, name) for name in _GPU_FIELDS}
@@ -248,7 +250,7 @@ def _gpu(info: GpuInfo) -> dict[str, Any]:
     return found
 
 
-def _load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
+def _roofline_load(spec: BenchSpec, plan: LaunchPlan | None, measured: Measured) -> Load:
     """Return what a benchmark's load adds to the computation of the highest possible speed:
     streams, mean context in tokens, bits of a KV cache value, tokens per step. The mean context is
     the prompt and half of the output."""
@@ -273,12 +275,13 @@ def ceiling_of(
     empty."""
     if plan is None or plan.model_facts is None or not gpus:
         return None
-    return ceiling(
+    tp, pp, dp = map(plan.parallel_size, PARALLEL_SIZES)
+    return speed_limits(
         plan.model_facts,
         gpus,
-        tp=_size(plan.flag("tensor-parallel-size"), plan.flag("tp-size")),
-        pp=_size(plan.flag("pipeline-parallel-size"), plan.flag("pp-size")),
-        dp=_size(plan.flag("data-parallel-size"), plan.flag("dp-size")),
+        tp=tp,
+        pp=pp,
+        dp=dp,
         load=load,
         memory_mhz=memory_mhz,
     )

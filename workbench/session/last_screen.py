@@ -1,9 +1,10 @@
 """What the last screen of a host has stored: marks of results, values of forms, the last benchmark,
-experiment and sweep, and the activity log."""
+experiment and sweep, the activity log, and when the screen was last open."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.errors import WorkbenchError
 from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
+from workbench.model.untrusted_numbers import number_for_field
 from workbench.session.bench.result_rows import last_usable
+from workbench.session.since_left import last_change_unix_s
 from workbench.session.state import Activity, SessionState
 from workbench.session.state_holder import ACTIVITY_KEPT
 from workbench.store import activity_log, paths, screen_state
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 _MARKS = ("mark_a", "mark_b")
 _CHOSEN = "b_chosen"
+_SEEN = "seen_unix_s"
+_SEEN_EACH_S = 60.0  # a killed screen seems to have closed at most so much too early
 
 
 class ScreenMemory:
@@ -40,13 +45,20 @@ class ScreenMemory:
     ) -> None:
         self._core, self._experiments, self._results = core, experiments, results
         self._forms: dict[str, dict[str, str]] = {}
+        self._subscribed = False
+        self._noted_s = 0.0  # time.monotonic() at the last `note_seen` that did something
+        self._noted: object = None  # what the screen showed then
         self.resumed: Host | None = None  # the host whose marks are kept from now on
+        self.left_unix_s: float | None = None  # when the last screen of the host closed
+        self._seen_unix_s: float | None = None  # when this screen last showed the host
 
     async def resume(self) -> None:
         """Restore the marks, forms and results of the last screen of this host, and store each
         later change of the marks. Anything that cannot be read is left out."""
         host = self._core.host
         left = await asyncio.to_thread(screen_state.read, host.name)
+        seen = left.get(_SEEN)
+        self._seen_unix_s = self.left_unix_s = _number_or_none(seen)
         forms = left.get("forms")
         self._forms = {
             str(name): {str(k): str(v) for k, v in values.items()}
@@ -59,16 +71,35 @@ class ScreenMemory:
             bench=replace(state.bench, last_id=state.bench.last_id or last_usable(state.results))
         )
         shown = {row.id for row in state.results}
-        self._core.update(**{name: left[name] for name in _MARKS if left.get(name) in shown})
+        marks = {name: left.get(name) for name in _MARKS}
+        self._core.update(**{k: v for k, v in marks.items() if isinstance(v, int) and v in shown})
         self._core.update(
             b_chosen=left.get(_CHOSEN) is True and self._core.state.mark_b is not None
         )
         with suppress(WorkbenchError):
             await self._resume_series()
             await self._resume_comparison(left.get("compared"))
-        if self.resumed is None:
+        if not self._subscribed:
+            self._subscribed = True
             self._core.subscribe(self._keep_marks)
         self.resumed = host
+
+    async def note_seen(self) -> None:
+        """Store that this screen is open, once a minute and after each change that the next screen
+        would tell: a screen that is killed cannot say when it closed."""
+        if self.resumed is not self._core.host:
+            return
+        shown = _dated_changes(self._core.state)
+        is_old = time.monotonic() - self._noted_s > _SEEN_EACH_S
+        if is_old or shown != self._noted:
+            self._noted_s, self._noted = time.monotonic(), shown
+            await asyncio.to_thread(self._keep)
+
+    def leave(self) -> None:
+        """Store that this screen closes now, and nothing from now on."""
+        if self.resumed is self._core.host:
+            self._keep()
+        self.resumed = None
 
     async def _resume_series(self) -> None:
         """Show the comparison of results, the experiment and the sweep that this host's screen
@@ -79,7 +110,7 @@ class ScreenMemory:
         host = self._core.host.name
         stored = await asyncio.to_thread(ExperimentsDb(paths.results_db()).list)
         experiment = next(
-            (e for e in stored if e.of_host(host) and e.state != SeriesState.RUNNING), None
+            (e for e in stored if e.was_run_on(host) and e.state != SeriesState.RUNNING), None
         )
         if experiment is not None and self._core.state.experiment is None:
             self._core.update(experiment=await self._experiments().get(experiment.id))
@@ -92,7 +123,9 @@ class ScreenMemory:
         """Show the comparison of the two results `compared`, as they were stored, unless an
         experiment is newer than both of them."""
         rows = {row.id: row for row in self._core.state.results}
-        if not isinstance(compared, list) or len(compared) != 2 or not rows.keys() >= {*compared}:
+        if not isinstance(compared, list) or len(compared) != 2:
+            return
+        if not all(isinstance(one, int) and one in rows for one in compared):
             return
         experiment = self._core.state.experiment
         newest = max(rows[one].unix_s for one in compared)
@@ -102,8 +135,10 @@ class ScreenMemory:
     async def read_activity(self) -> None:
         """Read the activity log of this host into the session's state. The log has the actions of
         every Workbench of this user."""
-        kept = await asyncio.to_thread(activity_log.kept, self._core.host.name, ACTIVITY_KEPT)
-        read = {_activity(entry): None for entry in kept}
+        kept = await asyncio.to_thread(
+            activity_log.newest_entries, self._core.host.name, ACTIVITY_KEPT
+        )
+        read = {_activity_from_entry(entry): None for entry in kept}
         ours = (a for a in self._core.state.activity if a.host == self._core.host.name)
         found = {**read, **dict.fromkeys(ours)}
         self._core.update(activity=tuple(sorted(found, key=lambda a: a.unix_s)[-ACTIVITY_KEPT:]))
@@ -119,7 +154,9 @@ class ScreenMemory:
         """Store the values of a form that the user has accepted, unless they contain a secret."""
         given = dict(values)
         if not any(
-            word != mask_argv([word])[0] for value in given.values() for word in _words(value)
+            word != mask_argv([word])[0]
+            for value in given.values()
+            for word in _checked_parts(value)
         ):
             self._forms[name] = given
             self._keep()
@@ -134,18 +171,35 @@ class ScreenMemory:
     def _keep(self) -> None:
         state = self._core.state
         marks: dict[str, Any] = {name: getattr(state, name) for name in (*_MARKS, _CHOSEN)}
+        if state.servers_read and state.host.link == "connected":
+            self._seen_unix_s = time.time()
+        marks[_SEEN] = self._seen_unix_s
         if state.comparison is not None:
             marks["compared"] = [state.comparison.a, state.comparison.b]
         screen_state.keep(self._core.host.name, {**marks, "forms": self._forms})
 
 
-def _words(text: str) -> list[str]:
+def _dated_changes(state: SessionState) -> tuple[object, ...]:
+    """Return what `since_left` compares with the time at which the screen closed."""
+    did_unix_s = state.guard.did_unix_s if state.guard is not None else None
+    servers = tuple(map(last_change_unix_s, state.servers))
+    return state.results, servers, state.alterations, state.others, did_unix_s
+
+
+def _checked_parts(text: str) -> list[str]:
     """Return the parts of a form's value `text` that are checked for secrets. These are each word,
     written as a flag ("--WORD") because secrets are known by flag names, and the whole text."""
     return [f"--{word.lstrip('$-')}" for word in text.split()] + [text]
 
 
-def _activity(entry: Mapping[str, Any]) -> Activity:
+def _number_or_none(value: object) -> float | None:
+    try:
+        return number_for_field(_SEEN, value)
+    except ValueError:
+        return None
+
+
+def _activity_from_entry(entry: Mapping[str, Any]) -> Activity:
     try:
         at = float(entry.get("unix_s") or 0.0)
     except (TypeError, ValueError):

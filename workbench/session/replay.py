@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from workbench.hosts.base import LOOPBACK, BaseHost, Completed, Forward, HostFac
 from workbench.model.engine_live import EngineView
 from workbench.model.errors import HostError, InputError
 from workbench.model.findings import Level
-from workbench.model.gpu import READINGS, DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
+from workbench.model.gpu_readings import READINGS
 from workbench.model.timeline import ENGINE, Event, EventKind
 from workbench.session.history.timeline import MORE_GPU_FIELDS, Timeline
 from workbench.session.session import Session
@@ -27,7 +28,8 @@ SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 TICK_S = 0.1  # between two looks for what is due
 SKIPPED_S = 30.0  # a longer gap of the recording is left out
 _LEFT_S = 2.0  # of such a gap
-_FIELDS = frozenset((*READINGS, *MORE_GPU_FIELDS)) - {"limit_w"}
+_RECORDED = frozenset((*READINGS, *MORE_GPU_FIELDS))
+_FIELDS = _RECORDED & {each.name for each in fields(GpuSample)}  # without what follows from others
 _WHOLE = frozenset({"sm_mhz", "memory_mhz", "memory_used_bytes"})
 
 
@@ -40,7 +42,7 @@ class RecordedHost(BaseHost):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def _nothing(self) -> HostError:
+    def _recording_only_error(self) -> HostError:
         text = "this is a recording: nothing runs on it and nothing can be changed"
         return HostError(
             text,
@@ -55,7 +57,7 @@ class RecordedHost(BaseHost):
         timeout_s: float,
         env: Mapping[str, str] | None,
     ) -> Completed:
-        raise self._nothing()
+        raise self._recording_only_error()
 
     async def stream(
         self,
@@ -64,19 +66,19 @@ class RecordedHost(BaseHost):
         input: bytes | None = None,
         env: Mapping[str, str] | None = None,
     ) -> Stream:
-        raise self._nothing()
+        raise self._recording_only_error()
 
     async def state_dir(self) -> str:
-        raise self._nothing()
+        raise self._recording_only_error()
 
     async def read_file(self, path: str, *, offset: int = 0, limit: int | None = None) -> bytes:
-        raise self._nothing()
+        raise self._recording_only_error()
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        raise self._nothing()
+        raise self._recording_only_error()
 
     async def forward(self, port: int, address: str = LOOPBACK) -> Forward:
-        raise self._nothing()
+        raise self._recording_only_error()
 
     async def facts(self) -> HostFacts:
         return HostFacts(self.name, self.kind)
@@ -88,12 +90,12 @@ class Replay(Session):
     recording."""
 
     def __init__(self, path: Path, speed: float = 1.0) -> None:
-        self._header, self._items = recording.opened(path)
+        self._header, self._items = recording.open_recording(path)
         super().__init__(RecordedHost(self._header.host))
         self._infos: tuple[GpuInfo, ...] = ()
         self._next: Item | None = None
         self._position_s = self._header.unix_s
-        self.core.update(presets_read=True)
+        self.core.update(presets_read=True, results_read=True)
         self.core.update_host(link="connected", replay=ReplayView(self._header.unix_s, speed))
 
     @cached_property
@@ -115,16 +117,16 @@ class Replay(Session):
         self._next = next(self._items, None)
         if self._next is not None:
             self._position_s = self._next.unix_s
-        self.core.spawn(self._play())
+        self.core.spawn(self._play_recording())
 
     def pause(self) -> None:
         """Pause the recording, or continue it."""
-        self._show(paused=not self._view.paused)
+        self._show_view(paused=not self._view.paused)
 
     def faster(self, by: int) -> None:
         """Play faster (`by` 1) or slower (-1), by a factor of two."""
         nearest = min(range(len(SPEEDS)), key=lambda i: abs(SPEEDS[i] - self._view.speed))
-        self._show(speed=SPEEDS[min(max(nearest + by, 0), len(SPEEDS) - 1)])
+        self._show_view(speed=SPEEDS[min(max(nearest + by, 0), len(SPEEDS) - 1)])
 
     async def switch_host(self, name: str) -> None:
         raise InputError(
@@ -132,10 +134,10 @@ class Replay(Session):
             next_step="leave with q, then open the other host",
         )
 
-    def _show(self, **changes: Any) -> None:
+    def _show_view(self, **changes: Any) -> None:
         self.core.update_host(replay=replace(self._view, **changes))
 
-    async def _play(self) -> None:
+    async def _play_recording(self) -> None:
         before_s = time.monotonic()
         while self._next is not None:
             await asyncio.sleep(TICK_S)
@@ -143,7 +145,7 @@ class Replay(Session):
             elapsed_s, before_s = now_s - before_s, now_s
             if not self._view.paused:
                 self._advance(self._position_s + elapsed_s * self._view.speed)
-        self._show(ended=True, paused=True)
+        self._show_view(ended=True, paused=True)
         self.core.notify(
             Level.INFO, "the recording ends here", "press [ or ] to move in time, q to leave"
         )
@@ -151,7 +153,7 @@ class Replay(Session):
     def _advance(self, until_s: float) -> None:
         """Show the content of the recording up to the Unix time `until_s`."""
         cell: Cell | None = None
-        for item in self._due(until_s):
+        for item in self._items_until(until_s):
             if isinstance(item, Cell):
                 cell = item
                 self.timeline.history.add_all(
@@ -159,16 +161,16 @@ class Replay(Session):
                 )
             elif isinstance(item, Infos):
                 self._infos = item.infos
-            else:
+            elif isinstance(item, Event):
                 self._show_event(item)
         if self._next is not None and self._next.unix_s - until_s > SKIPPED_S:
             until_s = self._next.unix_s - _LEFT_S
         self._position_s = until_s
-        self._show(unix_s=float(int(until_s)))
+        self._show_view(unix_s=float(int(until_s)))
         if cell is not None:
             self._show_cell(cell)
 
-    def _due(self, until_s: float) -> Iterator[Item]:
+    def _items_until(self, until_s: float) -> Iterator[Item]:
         # a recording may have any number of lines for one second
         until_monotonic_s = time.monotonic() + TICK_S / 2
         while (
@@ -190,7 +192,9 @@ class Replay(Session):
         for (gpu, name), value in cell.values.items():
             by_gpu.setdefault(gpu, {})[name] = value
         engine = by_gpu.pop(ENGINE, None)
-        samples = tuple(_sample(gpu, values, self._infos) for gpu, values in sorted(by_gpu.items()))
+        samples = tuple(
+            _sample_from_values(gpu, values, self._infos) for gpu, values in sorted(by_gpu.items())
+        )
         known = {info.index for info in self._infos}
         unknown = tuple(GpuInfo(s.index, s.uuid, "GPU") for s in samples if s.index not in known)
         telemetry = Telemetry(
@@ -206,7 +210,9 @@ class Replay(Session):
         self.core.update(engine=view, telemetry=telemetry, telemetry_monotonic_s=time.monotonic())
 
 
-def _sample(gpu: int, values: Mapping[str, float], infos: Sequence[GpuInfo]) -> GpuSample:
+def _sample_from_values(
+    gpu: int, values: Mapping[str, float], infos: Sequence[GpuInfo]
+) -> GpuSample:
     """Return a reading of a GPU with the recorded values. Every value that was not recorded is
     None, with the reason in `absent`."""
     info = next((i for i in infos if i.index == gpu), None)

@@ -4,6 +4,7 @@ host."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import cached_property
@@ -20,6 +21,7 @@ from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
     from workbench.server.log_lines import LogRing
+    from workbench.session.alerts.alerts import Alerts
     from workbench.session.bench.bench import Bench
     from workbench.session.bench.measurement_lock import MeasurementLock
     from workbench.session.bench.server_load import ServerLoad
@@ -72,6 +74,7 @@ class Session:
         self.log = RunLog(self._log_ring)
         self._watched = asyncio.Event()  # the telemetry agent is being started
         self._retry = asyncio.Event()  # try to connect now
+        self._own_files_read = asyncio.Event()  # of the present host
         self._beginning = False
         self._kept: KeptHistory | None = None
 
@@ -115,6 +118,12 @@ class Session:
         return ConfigStore()
 
     @cached_property
+    def alerts(self) -> Alerts:
+        from workbench.session.alerts.alerts import Alerts
+
+        return Alerts(self.core, self.telemetry, self.timeline, self._config)
+
+    @cached_property
     def presets(self) -> Presets:
         from workbench.session.plans.presets import Presets
 
@@ -131,7 +140,7 @@ class Session:
         from workbench.session.servers.servers import Servers
 
         servers = Servers(self.core, self.presets, self.plans)
-        self.telemetry.on_reading.append(servers.hear_gpus)
+        self.telemetry.on_reading.append(servers.take_gpu_reading)
         return servers
 
     @cached_property
@@ -259,7 +268,7 @@ class Session:
 
         return ScreenMemory(self.core, lambda: self.experiments, lambda: self.results)
 
-    def _built(self, name: str) -> Any:
+    def _build_part(self, name: str) -> Any:
         return vars(self).get(name)
 
     def _log_ring(self) -> LogRing | None:
@@ -284,6 +293,7 @@ class Session:
             self.core.spawn(self._start_telemetry())
             return
         kept.read()
+        self._own_files_read = asyncio.Event()
         self.core.spawn(self._begin())
         self.core.spawn(self._read_own_files())
 
@@ -302,20 +312,24 @@ class Session:
         self.presets.refresh()
         await self.results.refresh()
         await self.memory.resume()
+        self._own_files_read.set()
         await self._use_config()
 
     async def _use_config(self) -> None:
-        """Set the refresh interval from config.toml, and report the problems of config.toml and
-        hosts.toml. A file that does not exist is not checked, because loading the check takes time.
+        """Set the refresh interval and the alerts from config.toml, and report the problems of
+        config.toml and hosts.toml. A file that does not exist is not checked, because loading the
+        check takes time.
         """
         found = list(await asyncio.to_thread(lambda: HostsStore().findings))
         config, ui = self._config, None
+        alerts = self.alerts
         if config.path.exists():
             ui = (await asyncio.to_thread(lambda: config.config)).ui
+            alerts.use_config(config.config.alerts)
             found += config.findings
         if found:  # one message, because a second one would replace the first
             worst = by_severity(found)
-            text = "; ".join(f"{finding.place}: {finding.text}" for finding in worst)
+            text = "; ".join(f"{finding.file_and_line}: {finding.text}" for finding in worst)
             self.core.notify(worst[0].level, text, worst[0].fix)
         if ui is None:
             return
@@ -323,7 +337,7 @@ class Session:
             await self.telemetry.set_interval(ui.refresh_s)
 
     async def _begin(self) -> None:
-        self.link.on_return = self._look_around
+        self.link.on_return = self._look_for_changes
         self._beginning = True
         try:
             await self._connect()
@@ -333,10 +347,10 @@ class Session:
         with suppress(TimeoutError):  # the imports of the parts below would keep it waiting
             await asyncio.wait_for(source.launched.wait(), _AGENT_FIRST_S)
         self._watched.set()
-        self.gpu.guard.attend()
-        await self._look_around()
+        self.gpu.guard.begin_heartbeats()
+        await self._look_for_changes()
         self.core.spawn(self._watch_engine())
-        self.core.spawn(self._look_for_left())
+        self.core.spawn(self._show_since_left())
         self.core.spawn(self._watch_elsewhere())
 
     async def _connect(self) -> None:
@@ -356,7 +370,7 @@ class Session:
                     await asyncio.wait_for(self._retry.wait(), _RETRY_S)
                 self._retry.clear()
 
-    async def _look_around(self) -> None:
+    async def _look_for_changes(self) -> None:
         """Find out what changed on the host while this session was not connected. Failures show in
         the state."""
         looks: list[Callable[[], Awaitable[object]]] = [
@@ -389,16 +403,33 @@ class Session:
     async def _look_for_left(self) -> None:
         from workbench.store import left_benchmarks
 
-        found = await asyncio.to_thread(left_benchmarks.found, self.host.name)
+        found = await asyncio.to_thread(left_benchmarks.left_benchmarks, self.host.name)
         if found:
             # loads the load client and what judges answers, which a screen seldom needs
-            from workbench.session.bench.left_benchmarks import look
+            from workbench.session.bench.left_benchmarks import store_left_results
 
-            await look(self, found)
+            await store_left_results(self, found)
+
+    async def _show_since_left(self) -> None:
+        """Show what happened on the host since this user's last screen of it closed, with what a
+        killed screen has left."""
+        await self._look_for_left()
+        await self._own_files_read.wait()
+        with suppress(WorkbenchError):
+            await self.results.look_elsewhere()  # one may have been stored since they were read
+        left_unix_s = self.memory.left_unix_s
+        if left_unix_s is None:
+            return
+        from workbench.session.since_left import since_left
+
+        servers, ahead_s = self.state.servers, 0.0
+        if servers:
+            ahead_s = self.servers.supervisor.host_time(servers[0].run_id) - time.time()
+        self.core.update(since_left=since_left(self.state, left_unix_s, ahead_s))
 
     async def _watch_elsewhere(self) -> None:
         while True:
-            await asyncio.sleep(_ELSEWHERE_S)
+            await asyncio.sleep(self.core.beat.seconds_to_next_beat(_ELSEWHERE_S))
             with suppress(WorkbenchError):  # a lost link shows in the state
                 await self._look_elsewhere()
 
@@ -408,6 +439,7 @@ class Session:
         await self.results.look_elsewhere()
         await self.servers.look_elsewhere()
         await self.measurement_lock.read_owner()
+        await self.memory.note_seen()
 
     def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run `work` in a task that does not end with the screen, and return the task."""
@@ -416,10 +448,11 @@ class Session:
     async def finish_measuring(self) -> None:
         """Wait for the end of the benchmarks that the user has asked for, although the screen is
         gone. The GPUs are read, and the guard hears of this process, until they have ended."""
-        bench = self._built("bench")
+        bench = self._build_part("bench")
         if bench is None or not (self.core.kept or self.state.bench.queued):
             return
-        bench.goes_on_alone()
+        bench.note_screen_ended()
+        self.memory.leave()  # the result comes after the user has left
         self.core.record("# the terminal was closed", "the benchmark goes on without the screen")
         changed = asyncio.Event()
         unsubscribe = self.subscribe(lambda state, fields: changed.set())
@@ -436,7 +469,7 @@ class Session:
         """Leave the host without changing its servers and GPU settings. A benchmark is cancelled,
         and a sweep or an experiment restores what it has changed."""
         await self._end_loads()
-        if (hosts := self._built("hosts")) is not None:
+        if (hosts := self._build_part("hosts")) is not None:
             await hosts.close()
         await self._leave_host()
         await self.host.close()
@@ -444,28 +477,30 @@ class Session:
     async def _end_loads(self) -> None:
         """Cancel the sweep, the experiment and the benchmark that run. Each has a limited time to
         restore GPU settings and servers; over a lost link the guard restores the settings."""
-        if (sweeps := self._built("sweeps")) is not None:
+        if (sweeps := self._build_part("sweeps")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(sweeps.cancel(), _RESTORE_S)
-        if (experiments := self._built("experiments")) is not None:
+        if (experiments := self._build_part("experiments")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(experiments.stop(), _RESTORE_S)
-        if (quality := self._built("quality")) is not None:
+        if (quality := self._build_part("quality")) is not None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(quality.stop(), _RESTORE_S)
-        if (bench := self._built("bench")) is not None:
+        if (bench := self._build_part("bench")) is not None:
             await bench.cancel()
 
     async def _leave_host(self) -> None:
-        if (gpu := self._built("gpu")) is not None:
-            gpu.guard.leave()
+        if (gpu := self._build_part("gpu")) is not None:
+            gpu.guard.stop_heartbeats()
         await self.core.end_tasks()
-        if (telemetry := self._built("telemetry")) is not None:
+        if (telemetry := self._build_part("telemetry")) is not None:
             await telemetry.stop()
-        if (servers := self._built("servers")) is not None:
+        if (servers := self._build_part("servers")) is not None:
             await servers.close()
         if self._kept is not None:
             self._kept.close()
+        if (memory := self._build_part("memory")) is not None:
+            memory.leave()
 
     # ---- hosts
 

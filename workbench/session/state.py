@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the time to the first frame
+    from workbench.model.alerts import Alert
     from workbench.model.bench import BenchProgress, BenchSpec, Comparison
     from workbench.model.engine_live import EngineView
     from workbench.model.experiment import Experiment
@@ -20,9 +21,20 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.setting_records import Alteration, Drift, GuardView
     from workbench.model.sweep import Sweep
     from workbench.session.bench.row import BenchRow
+    from workbench.session.since_left import SinceLeft
 
 
 PREPARING = "preparing"  # phase of a benchmark before its first request
+
+
+# what `SessionState.busy` has while GPU settings change
+APPLYING_SETTINGS = "applying GPU settings"
+REVERTING_SETTINGS = "reverting GPU settings"
+APPLYING_PRESET = "applying the preset"
+SETTING_CHANGES = (APPLYING_SETTINGS, REVERTING_SETTINGS, APPLYING_PRESET)
+VERIFYING_SETTINGS = "verifying GPU settings"
+# while one of them runs, the journal may have entries of settings that are not in force yet
+JOURNAL_CHANGES = (APPLYING_SETTINGS, REVERTING_SETTINGS, VERIFYING_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,7 @@ class QualityView:
     done: int = 0
     total: int = 0
     ended: str = ""  # why there is no result; "" while it runs, or if it has one
+    found: str = ""  # what it found, in one clause; "" without a result
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +174,7 @@ class PlanView:
     @property
     def real_command(self) -> Command | None:
         """The command that the host runs when the plan is started: the launcher's if there is one,
-        else the engine's."""
+        else the engine's. None if the plan has errors."""
         return self.run_command or self.command
 
     @property
@@ -176,7 +189,7 @@ class PlanView:
         with the node's name. "" if the plan has no command."""
         if self.nodes:
             return "\n".join(
-                f"# {node.name} ({node.title})\n{its.shell()}" for node, its in self.nodes
+                f"# {node.name} ({node.node_title})\n{its.shell()}" for node, its in self.nodes
             )
         return self.real_command.shell() if self.real_command else ""
 
@@ -215,7 +228,7 @@ class SessionState:
     # changed by other users' Workbenches; extra["by"] names them
     others: tuple[Alteration, ...] = ()
     drift: tuple[Drift, ...] = ()  # `alterations` that someone else has changed since
-    # (gpu index, "lock ▲ no effect") on the GPU's row
+    # (gpu index, "▲ lock 3000 has no effect") on the GPU's row
     gpu_findings: tuple[tuple[int, str], ...] = ()
     # settings of the loaded preset that are not in force, what its server lacks
     unapplied: tuple[str, ...] = ()
@@ -235,6 +248,7 @@ class SessionState:
     log_revision: int = 0  # grows when `Session.log` has new lines
     bench: BenchState = BenchState()
     results: tuple[BenchRow, ...] = ()
+    results_read: bool = False  # whether the stored results were read
     results_search: str = ""  # words that all of `results` contain
     mark_a: int | None = None
     mark_b: int | None = None
@@ -245,6 +259,9 @@ class SessionState:
     quality: QualityView | None = None  # likewise
     activity: tuple[Activity, ...] = ()  # newest last, at most 500
     notice: Notice | None = None
+    alerts: tuple[Alert, ...] = ()  # newest last, at most 50
+    # what happened on the host while no screen of this user was open there; None: not known
+    since_left: SinceLeft | None = None
     busy: tuple[str, ...] = ()  # what is under way now: "starting", "applying GPU settings", …
     offers: tuple[str, ...] = field(
         default=()

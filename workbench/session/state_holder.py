@@ -11,9 +11,10 @@ from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
 from workbench.hosts.base import Host
+from workbench.model.beat import Beat
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 from workbench.session.state import Activity, HostView, Notice, SessionState
 
 ACTIVITY_KEPT = 500
@@ -29,6 +30,7 @@ class StateHolder:
 
     def __init__(self, host: Host) -> None:
         self.host = host
+        self.beat = Beat()
         self._state = SessionState(host=host_view(host))
         self._listeners: list[Listener] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -75,7 +77,7 @@ class StateHolder:
         number = self._state.notice.number + 1 if self._state.notice else 1
         from workbench.model.secrets import mask_text, seen_secrets
 
-        shown = mask_text(clean(text, lines=True), seen_secrets())
+        shown = mask_text(clean_text(text, lines=True), seen_secrets())
         self.update(notice=Notice(number, level, shown, next_step))
 
     def notify_error(self, error: WorkbenchError) -> None:
@@ -100,9 +102,9 @@ class StateHolder:
         from workbench.model.secrets import mask_text, seen_secrets
         from workbench.store import activity_log
 
-        masked = (mask_text(clean(text), seen_secrets()) for text in (command, outcome))
+        masked = (mask_text(clean_text(text), seen_secrets()) for text in (command, outcome))
         entry = Activity(time.time(), self.host.name, *masked)
-        activity_log.keep(asdict(entry))
+        activity_log.append_entry(asdict(entry))
         self.update(activity=(*self._state.activity, entry)[-ACTIVITY_KEPT:])
 
     @contextmanager

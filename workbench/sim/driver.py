@@ -32,7 +32,7 @@ _HAS_CORES = bool(os.environ.get("WORKBENCH_SIM_SYSFS"))
 
 
 @functools.lru_cache(maxsize=1)
-def _host() -> SimState:
+def _simulated_host_state() -> SimState:
     from workbench.sim import driver_state
 
     return driver_state.from_environment()
@@ -43,20 +43,23 @@ def library() -> SimulatedNvml:
     variables select."""
     from workbench.sim import nvml_library
 
-    return nvml_library.SimulatedNvml(_host())
+    return nvml_library.SimulatedNvml(_simulated_host_state())
 
 
 def host_file(path: str) -> str | None:
     """Return the simulated contents of the file `path`, or None if the real file applies.
 
-    Two kinds of files are simulated: /proc/meminfo on a host with unified memory, because its
-    contents follow the GPU memory that the engines use, and the governors of CPU cores if the real
-    machine has none.
+    These files are simulated: /proc/meminfo on a host with unified memory, because its contents
+    follow the GPU memory that the engines use, the governors of CPU cores if the real machine has
+    none, and /proc/pressure/memory with the fault "pressure".
     """
-    total = _host().profile.host_memory_kib
+    pressure_pct = _simulated_host_state().faults().get("pressure")
+    if path == "/proc/pressure/memory" and pressure_pct is not None:
+        return f"full avg10={pressure_pct:.2f} avg60=0.00 avg300=0.00 total=0\n"
+    total = _simulated_host_state().profile.host_memory_kib
     if path != "/proc/meminfo" or total is None:
         return "performance\n" if path.endswith("/scaling_governor") and not _HAS_CORES else None
-    readings = _host().readings()
+    readings = _simulated_host_state().readings()
     used = sum(r.memory_used_bytes for r in readings) // len(readings) >> 10
     available = max(0, total - 5_200_000 - used)
     return (

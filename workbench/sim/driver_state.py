@@ -21,6 +21,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from workbench.sim.profiles import HostProfile
 
 SNAPSHOT_S = 0.02  # calls within this time get the same reading
 ALIVE_CHECK_S = 0.2
+_STAT_BYTES = 4096
 STALE_S = 3.0  # a load that has not been refreshed for this long counts as idle
 
 
@@ -101,13 +103,15 @@ class SimState:
         moment = time.monotonic()
         if moment - self._faults_moment > SNAPSHOT_S:
             self._faults_moment = moment
-            self._faults = self._file("faults.json") or {}
+            self._faults = self._read_json_file("faults.json") or {}
         return self._faults
 
     def settings(self) -> tuple[GpuSetting, ...]:
         """Return the settings of all GPUs."""
-        stored = self._file("settings.json") or {}
-        return tuple(_setting(stored.get(str(i), {})) for i in range(self.profile.count))
+        stored = self._read_json_file("settings.json") or {}
+        return tuple(
+            _setting_from_stored(stored.get(str(i), {})) for i in range(self.profile.count)
+        )
 
     def memory_used(self, gpu: int) -> int:
         """Return the number of bytes that running engines use on one GPU."""
@@ -127,14 +131,18 @@ class SimState:
             processes = self._processes(i)
             util = point.gpu_util_pct
             if util > 2:
-                util = max(1, min(100, util - round(abs(physics.noise(key + "u", now, 2.0)))))
+                util = max(
+                    1, min(100, util - round(abs(physics.hourly_noise(key + "u", now, 2.0))))
+                )
             readings.append(
                 SimulatedReading(
                     index=i,
                     setting=settings[i],
                     point=point,
-                    power_instant_w=point.power_w * (1.0 + physics.noise(key + "i", now, 0.008)),
-                    power_average_w=point.power_w * (1.0 + physics.noise(key + "a", now, 0.002)),
+                    power_instant_w=point.power_w
+                    * (1.0 + physics.hourly_noise(key + "i", now, 0.008)),
+                    power_average_w=point.power_w
+                    * (1.0 + physics.hourly_noise(key + "a", now, 0.002)),
                     limit_w=settings[i].limit_w or profile.gpu.power_default_w,
                     gpu_util_pct=util,
                     temperature_c=float(told_c.get(str(i), temperatures[i])),
@@ -153,7 +161,7 @@ class SimState:
         energy are integrated from their last stored values to `now`, in time steps that double from
         1 s on."""
         profile = self.profile
-        stored = self._file("thermal.json")
+        stored = self._read_json_file("thermal.json")
         stamp = self._cache["thermal.json"][0]
         if stamp != self._thermal_stamp or not self._thermal[1]:
             self._thermal_stamp = stamp
@@ -168,23 +176,31 @@ class SimState:
             joules = [max(float(j), before.get(i, 0.0)) for i, j in enumerate(start["j"])]
             self._thermal = (float(start["unix_s"]), [float(c) for c in start["c"]], joules)
         at, temperatures, energies = self._thermal
+        faults = self.faults()
         points: list[OperatingPoint] = []
         for i in range(profile.count):
             celsius, joules_i, t, step = temperatures[i], energies[i], min(at, now), 1.0
+            ambient_c = faults.get("ambient", {}).get(str(i))
+            gpu = profile.gpu if ambient_c is None else replace(profile.gpu, ambient_c=ambient_c)
             while True:
-                point = self._point(settings[i], activities[i], celsius)
+                point = self._operating_point_of(settings[i], activities[i], celsius)
                 span = min(step, now - t)
                 if span <= 0.0:
                     break
-                celsius = physics.warm(profile.gpu, celsius, point.power_w, span)
+                celsius = physics.temperature_after(gpu, celsius, point.power_w, span)
                 joules_i += point.power_w * span
                 t, step = t + span, step * 2
             temperatures[i], energies[i] = celsius, joules_i
+            capped_mhz = faults.get("capped", {}).get(str(i))
+            if capped_mhz is not None:
+                point = replace(point, sm_mhz=min(point.sm_mhz, int(capped_mhz)))
             points.append(point)
         self._thermal = (now, temperatures, energies)
         return points
 
-    def _point(self, setting: GpuSetting, load: GpuActivity, celsius: float) -> OperatingPoint:
+    def _operating_point_of(
+        self, setting: GpuSetting, load: GpuActivity, celsius: float
+    ) -> OperatingPoint:
         hot = celsius if celsius >= self.profile.gpu.slowdown_c else None
         key = (
             setting,
@@ -201,7 +217,7 @@ class SimState:
         return self._points[key]
 
     def _refresh_loads(self) -> None:
-        mtime = self._loads_dir.stat().st_mtime_ns
+        mtime = os.stat(self._loads_dir).st_mtime_ns  # noqa: PTH116 (as above)
         moment = time.monotonic()
         if mtime != self._loads_mtime:
             self._loads_mtime = mtime
@@ -236,10 +252,10 @@ class SimState:
             if key in load["gpus"]
         )
 
-    def _file(self, name: str) -> Any:
+    def _read_json_file(self, name: str) -> Any:
         path = self._paths[name]
         try:
-            status = path.stat()
+            status = os.stat(path)  # noqa: PTH116 (pathlib takes twice as long)
             stamp = (status.st_mtime_ns, status.st_ino)
         except OSError:
             stamp = (0, 0)
@@ -254,8 +270,8 @@ class SimState:
     def change_setting(self, gpu: int, **changes: Any) -> None:
         """Change fields of the `GpuSetting` of one GPU. The value None restores the default of the
         field."""
-        with self._locked():
-            stored = dict(self._file("settings.json") or {})
+        with self._hold_lock():
+            stored = dict(self._read_json_file("settings.json") or {})
             mine = {
                 **stored.get(str(gpu), {}),
                 **{_IN_FILE.get(k, k): v for k, v in changes.items()},
@@ -281,12 +297,12 @@ class SimState:
             "active_unix_s": active_unix_s,
             "gpus": {str(i): dict(part) for i, part in gpus.items()},
         }
-        with self._locked():
+        with self._hold_lock():
             _write_json(self._loads_dir / f"{pid}.json", load)
         self._readings = ()
 
     def withdraw_load(self, pid: int) -> None:
-        with self._locked(), contextlib.suppress(FileNotFoundError):
+        with self._hold_lock(), contextlib.suppress(FileNotFoundError):
             (self._loads_dir / f"{pid}.json").unlink()
         self._readings = ()
 
@@ -303,15 +319,20 @@ class SimState:
         codes={"nvmlDeviceGetFanSpeed": 3}  these functions return this NVML code
         celsius={"0": 95}         GPU 0 reports this temperature
         fields={"186": "nan"}     these field values are this floating-point number
+        ambient={"0": 60}         the air around GPU 0 has this temperature
+        capped={"0": 700}         the SM clock of GPU 0 stays at this value or below, without a reason
+        replays={"0": 12}         the PCIe link of GPU 0 has sent so many packets again
+        xid={"0": 79}             GPU 0 reports this error in each reading
+        pressure=30               all processes of the host wait for memory in 30 % of the time
         missing=["nvmlDeviceGetTemperatureV"]  the driver's library lacks these functions
         """
-        with self._locked():
-            stored = {**(self._file("faults.json") or {}), **faults}
+        with self._hold_lock():
+            stored = {**(self._read_json_file("faults.json") or {}), **faults}
             _write_json(self._paths["faults.json"], {k: v for k, v in stored.items() if v})
         self._faults_moment = 0.0
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         handle = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with contextlib.suppress(PermissionError):  # another user created it
@@ -345,7 +366,7 @@ def from_environment() -> SimState:
             f"simulated host: the environment variable {missing.args[0]} is not set"
         ) from None
     try:
-        return SimState(directory, profiles.get(name))
+        return SimState(directory, profiles.get_profile(name))
     except KeyError as unknown:
         raise SystemExit(f"simulated host: {unknown.args[0]}") from None
 
@@ -355,9 +376,15 @@ def start_ticks(pid: int) -> int | None:
     None if the process has ended.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        fields = os.read(file, _STAT_BYTES).rpartition(b")")[2].split()
+    except OSError:  # it ended in between
+        return None
+    finally:
+        os.close(file)
     return None if fields[0] == b"Z" else int(fields[19])
 
 
@@ -366,7 +393,7 @@ def start_ticks(pid: int) -> int | None:
 _IN_FILE = {"limit_w": "power_limit_w"}
 
 
-def _setting(stored: Mapping[str, Any]) -> GpuSetting:
+def _setting_from_stored(stored: Mapping[str, Any]) -> GpuSetting:
     def pair(name: str) -> tuple[int, int] | None:
         value = stored.get(name)
         return (int(value[0]), int(value[1])) if value else None

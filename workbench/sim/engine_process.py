@@ -44,7 +44,7 @@ class EngineServer:
         self.engine = plan.engine
         self.state = driver_state.from_environment()
         self.log = EngineLog(plan)
-        self.faults = _faults(os.environ.get("WORKBENCH_SIM_FAULT", ""))
+        self.faults = _parse_faults(os.environ.get("WORKBENCH_SIM_FAULT", ""))
         self.workers: list[subprocess.Popen[bytes]] = []
         self.replicas: list[Replica] = []
         self.clocks: list[tuple[float, float]] = []
@@ -52,7 +52,7 @@ class EngineServer:
         self.end: asyncio.Future[int] | None = None
         self.port = plan.port
         self.tasks: list[asyncio.Task[None]] = []
-        self.links = RankLinks(plan, self._load_of_rank_0, self._lost_rank)
+        self.links = RankLinks(plan, self._load_of_rank_0, self._end_on_lost_rank)
         self.placed: Fit | None = None
 
     # -- life --------------------------------------------------------------------------------------
@@ -63,7 +63,7 @@ class EngineServer:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked_to_stop)
         starting = loop.create_task(self._start())
-        starting.add_done_callback(self._started)
+        starting.add_done_callback(self._wait_for_start)
         try:
             return await self.end
         except Stop as stop:
@@ -75,7 +75,7 @@ class EngineServer:
                 task.cancel()
             self._end_workers()
 
-    def _started(self, starting: asyncio.Task[None]) -> None:
+    def _wait_for_start(self, starting: asyncio.Task[None]) -> None:
         error = None if starting.cancelled() else starting.exception()
         if error and self.end and not self.end.done():
             self.end.set_exception(error)
@@ -92,14 +92,14 @@ class EngineServer:
         if self.placed is not None:
             self._publish_once(self.placed, loads, active_unix_s)
 
-    def _lost_rank(self, line: str) -> None:
+    def _end_on_lost_rank(self, line: str) -> None:
         if self.end and not self.end.done():
             self.log.raw(line)
             self.end.set_result(1)
 
     async def _start(self) -> None:
         plan, log = self.plan, self.log
-        startup.banner(log, plan, self.state.profile.name)
+        startup.write_banner(log, plan, self.state.profile.name)
         if "exit_at_start" in self.faults:
             log.raw("RuntimeError: simulated fault: the engine ends at once")
             raise Stop(1)
@@ -108,7 +108,7 @@ class EngineServer:
             await self._write(self.engine.before_loading(plan))
             if plan.master:
                 await self.links.join()
-            placed = memory_fit.place(plan, self.state)
+            placed = memory_fit.place_server(plan, self.state)
             self.placed = placed
             self._start_workers(len(placed.replicas))
             self._hold_memory(placed)
@@ -136,7 +136,7 @@ class EngineServer:
         self.tasks += [loop.create_task(r.run()) for r in self.replicas]
         self.tasks += [
             loop.create_task(c)
-            for c in (self._publish(placed), self._statistics(), self._watch(api))
+            for c in (self._publish(placed), self._write_statistics(), self._watch(api))
         ]
 
     async def _write(self, phases: Iterable[startup.StartupPhase]) -> None:
@@ -210,10 +210,10 @@ class EngineServer:
             except subprocess.TimeoutExpired:
                 worker.kill()
                 worker.wait()
-        for pid in self._holders(len(self.replicas) or 1):
+        for pid in self._replica_holder_pids(len(self.replicas) or 1):
             self.state.withdraw_load(pid)
 
-    def _holders(self, count: int) -> list[int]:
+    def _replica_holder_pids(self, count: int) -> list[int]:
         """Return, for each of the server's `count` replicas of the model, the id of the process
         that uses the GPU memory. This is a worker, or this process if the engine has no workers."""
         return self._worker_pids() or [os.getpid()] * count
@@ -224,7 +224,7 @@ class EngineServer:
     def _publish_once(
         self, placed: Fit, shares: list[tuple[float, float, float]], active_unix_s: float | None
     ) -> None:
-        holders = self._holders(len(placed.replicas))
+        holders = self._replica_holder_pids(len(placed.replicas))
         for pid, gpus, (busy, memory, compute) in zip(holders, placed.replicas, shares):  # noqa: B905
             part = {
                 "busy": busy,
@@ -293,7 +293,7 @@ class EngineServer:
         self.metrics = Metrics(plan, self.replicas, placed.kv_tokens)
         return Api(plan, self.replicas, self.metrics, self.log, placed.max_len)
 
-    async def _statistics(self) -> None:
+    async def _write_statistics(self) -> None:
         """Update the metrics repeatedly, and write the engine's statistics lines while there are
         requests."""
         interval = float(os.environ.get("VLLM_LOG_STATS_INTERVAL", "10"))
@@ -333,11 +333,11 @@ class EngineServer:
                 self.end.set_result(1)
 
 
-def _faults(text: str) -> dict[str, float]:
+def _parse_faults(text: str) -> dict[str, float]:
     pairs = (part.strip().partition("=") for part in text.split(",") if part.strip())
     return {name: float(value or 0) for name, _, value in pairs}
 
 
-def run(plan: LaunchOptions) -> int:
+def run_engine(plan: LaunchOptions) -> int:
     """Run one server with the launch options `plan` until it ends. Return its exit status."""
     return asyncio.run(EngineServer(plan).run())

@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one server, or print the version or the help. Return the exit status. `argv` is --engine
     NAME, followed by the arguments of the real engine's program."""
     words = list(sys.argv[1:] if argv is None else argv)
-    engine, words = engines.load(words[1]), words[2:]
+    engine, words = engines.load_engine(words[1]), words[2:]
     version = os.environ.get("WORKBENCH_SIM_VERSION")
     answer = engine.answer(words, Catalog(engine, version).version)
     if answer is not None:
@@ -47,14 +47,14 @@ def main(argv: list[str] | None = None) -> int:
                 f"usage: {engine.program} [options]   (SIMULATED)\n" + "\n".join(names) + "\n"
             )
             return 0
-        plan = launch_options.read(engine, words, version)
+        plan = launch_options.read_launch_options(engine, words, version)
     except ArgumentsRejected as rejected:
         sys.stderr.write(rejected.text + "\n")
         return rejected.code
     # takes 0.1 s to load, and every plan asks for the version
-    from workbench.sim.engine_process import run
+    from workbench.sim.engine_process import run_engine
 
-    return run(plan)
+    return run_engine(plan)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class Catalog:
         return self.spellings[matches[0]] if matches else None
 
 
-def parse(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def parse_flags(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """Return ({flag name: value}, words that are neither flags nor values of flags) from the
     arguments `argv`. Raises ArgumentsRejected if the real engine would reject them."""
     values: dict[str, Any] = {}
@@ -105,7 +105,9 @@ def parse(catalog: Catalog, argv: Sequence[str]) -> tuple[dict[str, Any], list[s
             continue
         flag, on = found
         given = [inline] if separator else []
-        value = _value(catalog.engine, flag, on, option, given, rest, json_field=bool(field))
+        value = _parse_flag_value(
+            catalog.engine, flag, on, option, given, rest, json_field=bool(field)
+        )
         if field:
             values.setdefault(flag["name"], {})[field] = value
         else:
@@ -119,7 +121,7 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and not re.fullmatch(r"-\d+(\.\d+)?", word)
 
 
-def _value(
+def _parse_flag_value(
     engine: SimulatedEngine,
     flag: dict[str, Any],
     on: bool,
@@ -144,14 +146,14 @@ def _value(
     if not given and flag.get("nargs") not in ("*", "?"):
         raise engine.missing_value(option, title, many)
     if json_field or flag["kind"] == "json":
-        return _json(engine, title, given[0]) if given else None
-    values = [_convert(engine, flag, title, text) for text in given]
+        return _parse_json_value(engine, title, given[0]) if given else None
+    values = [_convert_value(engine, flag, title, text) for text in given]
     if many:
         return values
     return values[0] if values else True
 
 
-def _json(engine: SimulatedEngine, title: str, text: str) -> Any:
+def _parse_json_value(engine: SimulatedEngine, title: str, text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -162,7 +164,7 @@ def _json(engine: SimulatedEngine, title: str, text: str) -> Any:
         return text
 
 
-def _convert(engine: SimulatedEngine, flag: dict[str, Any], title: str, text: str) -> Any:
+def _convert_value(engine: SimulatedEngine, flag: dict[str, Any], title: str, text: str) -> Any:
     kind, choices = flag["kind"], flag.get("choices") or ()
     if choices and text not in map(str, choices):
         listed = ", ".join(repr(str(c)) for c in choices)
@@ -183,13 +185,13 @@ def _convert(engine: SimulatedEngine, flag: dict[str, Any], title: str, text: st
         raise engine.invalid_value(title, kind, text) from None
 
 
-def small_yaml(text: str) -> dict[str, Any]:
+def parse_small_yaml(text: str) -> dict[str, Any]:
     """Return {flag name: value} from the text of a configuration file. The text is JSON, or YAML
     with scalars, lists and one level of sections. The names of sections are ignored."""
     try:
         data = json.loads(text)
     except ValueError:
-        data = _yaml_lines(text)
+        data = _parse_yaml_lines(text)
     flat: dict[str, Any] = {}
     for key, value in data.items():
         for name, inner in value.items() if isinstance(value, dict) else ((key, value),):
@@ -197,7 +199,7 @@ def small_yaml(text: str) -> dict[str, Any]:
     return flat
 
 
-def _yaml_lines(text: str) -> dict[str, Any]:
+def _parse_yaml_lines(text: str) -> dict[str, Any]:
     data: dict[str, Any] = {}
     section: dict[str, Any] | None = None
     for line in text.splitlines():
@@ -210,11 +212,11 @@ def _yaml_lines(text: str) -> dict[str, Any]:
             section = data.setdefault(key, {})
             continue
         target = section if indent and section is not None else data
-        target[key] = _scalar(word)
+        target[key] = _parse_scalar(word)
     return {k: v for k, v in data.items() if v != {}}
 
 
-def _scalar(word: str) -> Any:
+def _parse_scalar(word: str) -> Any:
     lowered = word.lower()
     if lowered in ("", "null", "~"):
         return None

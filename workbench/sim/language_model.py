@@ -57,18 +57,18 @@ class Predicted:
     top: tuple[tuple[int, float], ...]
 
 
-def encode(text: str) -> list[int]:
+def token_ids_of(text: str) -> list[int]:
     """Return the token ids of a text."""
-    return [_id_of(piece) for piece in _SPACED.findall(text)]
+    return [_piece_id(piece) for piece in _SPACED.findall(text)]
 
 
 def pieces_of(ids: Sequence[int]) -> list[str]:
     """Return the text of each token. A token that is not in the vocabulary has its number."""
-    known = _model().pieces
+    known = _shared_model().pieces
     return [known.get(token, f" t{token}") for token in ids]
 
 
-def decode(ids: Sequence[int]) -> str:
+def text_of_tokens(ids: Sequence[int]) -> str:
     """Return the text of tokens."""
     return "".join(pieces_of(ids))
 
@@ -78,7 +78,7 @@ def turns_of(text: str) -> int:
     return len(_TURN.findall(text))
 
 
-def _id_of(piece: str) -> int:
+def _piece_id(piece: str) -> int:
     return zlib.crc32(piece.encode("utf-8", "replace")) & _MASK
 
 
@@ -100,7 +100,7 @@ class _Ngrams:
         self.tokens = sorted(self.alone)
 
     def _count(self, pieces: Sequence[str], counts: Counter[int]) -> None:
-        ids = [_id_of(piece) for piece in pieces]
+        ids = [_piece_id(piece) for piece in pieces]
         self.pieces.update(zip(ids, pieces))  # noqa: B905
         counts.update(ids)
         for place, token in enumerate(ids[1:], start=1):
@@ -110,11 +110,11 @@ class _Ngrams:
 
 
 @cache
-def _model() -> _Ngrams:
+def _shared_model() -> _Ngrams:
     return _Ngrams()
 
 
-def _sign(token: int) -> int:
+def _vocabulary_side(token: int) -> int:
     """Return the side of the vocabulary on which a token is, 1 or -1, when it is tilted."""
     return 1 if zlib.crc32(b"side %d" % token) & 1 else -1
 
@@ -133,10 +133,10 @@ class LanguageModel:
         number of turns in the prompt."""
         damage = self.damage
         if damage.garbage:
-            return _one_token(_id_of(GARBAGE), token, top)
+            return _single_token_distribution(_piece_id(GARBAGE), token, top)
         if (damage.together and together > 1) or (damage.second_turn and turns > 1):
-            return _senseless(context, token, top)
-        divergence = damage.kld * _uneven(context) if damage.kld else 0.0
+            return _uniform_distribution(context, token, top)
+        divergence = damage.kld * _divergence_factor(context) if damage.kld else 0.0
         if together > 1:
             divergence += _BATCH_KLD
         return _Distribution(context, divergence).of(token, top)
@@ -152,7 +152,7 @@ class _Distribution:
     without it is exactly this number."""
 
     def __init__(self, context: Sequence[int], divergence: float) -> None:
-        ngrams = _model()
+        ngrams = _shared_model()
         one = ngrams.after_one.get(context[-1]) if context else None
         two = ngrams.after_two.get((context[-2], context[-1])) if len(context) > 1 else None
         self._parts = [
@@ -164,7 +164,7 @@ class _Distribution:
             weight * sum(counts.values()) for weight, counts in self._parts
         )
         self._ngrams = ngrams
-        self._flip = 1 if _hash(context) & 1 else -1
+        self._flip = 1 if _hash_context(context) & 1 else -1
         self._probable = {token for _, counts in self._parts for token in counts}
         self._probable.update(ngrams.common)
         self._tilt, self._scale = 0.0, 0.0
@@ -172,8 +172,8 @@ class _Distribution:
             shares = [(self._side(token), self._plain(token)) for token in self._probable]
             plus = sum(share for side, share in shares if side > 0)
             minus = sum(share for side, share in shares if side < 0)
-            self._tilt = _tilt(plus, minus, divergence)
-            self._scale = _scale(plus, minus, self._tilt)
+            self._tilt = _tilt_for_divergence(plus, minus, divergence)
+            self._scale = _normalizing_log(plus, minus, self._tilt)
 
     def of(self, token: int, top: int) -> Predicted:
         """Return the log probability of `token` and those of the most probable tokens."""
@@ -192,51 +192,51 @@ class _Distribution:
         return log(self._plain(token)) + tilt - self._scale
 
     def _side(self, token: int) -> int:
-        return self._flip * _sign(token)
+        return self._flip * _vocabulary_side(token)
 
 
-def _scale(plus: float, minus: float, tilt: float) -> float:
+def _normalizing_log(plus: float, minus: float, tilt: float) -> float:
     """Return the logarithm of what all probabilities add up to after a tilt, if those of the tokens
     that become more probable are `plus`, and `minus` those that become less probable."""
     return log(1 + plus * (exp(tilt) - 1) + minus * (exp(-tilt) - 1))
 
 
-def _tilt(plus: float, minus: float, divergence: float) -> float:
+def _tilt_for_divergence(plus: float, minus: float, divergence: float) -> float:
     """Return the tilt that makes the divergence. It grows with the tilt, so it is found by halving."""
     low, high = 0.0, _MOST_TILT
     for _ in range(48):
         middle = (low + high) / 2
-        made = _scale(plus, minus, middle) - middle * (plus - minus)
+        made = _normalizing_log(plus, minus, middle) - middle * (plus - minus)
         low, high = (middle, high) if made < divergence else (low, middle)
     return (low + high) / 2
 
 
-def _uneven(context: Sequence[int]) -> float:
+def _divergence_factor(context: Sequence[int]) -> float:
     """Return a factor for the divergence of one position. Its mean over positions is 1."""
-    drawn = _hash(context)
+    drawn = _hash_context(context)
     first, second = (drawn & 0xFFFF) + 1, drawn >> 16
     normal = sqrt(-2 * log(first / 65537)) * cos(2 * pi * second / 65536)
     return exp(_SPREAD * normal - _SPREAD**2 / 2)
 
 
-def _hash(context: Sequence[int]) -> int:
+def _hash_context(context: Sequence[int]) -> int:
     return zlib.crc32(repr(tuple(context[-4:])).encode())
 
 
-def _one_token(only: int, token: int, top: int) -> Predicted:
+def _single_token_distribution(only: int, token: int, top: int) -> Predicted:
     """Return a distribution in which one token of the vocabulary has nearly all of the probability."""
-    others = _model().tokens
+    others = _shared_model().tokens
     rest = log(_SPARE / len(others))
     after = [one for one in others[:top] if one != only][: max(0, top - 1)]
     best = ((only, log(1 - _SPARE)), *((one, rest) for one in after))
     return Predicted(log(1 - _SPARE) if token == only else rest, best[:top])
 
 
-def _senseless(context: Sequence[int], token: int, top: int) -> Predicted:
+def _uniform_distribution(context: Sequence[int], token: int, top: int) -> Predicted:
     """Return a distribution without sense: each token of the vocabulary is as probable as any
     other, and which ones come first depends only on the context."""
-    tokens = _model().tokens
-    first = _hash(context) % len(tokens)
+    tokens = _shared_model().tokens
+    first = _hash_context(context) % len(tokens)
     each = log((1 - _SPARE) / len(tokens))
     chosen = [tokens[(first + 7 * place) % len(tokens)] for place in range(top)]
     return Predicted(each, tuple((one, each) for one in chosen))

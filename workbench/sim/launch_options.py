@@ -52,21 +52,23 @@ class LaunchOptions:
     warnings: tuple[str, ...] = ()
 
 
-def read(engine: SimulatedEngine, argv: Sequence[str], version: str | None = None) -> LaunchOptions:
+def read_launch_options(
+    engine: SimulatedEngine, argv: Sequence[str], version: str | None = None
+) -> LaunchOptions:
     """Return the launch options that `argv` describes, which are the arguments after the program.
     Raises ArgumentsRejected if the engine's parser would reject them.
     """
     catalog = Catalog(engine, version)
-    flags, positional = flag_parser.parse(catalog, argv)
+    flags, positional = flag_parser.parse_flags(catalog, argv)
     path = flags.get("config")
     if isinstance(path, str):
-        flags = {**_config(catalog, path), **flags}
+        flags = {**_read_config(catalog, path), **flags}
     elif engine.default_config and Path(engine.default_config).is_file():
-        flags = {**_config(catalog, engine.default_config), **flags}
+        flags = {**_read_config(catalog, engine.default_config), **flags}
     return engine.launch(catalog, flags, positional)
 
 
-def of_flags(
+def options_from_flags(
     catalog: Catalog,
     flags: Mapping[str, Any],
     model: SimulatedModel,
@@ -82,13 +84,13 @@ def of_flags(
         str(flags.get("host") or "127.0.0.1"),
         int(flags.get("port") or catalog.engine.default_port),
     )
-    options = {**_ranks(flags), **options}
+    options = {**_rank_fields(flags), **options}
     return LaunchOptions(
         catalog.engine, catalog.version, flags, model, served, host, port, **options
     )
 
 
-def _ranks(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _rank_fields(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of LaunchOptions for a server on several hosts with one process (rank) per
     host. {} if the server is one process, even if its simulated host has the GPUs of several hosts.
     """
@@ -99,7 +101,9 @@ def _ranks(flags: Mapping[str, Any]) -> dict[str, Any]:
         gpus = int(flags.get("tensor-parallel-size") or 1) * int(
             flags.get("pipeline-parallel-size") or 1
         )
-        return {"nodes": max(1, gpus // profiles.get(os.environ["WORKBENCH_SIM_PROFILE"]).count)}
+        return {
+            "nodes": max(1, gpus // profiles.get_profile(os.environ["WORKBENCH_SIM_PROFILE"]).count)
+        }
     nodes = int(flags.get("nnodes") or 1)
     if nodes == 1:
         return {}
@@ -113,7 +117,7 @@ def _ranks(flags: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:
+def words_after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:
     """Return the words after "serve". Raises ArgumentsRejected for any other subcommand."""
     if words[:1] != ["serve"]:
         name = engine.name
@@ -122,7 +126,7 @@ def after_serve(engine: SimulatedEngine, words: list[str]) -> list[str]:
     return words[1:]
 
 
-def first_of(value: Any, default: str) -> tuple[str, ...]:
+def values_or_default(value: Any, default: str) -> tuple[str, ...]:
     """Return the values of a flag that may be given several times, as texts. If it is not set,
     return (`default`,)."""
     if isinstance(value, list):
@@ -130,9 +134,9 @@ def first_of(value: Any, default: str) -> tuple[str, ...]:
     return (str(value),) if value else (default,)
 
 
-def _config(catalog: Catalog, path: str) -> dict[str, Any]:
+def _read_config(catalog: Catalog, path: str) -> dict[str, Any]:
     try:
-        return flag_parser.small_yaml(Path(path).read_text(encoding="utf-8"))
+        return flag_parser.parse_small_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise catalog.engine.reject(
             f"argument --config: cannot read {path}: {error.strerror}"

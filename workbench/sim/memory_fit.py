@@ -80,12 +80,12 @@ def visible_gpus(state: SimState) -> tuple[int, ...]:
     return tuple(found)
 
 
-def place(launch: LaunchOptions, state: SimState) -> Fit:
+def place_server(launch: LaunchOptions, state: SimState) -> Fit:
     """Return the GPUs and the KV cache of a server. Raises Failure if the model path, the GPUs or
     the memory would make the real engine fail.
     """
     path = launch.engine.model_path(launch)
-    if path is not None and not _exists(path):
+    if path is not None and not _path_exists(path):
         raise launch.engine.missing_model(path)
     gpus = visible_gpus(state)
     per_replica = launch.engine.gpus_per_replica(launch, state, gpus)
@@ -93,19 +93,19 @@ def place(launch: LaunchOptions, state: SimState) -> Fit:
     if needed > len(gpus) or not gpus:
         raise launch.engine.too_few_gpus(needed, len(gpus))
     replicas = tuple(tuple(gpus[r * per_replica : (r + 1) * per_replica]) for r in range(launch.dp))
-    fits = [_fit(launch, state, replica) for replica in replicas]
+    fits = [_fit_on_gpus(launch, state, replica) for replica in replicas]
     smallest = min(fits, key=lambda f: f.kv_tokens)
     return replace(
         smallest, replicas=replicas, peer_access=state.profile.interconnect.custom_us is not None
     )
 
 
-def _exists(path: str) -> bool:
-    known = not model_sizes.describe(Path(path).name).guessed
+def _path_exists(path: str) -> bool:
+    known = not model_sizes.describe_model(Path(path).name).guessed
     return known or path.startswith(MODEL_ROOTS) or Path(path).expanduser().exists()
 
 
-def _fit(launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> Fit:
+def _fit_on_gpus(launch: LaunchOptions, state: SimState, gpus: tuple[int, ...]) -> Fit:
     gpu, model, engine = state.profile.gpu, launch.model, launch.engine
     context, total = CONTEXT_GIB * GIB, float(gpu.memory_bytes)
     working = (0.4 + launch.batched_tokens * model.hidden * 24 / GIB) * GIB

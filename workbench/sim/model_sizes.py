@@ -71,7 +71,7 @@ def named_quantization(model_id: str) -> str | None:
     )
 
 
-def describe(
+def describe_model(
     model_id: str, *, quantization: str | None = None, dtype: str = "auto", kv_fp8: bool = False
 ) -> SimulatedModel:
     """Return the simulated model for `model_id`. `quantization` and `dtype` are the values of the
@@ -87,7 +87,7 @@ def describe(
         quant, bits = "awq", float(bpw.group(1)) + 0.1
     known = next((k for k in _TABLE if re.search(k.pattern, name)), None)
     guessed = known is None
-    known = known or _guess(name)
+    known = known or _guess_model(name)
     parameters, embedding = known.parameters, known.embedding
     active = known.active or parameters
     read = known.gb_per_token.get(quant, 0.0) * 1e9 if not bpw else 0.0
@@ -113,7 +113,7 @@ def describe(
     )
 
 
-def _guess(name: str) -> _Known:
+def _guess_model(name: str) -> _Known:
     """Return a model that is guessed from its name. The number of parameters is the number before
     "b" in the name; the layers are those of the smallest known shape with about as many parameters.
     """

@@ -17,7 +17,14 @@ from dataclasses import field
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.sim import driver_state, physics
-from workbench.sim.nvidia_smi_fields import FIELDS, Cell, Device, NvmlError, cell, header
+from workbench.sim.nvidia_smi_fields import (
+    FIELDS,
+    Cell,
+    Device,
+    NvmlError,
+    query_cell,
+    query_header,
+)
 from workbench.sim.nvml_library import SimulatedNvml
 
 ALIASES = {
@@ -38,19 +45,9 @@ ALIASES = {
 SWITCHES = {
     "--list-gpus",
     "--query",
-    "--reset-gpu-clocks",
-    "--reset-memory-clocks",
     "--help",
     "--version",
 }
-SETTERS = (
-    "--persistence-mode",
-    "--power-limit",
-    "--lock-gpu-clocks",
-    "--lock-memory-clocks",
-    "--reset-gpu-clocks",
-    "--reset-memory-clocks",
-)
 VALUED = {
     "--id",
     "--loop",
@@ -59,7 +56,6 @@ VALUED = {
     "--query-gpu",
     "--query-compute-apps",
     "--format",
-    *SETTERS[:4],
 }
 INIT_TEXTS = {
     9: "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. "
@@ -80,6 +76,14 @@ class Exit(Exception):
 
 
 @dataclass
+class Setter:
+    """An option that changes a setting. `change` gets the GPU and the option's value."""
+
+    change: Callable[[Device, str], object]
+    takes_value: bool = True
+
+
+@dataclass
 class Options:
     values: dict[str, str] = field(default_factory=dict)
 
@@ -90,14 +94,15 @@ class Options:
         return self.values.get(name, default)
 
 
-def parse(argv: Sequence[str]) -> Options:
+def parse_options(argv: Sequence[str]) -> Options:
     options, rest = Options(), list(argv)
     while rest:
         word, separator, value = rest.pop(0).partition("=")
         name = ALIASES.get(word, word)
-        if name in SWITCHES:
+        setter = SETTERS.get(name)
+        if name in SWITCHES or (setter is not None and not setter.takes_value):
             options.values[name] = ""
-        elif name in VALUED:
+        elif name in VALUED or setter is not None:
             if not separator:
                 if not rest:
                     raise Exit(
@@ -121,14 +126,14 @@ def parse(argv: Sequence[str]) -> Options:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        options = parse(arguments)
+        options = parse_options(arguments)
         if "--help" in options:
             print(
                 "NVIDIA System Management Interface (SIMULATED by Workbench: no GPU is behind it)\n"
             )
-            print("options: " + " ".join(sorted({*ALIASES, *SWITCHES, *VALUED})))
+            print("options: " + " ".join(sorted({*ALIASES, *SWITCHES, *VALUED, *SETTERS})))
             return 0
-        _run(options, SimulatedNvml(driver_state.from_environment()))
+        _run_query(options, SimulatedNvml(driver_state.from_environment()))
     except Exit as end:
         if end.text:
             print(end.text)
@@ -144,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _run(options: Options, library: SimulatedNvml) -> None:
+def _run_query(options: Options, library: SimulatedNvml) -> None:
     code = library.nvmlInitWithFlags(0)
     if code:
         # exit codes of the real tool; 255 for an unknown error
@@ -153,10 +158,10 @@ def _run(options: Options, library: SimulatedNvml) -> None:
             exit_code = 6
         text = INIT_TEXTS.get(code, "Failed to initialize NVML: Unknown Error")
         raise Exit(exit_code, text)
-    devices = _devices(options.get("--id"), library)
+    devices = _wanted_devices(options.get("--id"), library)
     setter = next((name for name in SETTERS if name in options), None)
     if setter:
-        _set(setter, options.get(setter), devices)
+        _set_values(setter, options.get(setter), devices)
     elif "--version" in options:
         profile = library._state.profile
         print(
@@ -165,20 +170,20 @@ def _run(options: Options, library: SimulatedNvml) -> None:
         )
         print(
             f"DRIVER version      : {profile.driver_version}\nCUDA Version        : "
-            f"{_cuda(profile.cuda_version)}"
+            f"{_cuda_version_text(profile.cuda_version)}"
         )
     elif "--list-gpus" in options:
-        for device in _alive(devices):
+        for device in _responding_devices(devices):
             print(f"GPU {device.index}: {device.text('Name')} (UUID: {device.text('UUID')})")
     elif "--query-gpu" in options or "--query-compute-apps" in options:
-        _repeat(options, devices)
+        _repeat_query(options, devices)
     elif "--query" in options:
-        _details(devices)
+        _print_details(devices)
     else:
-        _table(devices, library)
+        _print_table(devices, library)
 
 
-def _devices(wanted: str, library: SimulatedNvml) -> list[Device]:
+def _wanted_devices(wanted: str, library: SimulatedNvml) -> list[Device]:
     profile = library._state.profile
     if not wanted:
         return [Device(library, i) for i in range(profile.count)]
@@ -192,7 +197,7 @@ def _devices(wanted: str, library: SimulatedNvml) -> list[Device]:
     return found
 
 
-def _alive(devices: list[Device]) -> list[Device]:
+def _responding_devices(devices: list[Device]) -> list[Device]:
     """Return the GPUs that respond, and print the real program's message about each lost GPU. If
     the only GPU in `devices` is lost, Exit is raised."""
     answering = []
@@ -215,7 +220,7 @@ def _alive(devices: list[Device]) -> list[Device]:
 # -- queries ---------------------------------------------------------------------------------------
 
 
-def _repeat(options: Options, devices: list[Device]) -> None:
+def _repeat_query(options: Options, devices: list[Device]) -> None:
     words = options.get("--format").split(",")
     if "csv" not in words:
         raise Exit(2, '"--format=" is required: csv[,noheader][,nounits]')
@@ -229,15 +234,15 @@ def _repeat(options: Options, devices: list[Device]) -> None:
             if name not in FIELDS:
                 raise Exit(2, f'Field "{name}" is not a valid field to query.')
         if show_header:
-            print(", ".join(header(name, units) for name in names))
+            print(", ".join(query_header(name, units) for name in names))
     period = float(options.get("--loop-ms", "0")) / 1000 or float(options.get("--loop", "0"))
     due = time.monotonic()
     while True:
-        for device in _alive(devices):
+        for device in _responding_devices(devices):
             for line in (
-                _apps(device, names, units)
+                _app_rows(device, names, units)
                 if apps
-                else [", ".join(cell(device, n, units) for n in names)]
+                else [", ".join(query_cell(device, n, units) for n in names)]
             ):
                 print(line)
         sys.stdout.flush()
@@ -247,7 +252,7 @@ def _repeat(options: Options, devices: list[Device]) -> None:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _apps(device: Device, names: list[str], units: bool) -> list[str]:
+def _app_rows(device: Device, names: list[str], units: bool) -> list[str]:
     reading = device.library._state.readings()[device.index]
     lines = []
     for process in reading.processes:
@@ -265,17 +270,17 @@ def _apps(device: Device, names: list[str], units: bool) -> list[str]:
     return lines
 
 
-def _cuda(version: int) -> str:
+def _cuda_version_text(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _details(devices: list[Device]) -> None:
+def _print_details(devices: list[Device]) -> None:
     print("\n==============NVSMI LOG==============  (SIMULATED)\n")
     print(f"{'Timestamp':<42}: {time.ctime()}")
-    print(f"{'Driver Version':<42}: {cell(devices[0], 'driver_version', True)}")
+    print(f"{'Driver Version':<42}: {query_cell(devices[0], 'driver_version', True)}")
     print(f"{'Attached GPUs':<42}: {len(devices)}")
     modes = ("None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA")
-    for device in _alive(devices):
+    for device in _responding_devices(devices):
         print(f"GPU {device.bus_id}")
         print(f"    {'Virtualization Mode':<38}: {modes[device.get('VirtualizationMode')]}")
         for name in FIELDS:
@@ -286,30 +291,33 @@ def _details(devices: list[Device]) -> None:
                 "gpu_name",
                 "gpu_uuid",
             ):
-                print(f"    {header(name, False):<38}: {cell(device, name, True).strip('[]')}")
+                print(
+                    f"    {query_header(name, False):<38}: {query_cell(device, name, True).strip('[]')}"
+                )
 
 
-def _table(devices: list[Device], library: SimulatedNvml) -> None:
+def _print_table(devices: list[Device], library: SimulatedNvml) -> None:
     profile = library._state.profile
     print(f"{time.ctime()}   (SIMULATED by Workbench: {profile.name})")
     line = "+" + "-" * 89 + "+"
     print(line)
-    cuda = _cuda(profile.cuda_version)
+    cuda = _cuda_version_text(profile.cuda_version)
     text = (
         f"| NVIDIA-SMI {profile.driver_version}   Driver Version: {profile.driver_version}   "
         f"CUDA Version: {cuda}"
     )
     print(f"{text:<90}|\n{line}")
-    for device in _alive(devices):
+    for device in _responding_devices(devices):
         parts = [
-            cell(device, n, False).strip("[]") for n in ("index", "name", "pci.bus_id", "pstate")
+            query_cell(device, n, False).strip("[]")
+            for n in ("index", "name", "pci.bus_id", "pstate")
         ]
-        watts = [cell(device, n, False).strip("[]") for n in ("power.draw", "power.limit")]
-        used = [cell(device, n, True) for n in ("memory.used", "memory.total")]
+        watts = [query_cell(device, n, False).strip("[]") for n in ("power.draw", "power.limit")]
+        used = [query_cell(device, n, True) for n in ("memory.used", "memory.total")]
         memory = "Not Supported" if "[" in used[0] else " / ".join(used)
-        util = cell(device, "utilization.gpu", True)
+        util = query_cell(device, "utilization.gpu", True)
         print(f"{'| ' + '  '.join(parts):<90}|")
-        heat = cell(device, "temperature.gpu", False)
+        heat = query_cell(device, "temperature.gpu", False)
         print(f"{'|      ' + f'{heat}C  {watts[0]}W / {watts[1]}W  {memory}  {util}':<90}|")
     print(line)
 
@@ -317,25 +325,13 @@ def _table(devices: list[Device], library: SimulatedNvml) -> None:
 # -- settings --------------------------------------------------------------------------------------
 
 
-def _set(setter: str, value: str, devices: list[Device]) -> None:
-    changes: dict[str, Callable[[Device, str], object]] = {
-        "--persistence-mode": _persistence,
-        "--power-limit": _power_limit,
-        "--lock-gpu-clocks": lambda d, value: _lock(d, "Gpu", value),
-        "--lock-memory-clocks": lambda d, value: _lock(d, "Memory", value),
-        "--reset-gpu-clocks": lambda d, _: _apply_clocks(
-            d, "nvmlDeviceResetGpuLockedClocks", "Gpu"
-        ),
-        "--reset-memory-clocks": lambda d, _: _apply_clocks(
-            d, "nvmlDeviceResetMemoryLockedClocks", "Memory"
-        ),
-    }
-    for device in _alive(devices):
-        changes[setter](device, value)
+def _set_values(setter: str, value: str, devices: list[Device]) -> None:
+    for device in _responding_devices(devices):
+        SETTERS[setter].change(device, value)
     print("All done.")
 
 
-def _persistence(device: Device, value: str) -> None:
+def _set_persistence(device: Device, value: str) -> None:
     wanted = {"0": 0, "DISABLED": 0, "1": 1, "ENABLED": 1}.get(value.upper())
     if wanted is None:
         raise Exit(2, f"Invalid persistence mode: {value}")
@@ -343,7 +339,7 @@ def _persistence(device: Device, value: str) -> None:
     if bool(device.get("PersistenceMode")) == bool(wanted):
         print(f"Persistence mode is already {word} for GPU {device.bus_id}.")
         return
-    _apply(
+    _apply_change(
         device,
         lambda: device.call("nvmlDeviceSetPersistenceMode", wanted),
         denied=f"Unable to set persistence mode for GPU {device.bus_id}: Insufficient Permissions",
@@ -352,14 +348,14 @@ def _persistence(device: Device, value: str) -> None:
     print(f"{word} persistence mode for GPU {device.bus_id}.")
 
 
-def _power_limit(device: Device, value: str) -> None:
+def _set_power_limit(device: Device, value: str) -> None:
     try:
         watts = float(value)
     except ValueError:
         raise Exit(2, f"Invalid power limit: {value}") from None
     bus_id, ends = device.bus_id, (Cell(), Cell())
     unsupported = f"Changing power management limit is not supported for GPU: {bus_id}."
-    done = _apply(
+    done = _apply_change(
         device,
         lambda: device.call("nvmlDeviceGetPowerManagementLimitConstraints", *ends),
         denied="",
@@ -376,7 +372,7 @@ def _power_limit(device: Device, value: str) -> None:
             f"{low:.2f} W and {high:.2f} W for GPU {bus_id}\n{EARLY}",
         )
     default = device.get("PowerManagementDefaultLimit") / 1000
-    if _apply(
+    if _apply_change(
         device,
         lambda: device.call("nvmlDeviceSetPowerManagementLimit", round(watts * 1000)),
         denied=f"Failed to set power management limit for GPU {bus_id}: Insufficient Permissions",
@@ -395,7 +391,7 @@ def _warn_persistence(device: Device) -> None:
         )
 
 
-def _clocks(value: str) -> tuple[int, int]:
+def _parse_clocks(value: str) -> tuple[int, int]:
     symbols = {"tdp": physics.TDP_MHZ, "unlimited": physics.UNLIMITED_MHZ}
     words = [word.strip().lower() for word in value.split(",")]
     try:
@@ -406,8 +402,8 @@ def _clocks(value: str) -> tuple[int, int]:
     return low, high
 
 
-def _lock(device: Device, kind: str, value: str) -> None:
-    low, high = _clocks(value)
+def _lock_clocks(device: Device, kind: str, value: str) -> None:
+    low, high = _parse_clocks(value)
     if _apply_clocks(device, f"nvmlDeviceSet{kind}LockedClocks", kind, low, high):
         name = {"Gpu": "GPU", "Memory": "Memory"}[kind]
         short = name[:3].lower()
@@ -419,7 +415,7 @@ def _lock(device: Device, kind: str, value: str) -> None:
 
 
 def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> bool:
-    return _apply(
+    return _apply_change(
         device,
         lambda: device.call(function, *arguments),
         denied="The current user does not have permission to change clocks for GPU "
@@ -428,7 +424,9 @@ def _apply_clocks(device: Device, function: str, kind: str, *arguments: int) -> 
     )
 
 
-def _apply(device: Device, change: Callable[[], object], *, denied: str, unsupported: str) -> bool:
+def _apply_change(
+    device: Device, change: Callable[[], object], *, denied: str, unsupported: str
+) -> bool:
     """Call `change`, which changes a setting, and return whether it succeeded. If the board does
     not support the setting, print the warning `unsupported`. Other errors raise Exit. `denied` is
     the message for a missing permission."""
@@ -445,6 +443,22 @@ def _apply(device: Device, change: Callable[[], object], *, denied: str, unsuppo
         )
         raise Exit(refused.code, f"{text}\n{EARLY}") from None
     return True
+
+
+SETTERS = {
+    "--persistence-mode": Setter(_set_persistence),
+    "--power-limit": Setter(_set_power_limit),
+    "--lock-gpu-clocks": Setter(lambda gpu, value: _lock_clocks(gpu, "Gpu", value)),
+    "--lock-memory-clocks": Setter(lambda gpu, value: _lock_clocks(gpu, "Memory", value)),
+    "--reset-gpu-clocks": Setter(
+        lambda gpu, _: _apply_clocks(gpu, "nvmlDeviceResetGpuLockedClocks", "Gpu"),
+        takes_value=False,
+    ),
+    "--reset-memory-clocks": Setter(
+        lambda gpu, _: _apply_clocks(gpu, "nvmlDeviceResetMemoryLockedClocks", "Memory"),
+        takes_value=False,
+    ),
+}
 
 
 if __name__ == "__main__":

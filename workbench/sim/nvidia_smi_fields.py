@@ -99,34 +99,34 @@ class Device:
         return int(entry.value.uiVal)
 
 
-def _watts(name: str) -> Callable[[Device], str]:
+def _watts_reader(name: str) -> Callable[[Device], str]:
     return lambda d: f"{d.get(name) / 1000:.2f}"
 
 
-def _watts_field(number: int) -> Callable[[Device], str]:
+def _watts_field_reader(number: int) -> Callable[[Device], str]:
     return lambda d: f"{d.field(number) / 1000:.2f}"
 
 
-def _number(name: str, *arguments: Any) -> Callable[[Device], str]:
+def _number_reader(name: str, *arguments: Any) -> Callable[[Device], str]:
     return lambda d: str(d.get(name, *arguments))
 
 
-def _memory(part: str) -> Callable[[Device], str]:
+def _memory_reader(part: str) -> Callable[[Device], str]:
     return lambda d: str(math.ceil(getattr(d.struct("MemoryInfo_v2"), part) / (1 << 20)))
 
 
-def _reason(bit: int) -> Callable[[Device], str]:
+def _reason_reader(bit: int) -> Callable[[Device], str]:
     return lambda d: "Active" if d.get("CurrentClocksEventReasons") & bit else "Not Active"
 
 
-def _refuse(code: int) -> Callable[[Device], str]:
+def _refusing_reader(code: int) -> Callable[[Device], str]:
     def refuse(_device: Device) -> str:
         raise NvmlError(code)
 
     return refuse
 
 
-def _system(name: str) -> Callable[[Device], str]:
+def _system_reader(name: str) -> Callable[[Device], str]:
     def read(device: Device) -> str:
         cell = Cell()
         getattr(device.library, name)(cell, 80)
@@ -135,7 +135,7 @@ def _system(name: str) -> Callable[[Device], str]:
     return read
 
 
-def _limit(which: int) -> Callable[[Device], str]:
+def _limit_reader(which: int) -> Callable[[Device], str]:
     def read(device: Device) -> str:
         ends = (Cell(), Cell())
         device.call("nvmlDeviceGetPowerManagementLimitConstraints", *ends)
@@ -144,84 +144,88 @@ def _limit(which: int) -> Callable[[Device], str]:
     return read
 
 
-def _capability(device: Device) -> str:
+def _compute_capability(device: Device) -> str:
     major, minor = Cell(), Cell()
     device.call("nvmlDeviceGetCudaComputeCapability", major, minor)
     return f"{major.value}.{minor.value}"
 
 
-def _ecc(device: Device) -> str:
+def _ecc_mode(device: Device) -> str:
     current, pending = Cell(), Cell()
     device.call("nvmlDeviceGetEccMode", current, pending)
     return "Enabled" if current.value else "Disabled"
 
 
-def _timestamp(_device: Device) -> str:
+def _timestamp_text(_device: Device) -> str:
     now = time.time()
     return time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03d}"
 
 
 _FIELDS: dict[str, tuple[str, Callable[[Device], str]]] = {  # name: unit, reader
-    "timestamp": ("", _timestamp),
+    "timestamp": ("", _timestamp_text),
     "index": ("", lambda d: str(d.index)),
     "count": ("", lambda d: str(d.library._state.profile.count)),
     "name": ("", lambda d: d.text("Name")),
     "uuid": ("", lambda d: d.text("UUID")),
-    "serial": ("", _refuse(3)),
-    "driver_version": ("", _system("nvmlSystemGetDriverVersion")),
+    "serial": ("", _refusing_reader(3)),
+    "driver_version": ("", _system_reader("nvmlSystemGetDriverVersion")),
     "pci.bus_id": ("", lambda d: d.bus_id),
-    "compute_cap": ("", _capability),
+    "compute_cap": ("", _compute_capability),
     "persistence_mode": ("", lambda d: "Enabled" if d.get("PersistenceMode") else "Disabled"),
     "compute_mode": ("", lambda d: "Default"),
-    "mig.mode.current": ("", _refuse(3)),
-    "ecc.mode.current": ("", _ecc),
+    "mig.mode.current": ("", _refusing_reader(3)),
+    "ecc.mode.current": ("", _ecc_mode),
     "pstate": ("", lambda d: f"P{d.get('PerformanceState')}"),
-    "fan.speed": ("%", _number("FanSpeed")),
+    "fan.speed": ("%", _number_reader("FanSpeed")),
     "temperature.gpu": ("", lambda d: str(d.struct("TemperatureV").temperature)),
     "temperature.memory": ("", lambda d: "N/A"),
     "utilization.gpu": ("%", lambda d: str(d.struct("UtilizationRates").gpu)),
     "utilization.memory": ("%", lambda d: str(d.struct("UtilizationRates").memory)),
-    "memory.total": ("MiB", _memory("total")),
-    "memory.reserved": ("MiB", _memory("reserved")),
-    "memory.used": ("MiB", _memory("used")),
-    "memory.free": ("MiB", _memory("free")),
-    "power.draw": ("W", _watts("PowerUsage")),
-    "power.draw.average": ("W", _watts_field(185)),
-    "power.draw.instant": ("W", _watts_field(186)),
-    "power.limit": ("W", _watts("PowerManagementLimit")),
-    "enforced.power.limit": ("W", _watts("EnforcedPowerLimit")),
-    "power.default_limit": ("W", _watts("PowerManagementDefaultLimit")),
-    "power.min_limit": ("W", _limit(0)),
-    "power.max_limit": ("W", _limit(1)),
+    "memory.total": ("MiB", _memory_reader("total")),
+    "memory.reserved": ("MiB", _memory_reader("reserved")),
+    "memory.used": ("MiB", _memory_reader("used")),
+    "memory.free": ("MiB", _memory_reader("free")),
+    "power.draw": ("W", _watts_reader("PowerUsage")),
+    "power.draw.average": ("W", _watts_field_reader(185)),
+    "power.draw.instant": ("W", _watts_field_reader(186)),
+    "power.limit": ("W", _watts_reader("PowerManagementLimit")),
+    "enforced.power.limit": ("W", _watts_reader("EnforcedPowerLimit")),
+    "power.default_limit": ("W", _watts_reader("PowerManagementDefaultLimit")),
+    "power.min_limit": ("W", _limit_reader(0)),
+    "power.max_limit": ("W", _limit_reader(1)),
     "clocks_event_reasons.active": ("", lambda d: f"0x{d.get('CurrentClocksEventReasons'):016X}"),
     "clocks_event_reasons.supported": (
         "",
         lambda d: f"0x{d.get('SupportedClocksEventReasons'):016X}",
     ),
-    "pcie.link.gen.current": ("", _number("CurrPcieLinkGeneration")),
-    "pcie.link.gen.gpucurrent": ("", _number("CurrPcieLinkGeneration")),
-    "pcie.link.gen.max": ("", _number("MaxPcieLinkGeneration")),
-    "pcie.link.gen.gpumax": ("", _number("MaxPcieLinkGeneration")),
-    "pcie.link.width.current": ("", _number("CurrPcieLinkWidth")),
-    "pcie.link.width.max": ("", _number("MaxPcieLinkWidth")),
+    "pcie.link.gen.current": ("", _number_reader("CurrPcieLinkGeneration")),
+    "pcie.link.gen.gpucurrent": ("", _number_reader("CurrPcieLinkGeneration")),
+    "pcie.link.gen.max": ("", _number_reader("MaxPcieLinkGeneration")),
+    "pcie.link.gen.gpumax": ("", _number_reader("MaxPcieLinkGeneration")),
+    "pcie.link.width.current": ("", _number_reader("CurrPcieLinkWidth")),
+    "pcie.link.width.max": ("", _number_reader("MaxPcieLinkWidth")),
 }
 # name in a query: header, unit, reader
 FIELDS = {name: (name, *field) for name, field in _FIELDS.items()}
 for _short, _kind in (("gr", 0), ("sm", 1), ("mem", 2), ("video", 3)):
     _long = {"gr": "graphics", "mem": "memory"}.get(_short, _short)
     for _name in {f"clocks.{_short}", f"clocks.current.{_long}"}:
-        FIELDS[_name] = (f"clocks.current.{_long}", "MHz", _number("ClockInfo", _kind))
+        FIELDS[_name] = (f"clocks.current.{_long}", "MHz", _number_reader("ClockInfo", _kind))
     for _name in {f"clocks.max.{_short}", f"clocks.max.{_long}"}:
-        FIELDS[_name] = (f"clocks.max.{_long}", "MHz", _number("MaxClockInfo", _kind))
+        FIELDS[_name] = (f"clocks.max.{_long}", "MHz", _number_reader("MaxClockInfo", _kind))
     if _short in ("gr", "mem"):
         for _name in {f"clocks.applications.{_short}", f"clocks.applications.{_long}"}:
             FIELDS[_name] = (
                 f"clocks.applications.{_long}",
                 "MHz",
-                _number("ApplicationsClock", _kind),
+                _number_reader("ApplicationsClock", _kind),
             )
 for _short, _bit in REASONS.items():
-    FIELDS[f"clocks_event_reasons.{_short}"] = (f"clocks_event_reasons.{_short}", "", _reason(_bit))
+    FIELDS[f"clocks_event_reasons.{_short}"] = (
+        f"clocks_event_reasons.{_short}",
+        "",
+        _reason_reader(_bit),
+    )
 for _name in [n for n in FIELDS if n.startswith("clocks_event_reasons.")]:
     FIELDS[_name.replace("_event_", "_throttle_")] = FIELDS[_name]
 FIELDS.update(
@@ -229,7 +233,7 @@ FIELDS.update(
 )
 
 
-def cell(device: Device, name: str, units: bool) -> str:
+def query_cell(device: Device, name: str, units: bool) -> str:
     """Return the value of the query field `name` as the real program prints it, with its unit if
     `units` is True. If the value is missing, return the text that the real program prints for the
     error."""
@@ -241,6 +245,6 @@ def cell(device: Device, name: str, units: bool) -> str:
     return f"{text} {unit}" if unit and units else text
 
 
-def header(name: str, units: bool) -> str:
+def query_header(name: str, units: bool) -> str:
     title, unit, _ = FIELDS[name]
     return f"{title} [{unit}]" if unit and units else title

@@ -24,7 +24,8 @@ CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEM, CLOCK_VIDEO = range(4)
 HOST_BRIDGE, SEVERAL_NODES = 30, 50
 P2P_OK, P2P_NOT_OF_GPU, P2P_NOT_SUPPORTED = 0, 2, 5
 P2P_NVLINK = 2
-DOUBLE, UNSIGNED_INT, UNSIGNED_LONG_LONG = 0, 1, 3
+TIMEOUT, EVENT_XID = 10, 0x8
+_VALUE_TYPES = {"dVal": 0, "uiVal": 1, "ullVal": 3}  # nvmlValueType_t
 MIB = 1 << 20
 INSTANCE_BITS = 16  # of a handle: those of the GPU; above them, those of a MIG instance
 
@@ -37,11 +38,16 @@ class NvmlRefusal(Exception):
         self.code = code
 
 
-def _value(argument: Any) -> int:
+# of a structure of numbers: pynvml's own functions look for a text in each
+_attribute = object.__getattribute__
+_set_attribute = object.__setattr__
+
+
+def _value_of_argument(argument: Any) -> int:
     return int(getattr(argument, "value", argument))
 
 
-def _put(target: Any, value: Any) -> None:
+def _put_in_pointer(target: Any, value: Any) -> None:
     getattr(target, "_obj", target).value = value
 
 
@@ -49,10 +55,10 @@ def _put_all(targets: Sequence[Any], values: Sequence[Any]) -> None:
     if None in values:
         raise NvmlRefusal(NOT_SUPPORTED)
     for target, value in zip(targets, values):  # noqa: B905 (Python 3.9)
-        _put(target, value)
+        getattr(target, "_obj", target).value = value
 
 
-def _milli(value: float | None) -> int | None:
+def _to_milli(value: float | None) -> int | None:
     return None if value is None else round(value * 1000)
 
 
@@ -86,14 +92,14 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
     "nvmlDeviceGetCurrentClocksEventReasons": lambda p, r: (r.point.reasons,),
     "nvmlDeviceGetSupportedClocksEventReasons": lambda p, r: (0x1FF,),
     "nvmlDeviceGetPerformanceState": lambda p, r: (r.point.pstate,),
-    "nvmlDeviceGetPowerUsage": lambda p, r: (_milli(r.power_average_w),),
-    "nvmlDeviceGetPowerManagementLimit": lambda p, r: (_milli(r.limit_w),),
-    "nvmlDeviceGetPowerManagementDefaultLimit": lambda p, r: (_milli(p.gpu.power_default_w),),
+    "nvmlDeviceGetPowerUsage": lambda p, r: (_to_milli(r.power_average_w),),
+    "nvmlDeviceGetPowerManagementLimit": lambda p, r: (_to_milli(r.limit_w),),
+    "nvmlDeviceGetPowerManagementDefaultLimit": lambda p, r: (_to_milli(p.gpu.power_default_w),),
     "nvmlDeviceGetPowerManagementLimitConstraints": lambda p, r: (
-        _milli(p.gpu.power_min_w),
-        _milli(p.gpu.power_max_w),
+        _to_milli(p.gpu.power_min_w),
+        _to_milli(p.gpu.power_max_w),
     ),
-    "nvmlDeviceGetTotalEnergyConsumption": lambda p, r: (_milli(r.energy_j),),
+    "nvmlDeviceGetTotalEnergyConsumption": lambda p, r: (_to_milli(r.energy_j),),
     "nvmlDeviceGetMigMode": lambda p, r: (1, 1) if p.mig else (None,),
     "nvmlDeviceGetMaxMigDeviceCount": lambda p, r: (7 if p.mig else 0,),
     "nvmlDeviceGetFanSpeed": lambda p, r: (_fan_pct(p, r),),
@@ -103,6 +109,22 @@ _DEVICE: dict[str, Callable[[HostProfile, SimulatedReading], tuple[Any, ...]]] =
     "nvmlDeviceGetMaxPcieLinkGeneration": lambda p, r: (p.gpu.pcie_gen,),
     "nvmlDeviceGetCurrPcieLinkWidth": lambda p, r: (p.pcie_width or p.gpu.pcie_width,),
 }
+# Fields of nvmlDeviceGetFieldValues: the member of nvmlValue_t, and its value. None is NOT_SUPPORTED.
+_FIELDS: dict[int, tuple[str, Callable[[HostProfile, SimulatedReading], int | None]]] = {
+    83: ("ullVal", lambda p, r: _to_milli(r.energy_j)),
+    185: ("uiVal", lambda p, r: _to_milli(r.power_average_w)),
+    186: ("uiVal", lambda p, r: _to_milli(r.power_instant_w)),
+    187: ("uiVal", lambda p, r: _to_milli(p.gpu.power_min_w)),
+    188: ("uiVal", lambda p, r: _to_milli(p.gpu.power_max_w)),
+    189: ("uiVal", lambda p, r: _to_milli(p.gpu.power_default_w)),
+    190: ("uiVal", lambda p, r: _to_milli(r.limit_w)),
+    191: ("ullVal", lambda p, r: _to_milli(r.energy_j)),
+    192: ("uiVal", lambda p, r: _to_milli(r.limit_w)),
+}
+_NO_FIELD: tuple[str, Callable[[HostProfile, SimulatedReading], int | None]] = (
+    "ullVal",
+    lambda p, r: None,
+)
 # Functions for which the handle of a MIG instance is a GPU of its own.
 _OF_INSTANCE: dict[str, Callable[[HostProfile, int, int], tuple[Any, ...]]] = {
     "nvmlDeviceGetUUID": lambda p, i, n: (p.instance_uuid(i, n).encode(),),
@@ -128,6 +150,7 @@ class SimulatedNvml:
         self._state = state
         self._uuids = [state.profile.uuid(i) for i in range(state.profile.count)]
         self._entries: dict[str, Callable[..., int]] = {}
+        self._event_sets: list[int | None] = []  # the GPU of each set of events
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         if name not in self._entries:
@@ -194,12 +217,13 @@ class SimulatedNvml:
         return ((value & ~(-1 << INSTANCE_BITS)) - 1, number - 1) if number else None
 
     def _index(self, handle: Any) -> int:
-        if self._instance(handle) is not None:
-            raise NvmlRefusal(NOT_SUPPORTED)
         index = ctypes.c_size_t.from_buffer(handle).value - 1
+        if index >> INSTANCE_BITS > 0:
+            raise NvmlRefusal(NOT_SUPPORTED)
         if not 0 <= index < self._state.profile.count:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        if index in self._state.faults().get("lost", ()):
+        faults = self._state.faults()
+        if faults and index in faults.get("lost", ()):
             raise NvmlRefusal(GPU_IS_LOST)
         return index
 
@@ -226,9 +250,9 @@ class SimulatedNvml:
         ctypes.c_size_t.from_buffer(out._obj).value = index + 1
 
     def _nvmlDeviceGetHandleByIndex_v2(self, index: Any, out: Any) -> None:
-        if not 0 <= _value(index) < self._state.profile.count:
+        if not 0 <= _value_of_argument(index) < self._state.profile.count:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        self._give(out, _value(index))
+        self._give(out, _value_of_argument(index))
 
     def _nvmlDeviceGetHandleByUUID(self, uuid: Any, out: Any) -> None:
         text = getattr(uuid, "value", uuid)
@@ -239,9 +263,9 @@ class SimulatedNvml:
 
     def _nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, number: Any, out: Any) -> None:
         index, mig = self._index(handle), self._state.profile.mig
-        if mig is None or not 0 <= _value(number) < mig[1]:
+        if mig is None or not 0 <= _value_of_argument(number) < mig[1]:
             raise NvmlRefusal(NOT_FOUND)
-        value = (index + 1) | (_value(number) + 1) << INSTANCE_BITS
+        value = (index + 1) | (_value_of_argument(number) + 1) << INSTANCE_BITS
         ctypes.c_size_t.from_buffer(out._obj).value = value
 
     def _nvmlDeviceGetHandleByPciBusId_v2(self, bus_id: Any, out: Any) -> None:
@@ -261,18 +285,20 @@ class SimulatedNvml:
     def _nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, out: Any) -> None:
         profile = self._state.profile
         nodes = {profile.numa_node(self._index(handle)) for handle in (one, other)}
-        _put(out, HOST_BRIDGE if len(nodes) == 1 else SEVERAL_NODES)
+        _put_in_pointer(out, HOST_BRIDGE if len(nodes) == 1 else SEVERAL_NODES)
 
     def _nvmlDeviceGetP2PStatus(self, one: Any, other: Any, kind: Any, out: Any) -> None:
         self._index(one), self._index(other)
         direct = self._state.profile.interconnect.custom_us is not None
         status = self._state.faults().get("p2p", P2P_OK if direct else P2P_NOT_OF_GPU)
-        _put(out, P2P_NOT_SUPPORTED if _value(kind) == P2P_NVLINK else int(status))
+        _put_in_pointer(
+            out, P2P_NOT_SUPPORTED if _value_of_argument(kind) == P2P_NVLINK else int(status)
+        )
 
     # -- clocks ------------------------------------------------------------------------------------
 
     def _clock_kind(self, kind: Any) -> int:
-        number = _value(kind)
+        number = _value_of_argument(kind)
         if number not in range(4):
             raise NvmlRefusal(INVALID_ARGUMENT)
         if number == CLOCK_MEM and not self._state.profile.gpu.reports_memory_clock:
@@ -283,17 +309,17 @@ class SimulatedNvml:
         point = self._reading(handle).point
         kind = self._clock_kind(kind)
         if kind == CLOCK_VIDEO:
-            _put(out, round(point.sm_mhz * 0.87))
+            _put_in_pointer(out, round(point.sm_mhz * 0.87))
         else:
-            _put(out, point.memory_mhz if kind == CLOCK_MEM else point.sm_mhz)
+            _put_in_pointer(out, point.memory_mhz if kind == CLOCK_MEM else point.sm_mhz)
 
     def _nvmlDeviceGetMaxClockInfo(self, handle: Any, kind: Any, out: Any) -> None:
         self._index(handle)
         gpu, kind = self._state.profile.gpu, self._clock_kind(kind)
         if kind == CLOCK_VIDEO:
-            _put(out, round(gpu.sm_max_mhz * 0.87))
+            _put_in_pointer(out, round(gpu.sm_max_mhz * 0.87))
         else:
-            _put(out, gpu.memory_max_mhz if kind == CLOCK_MEM else gpu.sm_max_mhz)
+            _put_in_pointer(out, gpu.memory_max_mhz if kind == CLOCK_MEM else gpu.sm_max_mhz)
 
     def _nvmlDeviceGetApplicationsClock(self, handle: Any, _kind: Any, _out: Any) -> None:
         self._index(handle)
@@ -324,7 +350,7 @@ class SimulatedNvml:
         gpu = self._state.profile.gpu
         if not gpu.memory_steps_mhz:
             raise NvmlRefusal(NOT_SUPPORTED)
-        if _value(memory_mhz) not in gpu.memory_steps_mhz:
+        if _value_of_argument(memory_mhz) not in gpu.memory_steps_mhz:
             raise NvmlRefusal(NOT_FOUND)
         steps = int((gpu.sm_max_mhz - gpu.sm_idle_mhz) / gpu.sm_step_mhz)
         self._fill(
@@ -350,9 +376,9 @@ class SimulatedNvml:
         out._obj.temperature = round(reading.temperature_c)
 
     def _nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, out: Any) -> None:
-        if _value(sensor) != 0:
+        if _value_of_argument(sensor) != 0:
             raise NvmlRefusal(INVALID_ARGUMENT)
-        _put(out, round(self._reading(handle).temperature_c))
+        _put_in_pointer(out, round(self._reading(handle).temperature_c))
 
     def _nvmlDeviceGetMarginTemperature(self, handle: Any, out: Any) -> None:
         margin = self._state.profile.gpu.slowdown_c - self._reading(handle).temperature_c
@@ -360,10 +386,10 @@ class SimulatedNvml:
 
     def _nvmlDeviceGetTemperatureThreshold(self, handle: Any, kind: Any, out: Any) -> None:
         self._index(handle)
-        above = {0: 5.0, 1: 2.0, 3: 0.0}.get(_value(kind))
+        above = {0: 5.0, 1: 2.0, 3: 0.0}.get(_value_of_argument(kind))
         if above is None or self._state.profile.gpu.unified_memory:
             raise NvmlRefusal(NOT_SUPPORTED)
-        _put(out, round(self._state.profile.gpu.slowdown_c + above))
+        _put_in_pointer(out, round(self._state.profile.gpu.slowdown_c + above))
 
     # -- memory, PCIe, processes -------------------------------------------------------------------
 
@@ -414,50 +440,48 @@ class SimulatedNvml:
 
     _nvmlDeviceGetMPSComputeRunningProcesses_v3 = _nvmlDeviceGetGraphicsRunningProcesses_v3
 
+    # -- errors --------------------------------------------------------------------------------------
+
+    def _nvmlDeviceGetPcieReplayCounter(self, handle: Any, out: Any) -> None:
+        index = self._reading(handle).index
+        if self._state.profile.gpu.unified_memory:
+            raise NvmlRefusal(NOT_SUPPORTED)
+        _put_in_pointer(out, int(self._state.faults().get("replays", {}).get(str(index), 0)))
+
+    def _nvmlEventSetCreate(self, out: Any) -> None:
+        self._event_sets.append(None)
+        ctypes.c_size_t.from_buffer(out._obj).value = len(self._event_sets)
+
+    def _nvmlDeviceRegisterEvents(self, handle: Any, _types: Any, events: Any) -> None:
+        number = ctypes.c_size_t.from_buffer(events).value
+        self._event_sets[number - 1] = self._index(handle)
+
+    def _nvmlEventSetWait_v2(self, events: Any, data: Any, _timeout_ms: Any) -> None:
+        index = self._event_sets[ctypes.c_size_t.from_buffer(events).value - 1]
+        xid = self._state.faults().get("xid", {}).get(str(index))
+        if xid is None:
+            raise NvmlRefusal(TIMEOUT)
+        data._obj.eventType, data._obj.eventData = EVENT_XID, int(xid)
+
     # -- field values ------------------------------------------------------------------------------
 
     def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, values: Any) -> None:
-        reading = self._reading(handle)
-        array, stamp = values._obj, int(time.time() * 1e6)
-        for i in range(_value(count)):
-            entry = array[i]
-            entry.timestamp = stamp
-            found = self._field(int(entry.fieldId), int(entry.scopeId), reading)
-            false_value = self._state.faults().get("fields", {}).get(str(entry.fieldId))
-            if false_value is not None:
-                found = DOUBLE, float(false_value)
-            if found is None:
-                entry.nvmlReturn = NOT_SUPPORTED
-                continue
-            entry.nvmlReturn, entry.valueType = SUCCESS, found[0]
-            if found[0] == DOUBLE:
-                entry.value.dVal = found[1]
-            elif found[0] == UNSIGNED_INT:
-                entry.value.uiVal = found[1]
-            else:
-                entry.value.ullVal = found[1]
-
-    def _field(self, field: int, scope: int, reading: SimulatedReading) -> tuple[int, float] | None:
-        """Return (value type, value) of the NVML field with the number `field`. None if this GPU
-        does not support the field, or if `scope` is not 0."""
-        gpu = self._state.profile.gpu
-        if scope != 0:
-            return None
-        watts = {
-            185: reading.power_average_w,
-            186: reading.power_instant_w,
-            187: gpu.power_min_w,
-            188: gpu.power_max_w,
-            189: gpu.power_default_w,
-            190: reading.limit_w,
-            192: reading.limit_w,
-        }
-        if field in watts:
-            value = watts[field]
-            return None if value is None else (UNSIGNED_INT, round(value * 1000))
-        if field in (83, 191):
-            return UNSIGNED_LONG_LONG, round(reading.energy_j * 1000)
-        return None
+        reading, profile = self._reading(handle), self._state.profile
+        false_values = self._state.faults().get("fields", {})
+        stamp = int(time.time() * 1e6)
+        for entry in values._obj[: _value_of_argument(count)]:
+            field = _attribute(entry, "fieldId")
+            kind, read = _FIELDS.get(field, _NO_FIELD)
+            value: float | None = read(profile, reading)
+            if str(field) in false_values:
+                kind, value = "dVal", float(false_values[str(field)])
+            elif _attribute(entry, "scopeId"):
+                value = None
+            _set_attribute(entry, "timestamp", stamp)
+            _set_attribute(entry, "nvmlReturn", NOT_SUPPORTED if value is None else SUCCESS)
+            if value is not None:
+                _set_attribute(entry, "valueType", _VALUE_TYPES[kind])
+                setattr(_attribute(entry, "value"), kind, value)
 
     # -- setters -----------------------------------------------------------------------------------
 
@@ -472,10 +496,10 @@ class SimulatedNvml:
             self._state.set_faults(lost=[*faults.get("lost", ()), index], lost_after=None)
 
     def _nvmlDeviceSetPersistenceMode(self, handle: Any, mode: Any) -> None:
-        self._set(handle, persistence=bool(_value(mode)))
+        self._set(handle, persistence=bool(_value_of_argument(mode)))
 
     def _nvmlDeviceSetPowerManagementLimit(self, handle: Any, milliwatts: Any) -> None:
-        gpu, watts = self._state.profile.gpu, _value(milliwatts) / 1000.0
+        gpu, watts = self._state.profile.gpu, _value_of_argument(milliwatts) / 1000.0
         if gpu.power_min_w is None or gpu.power_max_w is None:
             raise NvmlRefusal(NOT_SUPPORTED)
         if not gpu.power_min_w <= watts <= gpu.power_max_w:
@@ -483,7 +507,7 @@ class SimulatedNvml:
         self._set(handle, limit_w=None if watts == gpu.power_default_w else watts)
 
     def _nvmlDeviceSetGpuLockedClocks(self, handle: Any, low: Any, high: Any) -> None:
-        low, high = _value(low), _value(high)
+        low, high = _value_of_argument(low), _value_of_argument(high)
         symbolic = {physics.TDP_MHZ, physics.UNLIMITED_MHZ}
         if (low in symbolic) != (high in symbolic) or low > high:
             raise NvmlRefusal(INVALID_ARGUMENT)
@@ -495,9 +519,9 @@ class SimulatedNvml:
     def _nvmlDeviceSetMemoryLockedClocks(self, handle: Any, low: Any, high: Any) -> None:
         if not self._state.profile.gpu.memory_locks:
             raise NvmlRefusal(NOT_SUPPORTED)
-        if _value(low) > _value(high):
+        if _value_of_argument(low) > _value_of_argument(high):
             raise NvmlRefusal(INVALID_ARGUMENT)
-        self._set(handle, memory_lock_mhz=[_value(low), _value(high)])
+        self._set(handle, memory_lock_mhz=[_value_of_argument(low), _value_of_argument(high)])
 
     def _nvmlDeviceResetMemoryLockedClocks(self, handle: Any) -> None:
         if not self._state.profile.gpu.memory_locks:

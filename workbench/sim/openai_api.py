@@ -14,9 +14,9 @@ from typing import Any
 from workbench.sim.engine_log import EngineLog
 from workbench.sim.engine_metrics import Metrics
 from workbench.sim.http_server import Request
-from workbench.sim.language_model import PIECE, Damage, LanguageModel, encode
+from workbench.sim.language_model import PIECE, Damage, LanguageModel, token_ids_of
 from workbench.sim.launch_options import LaunchOptions
-from workbench.sim.reply_text import ReplyText, packed, vector_of
+from workbench.sim.reply_text import ReplyText, pack_vector, vector_of
 from workbench.sim.scheduler import Replica, Sequence
 from workbench.sim.scored_reply import ScoredReply
 
@@ -141,9 +141,9 @@ class Api:
         given = body.get(field)
         messages = given if isinstance(given, list) else body.get("messages")
         if messages is not None and self.engine.tokenizes_messages:
-            ids = encode(" ".join(_pieces({"messages": messages}, chat=True)))
+            ids = token_ids_of(" ".join(_prompt_pieces({"messages": messages}, chat=True)))
         elif isinstance(given, str):
-            ids = encode(given)
+            ids = token_ids_of(given)
         else:
             raise bad_request(f"{field}: Field required", field)
         request.reply(200, self.engine.token_reply(ids, self.max_len))
@@ -181,7 +181,7 @@ class Api:
 
     def _generate(self, request: Request, *, chat: bool) -> None:
         body = body_of(request)
-        prompt = _pieces(body, chat)
+        prompt = _prompt_pieces(body, chat)
         if not prompt:
             raise bad_request("The decoder prompt cannot be empty")
         model = body.get("model")
@@ -240,7 +240,7 @@ class Api:
                 }
                 vector: Any = vector_of(asked)
                 if body.get("encoding_format") == "base64":
-                    vector = base64.b64encode(packed(vector)).decode()
+                    vector = base64.b64encode(pack_vector(vector)).decode()
                 entry = {"object": "embedding", "index": 0, "embedding": vector}
                 frame = {
                     "object": "list",
@@ -299,7 +299,7 @@ def prompt_ids(given: Any) -> list[int]:
     """Return the token ids of a prompt, which is a text or token ids. Raises ApiError if it is
     neither."""
     if isinstance(given, str):
-        return encode(given)
+        return token_ids_of(given)
     if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
         return given
     raise bad_request("prompt: Field required", "prompt")
@@ -315,7 +315,7 @@ def body_of(request: Request) -> dict[str, Any]:
     return body
 
 
-def _pieces(body: dict[str, Any], chat: bool) -> list[str]:
+def _prompt_pieces(body: dict[str, Any], chat: bool) -> list[str]:
     return (
         ["<s>", *PIECE.findall(_chat_text(body)), "<assistant>"]
         if chat

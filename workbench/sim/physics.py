@@ -87,8 +87,8 @@ def operating_point(
     working = load.busy > 0.0
     up = working or load.idle_s < COOL_DOWN_S
     lock = setting.gpu_lock_mhz if profile.locks_work else None
-    sm = _locked(float(gpu.sm_compute_mhz if up else gpu.sm_idle_mhz), lock, gpu)
-    memory = _memory_clock(gpu, setting if profile.locks_work else GpuSetting(), up)
+    sm = _clamp_to_lock(float(gpu.sm_compute_mhz if up else gpu.sm_idle_mhz), lock, gpu)
+    memory = _memory_clock_mhz(gpu, setting if profile.locks_work else GpuSetting(), up)
     reasons = 0
     if not working:
         x = sm / gpu.sm_compute_mhz
@@ -96,14 +96,14 @@ def operating_point(
         pstate = gpu.pstate_compute if up else gpu.pstate_idle
         return OperatingPoint(round(sm), memory, power, pstate, IDLE, 0, 0)
     limit = setting.limit_w or gpu.power_default_w
-    level = _level(gpu, load)
-    if limit is not None and _power(gpu, sm, level) > limit:
-        sm, reasons = _clock_for(gpu, limit, level, sm), SW_POWER_CAP
+    level = _power_level(gpu, load)
+    if limit is not None and _power_at(gpu, sm, level) > limit:
+        sm, reasons = _clock_at_power(gpu, limit, level, sm), SW_POWER_CAP
     if temperature_c >= gpu.slowdown_c:
         sm *= max(0.4, 1.0 - 0.05 * (temperature_c - gpu.slowdown_c + 1.0))
         reasons |= SW_THERMAL
     sm = math.floor(sm / gpu.sm_step_mhz) * gpu.sm_step_mhz
-    power = _power(gpu, sm, level)
+    power = _power_at(gpu, sm, level)
     return OperatingPoint(
         round(sm),
         memory,
@@ -115,31 +115,31 @@ def operating_point(
     )
 
 
-def _level(gpu: GpuModel, load: GpuActivity) -> float:
+def _power_level(gpu: GpuModel, load: GpuActivity) -> float:
     """Return the power of this load on a scale on which decoding, limited by memory, is 1.0. The
     constant part, which a GPU with high clocks draws even without a load, is not included. The
     result is about 0.35 if the GPU mostly waits for its next kernel."""
     return load.busy * 0.3 + 0.7 * load.memory + gpu.compute_weight * load.compute
 
 
-def _power(gpu: GpuModel, sm_mhz: float, level: float) -> float:
+def _power_at(gpu: GpuModel, sm_mhz: float, level: float) -> float:
     x = sm_mhz / gpu.sm_compute_mhz
     return gpu.power_floor_w + (gpu.power_decode_w - gpu.power_floor_w) * level * (
         0.85 * x + 0.15 * min(x, 1.2) ** 30
     )
 
 
-def _clock_for(gpu: GpuModel, limit_w: float, level: float, highest: float) -> float:
+def _clock_at_power(gpu: GpuModel, limit_w: float, level: float, highest: float) -> float:
     """Return the highest SM clock, in MHz, at which the power for this load stays below `limit_w`.
     It is at least an eighth of the normal clock."""
     low, high = gpu.sm_compute_mhz / 8.0, highest
     for _ in range(18):
         middle = (low + high) / 2
-        low, high = (middle, high) if _power(gpu, middle, level) <= limit_w else (low, middle)
+        low, high = (middle, high) if _power_at(gpu, middle, level) <= limit_w else (low, middle)
     return low
 
 
-def _locked(wanted: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float:
+def _clamp_to_lock(wanted: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float:
     if lock is None:
         return wanted
     named = {UNLIMITED_MHZ: gpu.sm_max_mhz, TDP_MHZ: gpu.sm_compute_mhz}
@@ -147,21 +147,21 @@ def _locked(wanted: float, lock: tuple[int, int] | None, gpu: GpuModel) -> float
     return min(max(wanted, ends[0]), ends[1], float(gpu.sm_voltage_mhz))
 
 
-def _memory_clock(gpu: GpuModel, setting: GpuSetting, up: bool) -> int:
+def _memory_clock_mhz(gpu: GpuModel, setting: GpuSetting, up: bool) -> int:
     wanted = gpu.memory_compute_mhz if up else gpu.memory_idle_mhz
     if setting.memory_lock_mhz is None or not gpu.memory_steps_mhz:
         return wanted
-    low, high = (nearest(gpu.memory_steps_mhz, v) for v in setting.memory_lock_mhz)
+    low, high = (nearest_clock(gpu.memory_steps_mhz, v) for v in setting.memory_lock_mhz)
     return min(max(wanted, low), high)
 
 
-def nearest(steps: tuple[int, ...], mhz: int) -> int:
+def nearest_clock(steps: tuple[int, ...], mhz: int) -> int:
     """Return the clock among the supported clocks `steps` that is closest to `mhz`, as the real
     driver chooses it."""
     return min(steps, key=lambda s: abs(s - mhz))
 
 
-def warm(gpu: GpuModel, temperature_c: float, power_w: float, seconds: float) -> float:
+def temperature_after(gpu: GpuModel, temperature_c: float, power_w: float, seconds: float) -> float:
     """Return the temperature after `seconds` at constant power. It approaches ambient + power x
     thermal resistance exponentially.
     """
@@ -169,7 +169,7 @@ def warm(gpu: GpuModel, temperature_c: float, power_w: float, seconds: float) ->
     return target + (temperature_c - target) * math.exp(-max(0.0, seconds) / gpu.thermal_tau_s)
 
 
-def noise(key: str, unix_s: float, amplitude: float) -> float:
+def hourly_noise(key: str, unix_s: float, amplitude: float) -> float:
     """Return a random number within ±amplitude that depends only on `key` and on the current half
     second, so that all processes get the same number.
     """
@@ -177,12 +177,12 @@ def noise(key: str, unix_s: float, amplitude: float) -> float:
     return amplitude * (word / 0x7FFFFFFF - 1.0)
 
 
-def drift(unix_s: float, size: float) -> float:
+def relative_speed_drift(unix_s: float, std_dev: float) -> float:
     """Return the difference of the machine's speed at this time from its average speed, as a share
     of the average.
 
-    The difference is a slow wave with the standard deviation `size`. All servers of a machine have
+    The difference is a slow wave with the standard deviation `std_dev`. All servers of a machine have
     the same wave.
     """
     waves = (math.sin(2 * math.pi * unix_s / period) for period in DRIFT_PERIODS_S)
-    return size * math.fsum(waves) * math.sqrt(2 / len(DRIFT_PERIODS_S))
+    return std_dev * math.fsum(waves) * math.sqrt(2 / len(DRIFT_PERIODS_S))

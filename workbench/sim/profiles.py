@@ -122,15 +122,15 @@ class HostProfile:
         return index * self.numa_nodes // self.count
 
 
-def _load() -> dict[str, HostProfile]:
+def _load_profiles() -> dict[str, HostProfile]:
     data = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-    gpus = {name: GpuModel(**_frozen(fields)) for name, fields in data["gpus"].items()}
+    gpus = {name: GpuModel(**_freeze_fields(fields)) for name, fields in data["gpus"].items()}
     found = {}
     for fields in data["profiles"]:
         link = Interconnect(**fields["interconnect"])
         known = {
             "doctor": tuple(data["doctor"]),
-            **_frozen(fields),
+            **_freeze_fields(fields),
             "gpu": gpus[fields["gpu"]],
             "interconnect": link,
         }
@@ -138,14 +138,14 @@ def _load() -> dict[str, HostProfile]:
     return found
 
 
-def _frozen(fields: dict[str, Any]) -> dict[str, Any]:
+def _freeze_fields(fields: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k != "notes"}
 
 
-PROFILES = _load()
+PROFILES = _load_profiles()
 
 
-def get(name: str) -> HostProfile:
+def get_profile(name: str) -> HostProfile:
     """Return the profile called `name`. Raises KeyError, with the known names, if there is none."""
     try:
         return PROFILES[name]

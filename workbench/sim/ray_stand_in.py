@@ -21,21 +21,21 @@ from workbench.sim import profiles
 _RETRY_S, _TRIES = 0.2, 50
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
-def _option(words: Sequence[str], name: str, default: str = "") -> str:
+def _option_value(words: Sequence[str], name: str, default: str = "") -> str:
     return words[words.index(name) + 1] if name in words else default
 
 
-def _gpus() -> int:
-    return profiles.get(os.environ["WORKBENCH_SIM_PROFILE"]).count
+def _count_gpus() -> int:
+    return profiles.get_profile(os.environ["WORKBENCH_SIM_PROFILE"]).count
 
 
-async def _head(address: str, port: int) -> int:
-    nodes = [_gpus()]
+async def _run_head(address: str, port: int) -> int:
+    nodes = [_count_gpus()]
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         word = (await reader.readline()).split()
@@ -48,37 +48,37 @@ async def _head(address: str, port: int) -> int:
         writer.close()
 
     server = await asyncio.start_server(accept, address, port)
-    _say(f"Local node IP: {address}\nRay runtime started. (SIMULATED)")
+    _print_line(f"Local node IP: {address}\nRay runtime started. (SIMULATED)")
     async with server:
         await server.serve_forever()
     return 0
 
 
-async def _connected(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect_to_head(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = address.rpartition(":")
     return await asyncio.open_connection(host, int(port))
 
 
-async def _worker(address: str) -> int:
+async def _run_worker(address: str) -> int:
     for _ in range(_TRIES):
         try:
-            reader, writer = await _connected(address)
+            reader, writer = await _connect_to_head(address)
             break
         except OSError:
             await asyncio.sleep(_RETRY_S)
     else:
-        _say(f"RuntimeError: Failed to connect to GCS at address {address}")
+        _print_line(f"RuntimeError: Failed to connect to GCS at address {address}")
         return 1
-    writer.write(f"node {_gpus()}\n".encode())
-    _say("Ray runtime started. (SIMULATED)")
+    writer.write(f"node {_count_gpus()}\n".encode())
+    _print_line("Ray runtime started. (SIMULATED)")
     await reader.read()
-    _say("Some Ray subprocesses exited unexpectedly: raylet (the head has ended)")
+    _print_line("Some Ray subprocesses exited unexpectedly: raylet (the head has ended)")
     return 1
 
 
-async def _status(address: str) -> int:
+async def _print_status(address: str) -> int:
     try:
-        reader, writer = await _connected(address)
+        reader, writer = await _connect_to_head(address)
     except OSError:
         sys.stderr.write(
             f"ConnectionError: Could not find any running Ray instance at {address}.\n"
@@ -86,7 +86,7 @@ async def _status(address: str) -> int:
         return 1
     writer.write(b"status\n")
     gpus = int(await reader.readline())
-    _say(
+    _print_line(
         f"======== Autoscaler status ========\nResources\n\nUsage:\n 0.0/8.0 CPU\n 0.0/{gpus}.0 GPU"
     )
     return 0
@@ -95,14 +95,14 @@ async def _status(address: str) -> int:
 def main(words: Sequence[str]) -> int:
     """Run `ray` with the arguments `words` and return its exit status."""
     if words[0] == "status":
-        return asyncio.run(_status(_option(words, "--address")))
+        return asyncio.run(_print_status(_option_value(words, "--address")))
     if "--head" in words:
         address, port = (
-            _option(words, "--node-ip-address", "127.0.0.1"),
-            int(_option(words, "--port", "6379")),
+            _option_value(words, "--node-ip-address", "127.0.0.1"),
+            int(_option_value(words, "--port", "6379")),
         )
-        return asyncio.run(_head(address, port))
-    return asyncio.run(_worker(_option(words, "--address")))
+        return asyncio.run(_run_head(address, port))
+    return asyncio.run(_run_worker(_option_value(words, "--address")))
 
 
 if __name__ == "__main__":

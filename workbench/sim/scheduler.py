@@ -18,7 +18,7 @@ from dataclasses import field
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.sim import step_time
-from workbench.sim.physics import GpuActivity, drift
+from workbench.sim.physics import GpuActivity, relative_speed_drift
 from workbench.sim.step_time import ModelReplica
 
 BLOCK = 16  # tokens of a prefix-cache block
@@ -239,7 +239,7 @@ class Replica:
         one = self._step_time(decoding, prefill)
         jitter = self.factor * (1.0 + self.random.gauss(0.0, self.noise)) if self.noise else 1.0
         if self.drift_size:
-            jitter /= 1.0 + drift(time.time(), self.drift_size)
+            jitter /= 1.0 + relative_speed_drift(time.time(), self.drift_size)
         seconds = one.total_s * jitter / self.speedup
         self.moment += seconds
         stepped, memory, compute = self.work
@@ -257,7 +257,7 @@ class Replica:
 
     def _step_time(self, decoding: int, prefill: int) -> step_time.EngineStep:
         sm_mhz, memory_mhz = self.clocks()
-        return step_time.step(
+        return step_time.engine_step(
             self.serving,
             sm_mhz=sm_mhz,
             memory_mhz=memory_mhz,

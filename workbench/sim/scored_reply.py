@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.sim.language_model import LanguageModel, Predicted, decode, turns_of
+from workbench.sim.language_model import LanguageModel, Predicted, text_of_tokens, turns_of
 from workbench.sim.scheduler import Sequence as RequestSequence
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ScoredReply:
         self.sequence = RequestSequence([str(one) for one in ids], length, self._deliver)
         self._api, self._request, self._body_of = api, request, body_of
         self._model: LanguageModel = api.language_model
-        self._turns = turns_of(decode(self.ids)) if self._model.damage.second_turn else 1
+        self._turns = turns_of(text_of_tokens(self.ids)) if self._model.damage.second_turn else 1
 
     def prompt_token(self, place: int, top: int) -> Predicted:
         """Return the distribution of the prompt's token at `place`, which is not 0."""

@@ -41,7 +41,7 @@ def start_seconds(launch: LaunchOptions) -> float:
     return seconds * (0.6 if launch.eager else 1.0)
 
 
-def banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
+def write_banner(log: EngineLog, launch: LaunchOptions, profile: str) -> None:
     """Write the log lines which say that the engine is simulated, and whether the size of its model
     is guessed."""
     log.line(

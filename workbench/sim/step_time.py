@@ -70,7 +70,7 @@ class EngineStep:
         )
 
 
-def step(
+def engine_step(
     serving: ModelReplica,
     *,
     sm_mhz: float,
@@ -87,19 +87,21 @@ def step(
     clock = memory_mhz / gpu.memory_max_mhz if memory_mhz else 1.0
     reach = serving.bandwidth_share * FORMAT_REACH.get(model.quantization, 1.0)
     bandwidth = gpu.bandwidth_gbs * 1e9 * clock * gpu.efficiency * reach
-    read = _weights_read(model, tokens) + context_tokens * model.kv_bytes_per_token
+    read = _weight_bytes_read(model, tokens) + context_tokens * model.kv_bytes_per_token
     memory = read / serving.tp / bandwidth * physics.memory_slowdown(sm_mhz, gpu)
-    compute = 2.0 * model.active * tokens / serving.tp / _flops(gpu, model, sm_mhz)
+    compute = 2.0 * model.active * tokens / serving.tp / _flops_at_clock(gpu, model, sm_mhz)
     device = max(memory, compute) + 0.25 * min(memory, compute)
     if serving.eager:
         device = max(device, model.layers * EAGER_LAYER_S)
     else:
         device += model.layers * GRAPH_LAYER_S
-    total = device + _communication(serving, tokens) + STEP_BASE_S + STEP_PER_SEQUENCE_S * sequences
+    total = (
+        device + _communication_s(serving, tokens) + STEP_BASE_S + STEP_PER_SEQUENCE_S * sequences
+    )
     return EngineStep(total, memory, compute)
 
 
-def _weights_read(model: SimulatedModel, tokens: int) -> float:
+def _weight_bytes_read(model: SimulatedModel, tokens: int) -> float:
     """Return the bytes of weights that a step reads. In a mixture of experts, a step with more
     tokens reads more experts.
     """
@@ -112,14 +114,14 @@ def _weights_read(model: SimulatedModel, tokens: int) -> float:
     ) / (1.0 - share)
 
 
-def _flops(gpu: GpuModel, model: SimulatedModel, sm_mhz: float) -> float:
+def _flops_at_clock(gpu: GpuModel, model: SimulatedModel, sm_mhz: float) -> float:
     peak = {"fp8": gpu.tflops_fp8, "fp4": gpu.tflops_fp4}.get(
         model_sizes.COMPUTE.get(model.quantization, "")
     )
     return (peak or gpu.tflops_bf16) * 1e12 * TENSOR_REACH * sm_mhz / gpu.sm_compute_mhz
 
 
-def _communication(serving: ModelReplica, tokens: int) -> float:
+def _communication_s(serving: ModelReplica, tokens: int) -> float:
     if serving.tp == 1:
         return 0.0
     link, model = serving.link, serving.model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_text import clean_json
+from workbench.store.numbered_files import next_number
 from workbench.store.series_lock import INTERRUPTED, held, is_held
 from workbench.store.text_files import write_atomic
 
@@ -26,7 +26,7 @@ class BisectionStore:
     def add(self, found: Bisection) -> Bisection:
         """Store a new bisection. Return it with its id."""
         with held(self.directory / "new.lock", "a new bisection"):
-            numbered = replace(found, id=max(self._ids(), default=0) + 1)
+            numbered = replace(found, id=next_number(self.directory))
             self.save(numbered)
         return numbered
 
@@ -34,7 +34,8 @@ class BisectionStore:
         write_atomic(self._path(found.id), json.dumps(to_json(found), indent=1))
 
     def get(self, number: int) -> Bisection:
-        """Return a bisection. It is "stopped" if the Workbench that ran it has ended."""
+        """Return a bisection. It is "stopped" if the Workbench that ran it has ended. Raises
+        InputError if there is none with this number, and StoreError if it cannot be read."""
         path = self._path(number)
         try:
             found = from_json(Bisection, clean_json(path.read_text("utf-8")))
@@ -51,9 +52,6 @@ class BisectionStore:
 
     def held(self, number: int) -> AbstractContextManager[None]:
         return held(self._lock(number), f"bisection {number}")
-
-    def _ids(self) -> Sequence[int]:
-        return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdecimal()]
 
     def _lock(self, number: int) -> Path:
         return self.directory / f"{number}.lock"

@@ -14,8 +14,9 @@ from typing import Any
 
 from workbench.model.errors import StoreError
 from workbench.model.findings import Finding, Level
+from workbench.model.untrusted_numbers import parse_error_text
 from workbench.store import paths
-from workbench.store.config_schema import Config, Remembered, checked
+from workbench.store.config_schema import Config, Remembered, check_config
 from workbench.store.text_files import read_own_text, write_atomic
 from workbench.store.toml_lines import LineIndex
 
@@ -44,12 +45,12 @@ class ConfigStore:
             self._config, self.findings = self._load()
         return self._config
 
-    def remembered(self, host: str, preset_id: str) -> dict[str, Remembered]:
+    def remembered_values(self, host: str, preset_id: str) -> dict[str, Remembered]:
         """Return {variable: remembered value} for a preset on `host`, or {} if there are none. The
         values are those with which the server last became ready."""
         return dict(self.config.remembered.get(host, {}).get(preset_id, {}))
 
-    def executable(self, host: str, engine: str) -> str | None:
+    def executable_of_engine(self, host: str, engine: str) -> str | None:
         """Return the program that the user has set for starting `engine` on `host`. None if the
         user has set none."""
         return self.config.executables.get(host, {}).get(engine)
@@ -58,7 +59,7 @@ class ConfigStore:
         """Store the preset variables with which the server of the run `run_id` became ready. A
         stored value from a newer run is not overwritten. Raises StoreError if the file cannot be
         written."""
-        known = self.remembered(host, preset_id)
+        known = self.remembered_values(host, preset_id)
         new = {n: v for n, v in values.items() if n not in known or known[n].run < run_id}
         if new:
             old = {n: asdict(v) for n, v in known.items()}
@@ -67,8 +68,8 @@ class ConfigStore:
 
     def set(self, path: tuple[str, ...], value: Any) -> None:
         """Write the setting at `path` to the file, for example ("ui", "refresh_s"). If `value` is
-        None, remove the setting. Raises StoreError if the value is invalid or the file cannot be
-        written."""
+        None, remove the setting. Raises StoreError if the value is invalid, the file is not valid
+        TOML, or it cannot be written."""
         import tomlkit
 
         from workbench.store.toml_edit import merge
@@ -83,9 +84,9 @@ class ConfigStore:
             ) from error
         document = tomlkit.parse(text)
         wanted = document.unwrap()
-        _put(wanted, path, value)
+        _put_value(wanted, path, value)
         merge(document, wanted)
-        config, findings = _validated(document.unwrap(), str(self.path), None)
+        config, findings = _validate_config(document.unwrap(), str(self.path), None)
         wrong = [
             f for f in findings if f.level is Level.ERROR and (f.field or "").startswith(path[0])
         ]
@@ -103,26 +104,29 @@ class ConfigStore:
             text = read_own_text(self.path)
             document = tomllib.loads(text) if text else {}
         except StoreError as error:
-            return Config(), (_unusable(error.message, file),)
-        except (ValueError, RecursionError) as error:
-            return Config(), (_unusable(f"not valid TOML: {error}", file),)
-        return _validated(document, file, LineIndex(text or ""))
+            return Config(), (_unusable_finding(error.message, file),)
+        except RecursionError:
+            return Config(), (_unusable_finding("not valid TOML: nested too deeply", file),)
+        except ValueError as error:
+            why = parse_error_text(error)
+            return Config(), (_unusable_finding(f"not valid TOML: {why}", file),)
+        return _validate_config(document, file, LineIndex(text or ""))
 
 
-def _unusable(reason: str, file: str) -> Finding:
+def _unusable_finding(reason: str, file: str) -> Finding:
     text = f"the configuration file cannot be used, so every setting has its default: {reason}"
     return Finding(
         Level.ERROR, "config.unusable", text, file=file, fix="correct or remove config.toml"
     )
 
 
-def _validated(
+def _validate_config(
     document: Mapping[str, Any], file: str, lines: LineIndex | None
 ) -> tuple[Config, tuple[Finding, ...]]:
     """Return the configuration and a finding for each invalid or unknown setting. An invalid
     setting gets its default value. `file` is the file name for the findings; `lines` gives their
     line numbers."""
-    config, problems = checked(document)
+    config, problems = check_config(document)
     findings = []
     for path, wrong in problems:
         name = ".".join(path)
@@ -150,7 +154,7 @@ def _unknown_text(path: Sequence[str]) -> str:
     return f"{text}; it belongs below [{known[0]}]" if known else text
 
 
-def _put(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+def _put_value(document: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     for part in path[:-1]:
         if not isinstance(document.get(part), dict):
             if value is None:

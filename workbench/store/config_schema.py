@@ -4,11 +4,25 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
+from urllib.parse import urlsplit
 
+from workbench.model.alerts import ALL, BELL, EFFECTS, RULES, AlertLimits, AlertRule
 from workbench.model.lazy_dataclass import dataclass
-from workbench.store.toml_schema import Problem, choice, map_of, number, table, text
+from workbench.model.secrets import MASK
+from workbench.model.untrusted_text import clean_text
+from workbench.store.toml_schema import (
+    UNUSABLE,
+    Kind,
+    Problem,
+    choice,
+    map_of,
+    number,
+    table,
+    text,
+    wrong,
+)
 
 THEMES = ("dark", "light", "high-contrast", "256")
 
@@ -30,6 +44,46 @@ class ResultsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class AlertsConfig:
+    """What alerts do. Each effect has the names of its rules, or "all". `limits` has the thresholds
+    of the rules for which the file sets some."""
+
+    bell: tuple[str, ...] = BELL
+    mark: tuple[str, ...] = ()
+    desktop: tuple[str, ...] = ()
+    title: tuple[str, ...] = ()
+    webhook: tuple[str, ...] = ()
+    webhook_url: str = ""
+    webhook_token: str = ""
+    limits: Mapping[str, AlertLimits] = field(default_factory=dict)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must be masked wherever it could be shown: the token, and all of the address behind
+        its host, which is the only password of many services."""
+        parts = urlsplit(self.webhook_url)
+        # with its slash: without it, a path such as "/server" would mask a word in every text
+        rest = self.webhook_url.partition(parts.netloc)[2] if parts.netloc else ""
+        found = (self.webhook_token, self.webhook_url, rest, parts.password or "")
+        return tuple(one for one in found if one)
+
+    @property
+    def webhook_place(self) -> str:
+        """The address of the webhook without its secrets, such as "https://HOST/***"."""
+        parts = urlsplit(self.webhook_url)
+        if not parts.hostname:
+            return ""
+        host = parts.netloc.rpartition("@")[2]
+        return f"{parts.scheme}://{host}/{MASK}"
+
+    @property
+    def masked(self) -> AlertsConfig:
+        """This configuration with its secrets masked, to show it."""
+        token = MASK if self.webhook_token else ""
+        return replace(self, webhook_url=self.webhook_place, webhook_token=token)
+
+
+@dataclass(frozen=True, slots=True)
 class Remembered:
     value: str
     run: str  # id of the newest READY run with this value
@@ -44,16 +98,93 @@ class Config:
     ui: Ui = field(default_factory=Ui)
     gpu: GpuConfig = field(default_factory=GpuConfig)
     results: ResultsConfig = field(default_factory=ResultsConfig)
+    alerts: AlertsConfig = field(default_factory=AlertsConfig)
     executables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     remembered: Mapping[str, Mapping[str, Mapping[str, Remembered]]] = field(default_factory=dict)
 
 
+def _check_web_address(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    """Check an address that alerts are sent to. The problem does not quote it, because such an
+    address often contains a secret."""
+    expected = "an address such as https://HOST/PATH is expected"
+    if not isinstance(value, str):
+        return wrong(path, expected, problems)
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in ("https", "http") and parts.hostname and parts.port != 0
+    except ValueError:  # such as a port that is no number
+        sound = False
+    plain = value.isascii() and value.isprintable() and " " not in value
+    return value if sound and plain else wrong(path, expected, problems)
+
+
+def _check_header_text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    """Check a text that is sent in the header of a request."""
+    if isinstance(value, str) and value.isascii() and value.isprintable():
+        return value
+    return wrong(path, "text of ASCII characters without line breaks is expected", problems)
+
+
+def _threshold_checker(rule: AlertRule, default: AlertLimits) -> Kind:
+    """Return a function that checks the thresholds of a rule. A threshold that is not set has its
+    default."""
+    span = (0, 100) if rule.unit.startswith("%") else (0, 1_000_000)
+    measured = {"begin": number(*span), "end": number(*span)} if rule.has_thresholds else {}
+    given = table(dict, {**measured, "for_s": number(0, 86_400)})
+
+    def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+        found = given(value, path, problems)
+        if found is UNUSABLE:
+            return UNUSABLE
+        limits = replace(default, **found)
+        if (
+            limits.begin != limits.end
+            and limits.high_value_begins_alert == default.high_value_begins_alert
+        ):
+            return limits
+        side = "above" if default.high_value_begins_alert else "below"
+        return wrong(
+            path, f"begin ({limits.begin:g}) must be {side} end ({limits.end:g})", problems
+        )
+
+    return check
+
+
+_RULE_NAMES = (ALL, *RULES)
+
+
+def _check_rule_names(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    """Check a list of rules. The text "all" is a list of one. The first wrong name is quoted."""
+    names = [value] if value == ALL else value
+    if not isinstance(names, list):
+        return wrong(path, "a list is expected", problems)
+    unknown = [name for name in names if name not in _RULE_NAMES]
+    if unknown:
+        expected = f"one of {', '.join(_RULE_NAMES)} is expected"
+        return wrong(path, f"{clean_text(str(unknown[0]), 40)} is no rule: {expected}", problems)
+    return tuple(names)
+
+
+_LIMITS = {
+    rule.name: _threshold_checker(rule, rule.limits)
+    for rule in RULES.values()
+    if rule.limits is not None
+}
 _CONFIG = table(
     Config,
     {
         "ui": table(Ui, {"refresh_s": number(0.2, 60), "theme": choice(*THEMES)}),
         "gpu": table(GpuConfig, {"heartbeat_s": number(1, 3600)}),
         "results": table(ResultsConfig, {"keep_samples": number(0, 1_000_000)}),
+        "alerts": table(
+            AlertsConfig,
+            {
+                **dict.fromkeys(EFFECTS, _check_rule_names),
+                "webhook_url": _check_web_address,
+                "webhook_token": _check_header_text,
+                "limits": table(dict, _LIMITS),
+            },
+        ),
         "executables": map_of(map_of(text)),
         "remembered": map_of(
             map_of(map_of(table(Remembered, {"value": text, "run": text}, required=True)))
@@ -62,7 +193,7 @@ _CONFIG = table(
 )
 
 
-def checked(document: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
+def check_config(document: Mapping[str, Any]) -> tuple[Config, list[Problem]]:
     """Return the configuration that `document` (parsed TOML) describes, and its problems. A setting
     with an invalid value gets its default value."""
     problems: list[Problem] = []

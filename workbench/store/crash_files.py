@@ -8,7 +8,7 @@ import time
 import traceback
 
 from workbench.model.secrets import is_secret_name, mask_text, seen_secrets
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 from workbench.store.paths import state_dir
 
 _MOST_CHARS = 1_000_000
@@ -23,12 +23,14 @@ def keep_traceback(error: BaseException) -> str | None:
     where = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     key = (type(error), *where)
     if key not in _kept:
-        _kept[key] = _written(error)
+        _kept[key] = _write_crash_file(error)
     return _kept[key]
 
 
-def _written(error: BaseException) -> str | None:
-    text = _mask_secrets(clean("".join(traceback.format_exception(error)), _MOST_CHARS, lines=True))
+def _write_crash_file(error: BaseException) -> str | None:
+    text = _mask_secrets(
+        clean_text("".join(traceback.format_exception(error)), _MOST_CHARS, lines=True)
+    )
     try:
         folder = state_dir() / "crashes"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -27,7 +27,7 @@ _NEXT_STEPS = (  # words in SQLite's error, next step
 )
 
 
-def _statements(script: str) -> Iterator[str]:
+def _sql_statements(script: str) -> Iterator[str]:
     """Yield the statements of an SQL script. Semicolons inside a CREATE TRIGGER statement do not
     end it."""
     statement = ""
@@ -51,21 +51,21 @@ class Database:
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` in a read transaction and return its value. A missing file counts as an empty
         database. Reading does not wait for writers."""
-        return self._run(work, write=False)
+        return self._run_transaction(work, write=False)
 
     def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` in a write transaction and return its value. A missing file and its directory
         (mode 0700) are created first."""
-        return self._run(work, write=True)
+        return self._run_transaction(work, write=True)
 
-    def _run(self, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:
+    def _run_transaction(self, work: Callable[[sqlite3.Connection], T], *, write: bool) -> T:
         try:
             db = self._open(write)
         except (OSError, sqlite3.Error) as error:
-            raise self._problem(error) from error
+            raise self._store_error_of(error) from error
         try:
             if not write:
-                db = self._readable(db)
+                db = self._readable_connection(db)
             self._migrate(db, write)
             db.execute(f"PRAGMA query_only = {int(not write)}")
             db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
@@ -77,7 +77,7 @@ class Database:
             db.execute("COMMIT")
             return result
         except sqlite3.Error as error:
-            raise self._problem(error) from error
+            raise self._store_error_of(error) from error
         except OverflowError:  # an id beyond 64 bits
             step = "workbench results list shows the stored results"
             raise InputError(
@@ -102,7 +102,7 @@ class Database:
                 place = ":memory:"
         return sqlite3.connect(place, timeout=self._busy_s, isolation_level=None)
 
-    def _readable(self, db: sqlite3.Connection) -> sqlite3.Connection:
+    def _readable_connection(self, db: sqlite3.Connection) -> sqlite3.Connection:
         """Return a connection that can read even if the disk is full or read-only: `db` itself, or
         else a new connection.
 
@@ -138,25 +138,25 @@ class Database:
         if version == newest:
             return
         try:
-            self._bring_to(newest, db)
+            self._migrate_to(newest, db)
         except sqlite3.OperationalError:
             if write or not version:
                 raise
             if db.in_transaction:
                 db.rollback()
 
-    def _bring_to(self, newest: int, db: sqlite3.Connection) -> None:
+    def _migrate_to(self, newest: int, db: sqlite3.Connection) -> None:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("BEGIN IMMEDIATE")
         # another Workbench may have been first
         version = db.execute("PRAGMA user_version").fetchone()[0]
         for number, script in enumerate(self._migrations[version:newest], start=version + 1):
-            for statement in _statements(script):
+            for statement in _sql_statements(script):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {number}")
         db.execute("COMMIT")
 
-    def _problem(self, error: Exception) -> StoreError:
+    def _store_error_of(self, error: Exception) -> StoreError:
         message = str(error)
         step = next(
             step for words, step in _NEXT_STEPS if any(word in message.lower() for word in words)

@@ -20,7 +20,7 @@ from workbench.model.secrets import mask_data
 from workbench.model.series_state import SeriesState
 from workbench.model.untrusted_text import clean_json
 from workbench.store.database import BUSY_S, Database
-from workbench.store.results_db import migrations
+from workbench.store.results_db import migration_scripts
 from workbench.store.series_lock import INTERRUPTED, held, is_held
 
 FORMAT = 1  # of the JSON; a new field with a default needs no new format
@@ -41,29 +41,29 @@ class ExperimentsDb:
 
     def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
         self.path = path
-        self._database = Database(path, migrations(), busy_s)
+        self._database = Database(path, migration_scripts(), busy_s)
 
     def add(self, experiment: Experiment) -> Experiment:
         """Store a new experiment. Return it with its id."""
         sql = "INSERT INTO experiments (unix_s, host, format, data) VALUES (?, ?, ?, ?)"
-        values = (experiment.unix_s, experiment.host, FORMAT, _encode(experiment))
+        values = (experiment.unix_s, experiment.host, FORMAT, _encode_experiment(experiment))
         return replace(
             experiment, id=int(self._write(lambda db: db.execute(sql, values).lastrowid) or 0)
         )
 
     def save(self, experiment: Experiment) -> None:
         sql = "UPDATE experiments SET data = ?, format = ? WHERE id = ?"
-        values = (_encode(experiment), FORMAT, experiment.id)
+        values = (_encode_experiment(experiment), FORMAT, experiment.id)
         if not self._write(lambda db: db.execute(sql, values).rowcount):
-            raise _no_such(experiment.id)
+            raise _no_such_experiment(experiment.id)
 
     def get(self, experiment_id: int) -> Experiment:
         """Return the experiment with this id. If its Workbench ended while running it, its state is
         "stopped" in the returned experiment."""
         rows = self._read("WHERE id = ?", experiment_id) if experiment_id.bit_length() < 64 else ()
         if not rows:
-            raise _no_such(experiment_id)
-        return self._with_present_state(_decode(*rows[0]))
+            raise _no_such_experiment(experiment_id)
+        return self._with_present_state(_decode_experiment(*rows[0]))
 
     def list(self) -> tuple[Experiment, ...]:
         """Return the experiments, newest first. Damaged experiments are left out. `get` raises an
@@ -71,7 +71,7 @@ class ExperimentsDb:
         found = []
         for row in self._read("ORDER BY id DESC"):
             with contextlib.suppress(StoreError):
-                found.append(self._with_present_state(_decode(*row)))
+                found.append(self._with_present_state(_decode_experiment(*row)))
         return tuple(found)
 
     def held(self, experiment_id: int) -> AbstractContextManager[None]:
@@ -113,11 +113,11 @@ class ExperimentsDb:
         return self._database.read(work)
 
 
-def _encode(experiment: Experiment) -> str:
+def _encode_experiment(experiment: Experiment) -> str:
     return json.dumps(mask_data(to_json(replace(experiment, comparison=None))))
 
 
-def _decode(number: int, form: int, text: str) -> Experiment:
+def _decode_experiment(number: int, form: int, text: str) -> Experiment:
     if form > FORMAT:
         raise StoreError(
             f"experiment {number} was written by a newer Workbench", next_step="update Workbench"
@@ -132,7 +132,7 @@ def _decode(number: int, form: int, text: str) -> Experiment:
         raise StoreError(f"experiment {number} in the database is damaged: {error}") from error
 
 
-def _no_such(experiment_id: int) -> InputError:
+def _no_such_experiment(experiment_id: int) -> InputError:
     return InputError(
         f"there is no experiment {experiment_id}",
         next_step="list the experiments with `workbench experiment list`",

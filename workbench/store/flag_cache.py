@@ -19,11 +19,11 @@ from workbench.store.text_files import read_kept
 FORM = 1  # of the files: another number means that a new version of Workbench asks again
 
 
-def read(key: tuple[str, ...]) -> dict[str, Any] | None:
+def read_cached_flags(key: tuple[str, ...]) -> dict[str, Any] | None:
     """Return the cached flag list for `key`, which has host, engine, program, version and
     modification time. None if the cache has no such list."""
     with suppress(ValueError, RecursionError):
-        kept = json.loads(read_kept(_file(key)))
+        kept = json.loads(read_kept(_cache_file(key)))
         if (
             isinstance(kept, dict)
             and kept.get("key") == list(key)
@@ -33,10 +33,10 @@ def read(key: tuple[str, ...]) -> dict[str, Any] | None:
     return None
 
 
-def write(key: tuple[str, ...], catalog: dict[str, Any]) -> None:
+def write_cached_flags(key: tuple[str, ...], catalog: dict[str, Any]) -> None:
     """Store the flag list `catalog` under `key`, which has host, engine, program, version and
     modification time. If the file cannot be written, nothing is stored."""
-    file = _file(key)
+    file = _cache_file(key)
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = file.with_suffix(".new")
@@ -44,6 +44,6 @@ def write(key: tuple[str, ...], catalog: dict[str, Any]) -> None:
         new.replace(file)
 
 
-def _file(key: tuple[str, ...]) -> Path:
+def _cache_file(key: tuple[str, ...]) -> Path:
     name = hashlib.sha256(json.dumps([FORM, *key]).encode()).hexdigest()[:24]
     return cache_dir() / "flags" / f"{name}.json"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from workbench.model.distribution import PERCENTILES
 from workbench.model.lazy_dataclass import dataclass
 
 
@@ -27,49 +28,60 @@ class Term:
 
 
 @cache
-def terms() -> tuple[Term, ...]:
+def all_terms() -> tuple[Term, ...]:
     """Return all terms in alphabetical order."""
     raw = json.loads(Path(__file__).with_name("glossary.json").read_text("utf-8"))
-    return tuple(Term(one["term"], one["means"], tuple(one.get("seen", ()))) for one in raw)
+    return tuple(
+        Term(_filled(one["term"]), _filled(one["means"]), tuple(one.get("seen", ()))) for one in raw
+    )
 
 
-def explain(word: str) -> tuple[Term, ...]:
+def _filled(text: str) -> str:
+    """Return a text of the file, with the names of the percentiles and the values that they need."""
+    if "{" not in text:
+        return text
+    needs = (each.need for each in PERCENTILES.values() if each.least_values)
+    titles = (each.title for each in PERCENTILES.values())
+    return text.replace("{percentiles}", ", ".join(titles)).replace("{needs}", ", ".join(needs))
+
+
+def find_terms(word: str) -> tuple[Term, ...]:
     """Return the terms that `word` may mean; () if the glossary has none. Upper and lower case are
     ignored unless they distinguish two terms."""
     wanted = word.strip()
     for same in (lambda s: s == wanted, lambda s: s.lower() == wanted.lower()):
-        found = tuple(term for term in terms() if any(map(same, term.spellings)))
+        found = tuple(term for term in all_terms() if any(map(same, term.spellings)))
         if found:
-            return _followed(found)
+            return _follow_references(found)
     return ()
 
 
-def found_in(text: str) -> tuple[Term, ...]:
+def terms_in_text(text: str) -> tuple[Term, ...]:
     """Return the terms whose spellings occur in `text`, in the order of their first occurrence."""
     first: dict[str, int] = {}
-    for match in _pattern().finditer(text):
+    for match in _spellings_pattern().finditer(text):
         first.setdefault(match[0], match.start())
     found = sorted(first, key=lambda spelling: first[spelling])
-    return _followed(
-        tuple(term for spelling in found for term in terms() if spelling in term.spellings)
+    return _follow_references(
+        tuple(term for spelling in found for term in all_terms() if spelling in term.spellings)
     )
 
 
-def _followed(found: tuple[Term, ...]) -> tuple[Term, ...]:
+def _follow_references(found: tuple[Term, ...]) -> tuple[Term, ...]:
     """Return the terms without duplicates. A term whose meaning is only a reference, such as "see
     *experiment*", is replaced by the term to which it refers."""
-    return tuple(dict.fromkeys(target for term in found for target in _targets(term)))
+    return tuple(dict.fromkeys(target for term in found for target in _targets_of_reference(term)))
 
 
-def _targets(term: Term) -> Iterator[Term]:
+def _targets_of_reference(term: Term) -> Iterator[Term]:
     name = re.fullmatch(r"see \*(.+)\*", term.means)
     if name is None:
         yield term
     else:
-        yield from (one for one in terms() if name[1] in one.spellings)
+        yield from (one for one in all_terms() if name[1] in one.spellings)
 
 
 @cache
-def _pattern() -> re.Pattern[str]:
-    spellings = sorted({s for term in terms() for s in term.spellings}, key=len, reverse=True)
+def _spellings_pattern() -> re.Pattern[str]:
+    spellings = sorted({s for term in all_terms() for s in term.spellings}, key=len, reverse=True)
     return re.compile(rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, spellings))})(?![\w/-])")

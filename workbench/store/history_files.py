@@ -3,8 +3,8 @@ it is opened again.
 
 The files are recordings (recording.py) in the state directory. Each Workbench that writes has two
 files, on which it holds locks: one with a line per second, and one with a line per 10 s and the
-events. Lines are appended every few seconds, without fsync, and never rewritten; old files are
-deleted.
+events. Lines are appended every few seconds and never rewritten; old files are deleted. On the
+watched host itself the seconds are forced to the disk, so that they outlast a loss of power.
 A reader merges the files of all Workbenches. If a file cannot be written or read, only its part of
 the history is missing.
 """
@@ -21,7 +21,9 @@ import secrets
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from pathlib import Path
 
 from workbench.model.errors import InputError
@@ -44,10 +46,14 @@ _QUEUED = 250  # writes that wait for a slow disk; more are lost
 _FUTURE_S = 60.0
 _NAME = re.compile(r"\d+-\d+-[0-9a-f]+\.\d+\.(\d{1,2})s\.jsonl")
 _RETRY_S = 60.0  # after a failure, such as a full disk
+LAST_MINUTE_S = 60
+_BEGINS = (EventKind.SERVER_START, EventKind.SERVER_READY, EventKind.BENCH_BEGIN)
+_ENDS = (EventKind.SERVER_END, EventKind.BENCH_END)
+_OF_BENCH = (EventKind.BENCH_BEGIN, EventKind.BENCH_END)
 _CUT = "Workbench ended during the benchmark"
 
 
-def directory(host: str, *, simulated: bool) -> Path:
+def history_directory(host: str, *, simulated: bool) -> Path:
     """Return the directory for the history files of `host`. A simulated host has a directory
     separate from that of a real host with the same name."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", host)[:60].lstrip(".")
@@ -59,10 +65,20 @@ def directory(host: str, *, simulated: bool) -> Path:
 
 class HistoryWriter:
     """Writes lines to this Workbench's history files of a host, in a background thread. When a file
-    first cannot be written, the thread calls `tell` with a message, and never again."""
+    first cannot be written, the thread calls `tell` with a message, and never again. With `durable`,
+    each write of seconds is on the disk before the next one."""
 
-    def __init__(self, folder: Path, header: recording.Header, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        header: recording.Header,
+        tell: Callable[[str], None],
+        *,
+        durable: bool = False,
+    ) -> None:
         self.folder, self._header, self._tell = folder, header, tell
+        self._durable = durable
+        self._boot_id = ""
         self._writes: queue.Queue[list[tuple[int, str]] | None] = queue.Queue(_QUEUED)
         self._lines: list[tuple[int, str]] = []  # of the next write
         self._next_write_s = 0.0
@@ -86,14 +102,22 @@ class HistoryWriter:
             self._next_write_s = now + _EACH_WRITE_S
             self._write_lines()
 
+    def begin_boot(self, boot_id: str) -> None:
+        """Say in all files that the lines from now on were recorded under the boot `boot_id` of the
+        host."""
+        self._boot_id = boot_id
+        for step_s in STEPS_S:
+            self.write(step_s, recording.boot_line(time.time(), boot_id))
+
     def _write_lines(self) -> None:
         lines, self._lines = self._lines, []
         with contextlib.suppress(queue.Full):
             self._writes.put_nowait(lines)
 
     def close(self, wait_s: float = 1.0) -> None:
-        """Write the lines that wait, and close the files. If the disk does not respond, return
-        after `wait_s` seconds."""
+        """Write the lines that wait and the line of an orderly end, and close the files. If the disk
+        does not respond, return after `wait_s` seconds."""
+        self._lines += [(step_s, recording.end_line(time.time())) for step_s in STEPS_S]
         self._write_lines()
         with contextlib.suppress(queue.Full):
             self._writes.put_nowait(None)
@@ -116,7 +140,7 @@ class HistoryWriter:
     def _append(self, lines: Sequence[tuple[int, str]]) -> None:
         for step_s in dict.fromkeys(step_s for step_s, _ in lines):
             of_step = "".join(line for step, line in lines if step == step_s)
-            self._file(step_s).append(of_step)
+            self._file(step_s).append(of_step, durable=self._durable and step_s == STEPS_S[0])
 
     def _file(self, step_s: int) -> _File:
         file = self._files.get(step_s)
@@ -124,10 +148,12 @@ class HistoryWriter:
             file.close()
             file = None
         if file is None:
-            prune(self.folder, time.time())
+            delete_old_files(self.folder, time.time())
             self._number += 1
             path = self.folder / f"{self.name}.{self._number}.{step_s}s.jsonl"
             file = self._files[step_s] = _File(path, self._header, step_s)
+            if self._boot_id:
+                file.append(recording.boot_line(time.time(), self._boot_id))
         return file
 
     def _close(self) -> None:
@@ -159,11 +185,13 @@ class _File:
             path.unlink()
             raise
 
-    def append(self, line: str) -> None:
+    def append(self, line: str, *, durable: bool = False) -> None:
         data = line.encode()
         if os.write(self._descriptor, data) < len(data):  # the reader leaves the torn line out
             raise OSError(28, "the disk is full")
         self._bytes += len(data)
+        if durable:
+            os.fdatasync(self._descriptor)
 
     def is_full(self) -> bool:
         return time.monotonic() > self._until_s or self._bytes > _MOST_FILE_BYTES
@@ -173,26 +201,28 @@ class _File:
             os.close(self._descriptor)
 
 
-def prune(folder: Path, now: float) -> None:
+def delete_old_files(folder: Path, now: float) -> None:
     """Delete old history files of all hosts. For the host with the directory `folder`, also delete
     the oldest files beyond 16 MB. `now` is the Unix time."""
     total = 0
-    for path, status in _files(folder.parent.glob("*/*.jsonl"), now):
-        if now - status.st_mtime > KEPT_S.get(_step_of(path), 0.0):
-            _remove(path)
-    for path, status in _files(folder.glob("*.jsonl"), now):
+    for path, status in _history_files_newest_first(folder.parent.glob("*/*.jsonl"), now):
+        if now - status.st_mtime > KEPT_S.get(_step_of_file(path), 0.0):
+            _remove_file(path)
+    for path, status in _history_files_newest_first(folder.glob("*.jsonl"), now):
         total += status.st_size
         if total > MOST_BYTES:
-            _remove(path)
+            _remove_file(path)
 
 
-def _remove(path: Path) -> None:
+def _remove_file(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
         path.parent.rmdir()  # if it was the last one
 
 
-def _files(paths: Iterator[Path], now: float) -> Sequence[tuple[Path, os.stat_result]]:
+def _history_files_newest_first(
+    paths: Iterator[Path], now: float
+) -> Sequence[tuple[Path, os.stat_result]]:
     """Return (path, file status) of the history files among `paths`, newest first. Everything else,
     such as a file with another name or a symbolic link, is left out. A file whose modification time
     lies in the future, because a clock was wrong, comes last."""
@@ -208,42 +238,94 @@ def _files(paths: Iterator[Path], now: float) -> Sequence[tuple[Path, os.stat_re
     )
 
 
-def _step_of(path: Path) -> int:
+def _step_of_file(path: Path) -> int:
     found = _NAME.fullmatch(path.name)
     return int(found[1]) if found else 0
 
 
 @dataclass
+class EndOfBoot:
+    """The end of what one Workbench recorded under one boot of a host. `cells` has the readings of the
+    last minute by the length of a cell in seconds. `running` are the servers and the benchmark
+    that had not ended. `in_order` says whether the Workbench ended its recording itself."""
+
+    boot_id: str
+    last_s: float = 0.0
+    cells: dict[int, deque[recording.Cell]] = field(default_factory=dict)
+    running: dict[str, Event] = field(default_factory=dict)
+    in_order: bool = False
+
+    @property
+    def last_minute(self) -> Sequence[recording.Cell]:
+        """The readings of the last minute, the finest that are kept."""
+        first_s = self.last_s - LAST_MINUTE_S
+        for step_s in STEPS_S:
+            cells = [cell for cell in self.cells.get(step_s, ()) if cell.unix_s >= first_s]
+            if cells:
+                return cells
+        return ()
+
+    def take(self, item: recording.Item, step_s: int) -> None:
+        """Add an item of a recording with cells of `step_s` seconds."""
+        if isinstance(item, recording.End):
+            self.in_order = True
+        elif isinstance(item, recording.Cell):
+            most = LAST_MINUTE_S // step_s
+            self.cells.setdefault(step_s, deque(maxlen=most)).append(item)
+            self.last_s = max(self.last_s, item.unix_s + step_s)
+        elif isinstance(item, Event) and item.kind in _BEGINS:
+            self.running[_subject_of_event(item)] = item
+        elif isinstance(item, Event) and item.kind in _ENDS:
+            self.running.pop(_subject_of_event(item), None)
+
+
+def _subject_of_event(event: Event) -> str:
+    """Return what begins or ends with `event`: the server of a run, or a benchmark."""
+    return "" if event.kind in _OF_BENCH else event.text.rpartition(" (run ")[2]
+
+
+@dataclass
 class _Writer:
     """The state of one Workbench process that has written history files: whether the process still
-    runs, and its unfinished benchmark."""
+    runs, its unfinished benchmark, and the end of each boot of the host by boot id."""
 
     alive: bool = False
     begun: Event | None = None  # the benchmark that has not ended
     last_s: float = 0.0  # its last line
+    boots: dict[str, EndOfBoot] = field(default_factory=dict)
 
 
 @dataclass
 class Kept:
     """The stored history of a host: its readings and events, and the properties of its GPUs. `cut`
-    is the newest benchmark if its Workbench ended before the benchmark did, otherwise None."""
+    is the newest benchmark if its Workbench ended before the benchmark did, otherwise None.
+    `boots` are the ends of what each Workbench recorded under each boot of the host."""
 
     history: History
     infos: tuple[GpuInfo, ...] = ()
     cut: Event | None = None
+    boots: tuple[EndOfBoot, ...] = ()
+
+    def cut_off_before(self, boot_id: str) -> EndOfBoot | None:
+        """Return the end of the newest recording under another boot than `boot_id`. None if there is
+        none, or if its Workbench ended it itself."""
+        earlier = [one for one in self.boots if one.boot_id != boot_id and one.last_minute]
+        newest = max(earlier, key=lambda one: one.last_s, default=None)
+        return None if newest is None or newest.in_order else newest
 
 
-def load(folder: Path, host: str, now: float, without: str = "") -> Kept:
+def load_history(folder: Path, host: str, now: float, without: str = "") -> Kept:
     """Return the history of a host from the files in `folder`, up to the Unix time `now`. Files
     that cannot be read, and damaged lines, are left out. The files of the HistoryWriter with the
     name `without` are not read."""
     kept, writers = Kept(History()), dict[str, _Writer]()
     # From the oldest file on, because the history forgets what is far older than its newest value.
-    for path, status in reversed(_files(folder.glob("*.jsonl"), now)):
+    for path, status in reversed(_history_files_newest_first(folder.glob("*.jsonl"), now)):
         name = path.name.split(".")[0]
         if name != without and status.st_size < 2 * _MOST_FILE_BYTES:
             with contextlib.suppress(OSError, InputError):
                 _load_file(kept, path, host, now, writers.setdefault(name, _Writer()))
+    kept.boots = tuple(boot for writer in writers.values() for boot in writer.boots.values())
     for writer in writers.values():
         if writer.begun is not None and not writer.alive:
             text = f"{writer.begun.text.removesuffix(' begins')} ends: {_CUT}"
@@ -267,7 +349,12 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
             return
         writer.alive = writer.alive or _is_written(file.fileno())
         oldest, newest = now - LOADED_S[header.step_s], now + 5.0
-        for item in recording.items(recording.lines_in(file)):
+        boot: EndOfBoot | None = None
+        for item in recording.recorded_items(recording.lines_in(file)):
+            if isinstance(item, recording.Boot):
+                boot = writer.boots.setdefault(item.boot_id, EndOfBoot(item.boot_id))
+            elif boot is not None:
+                boot.take(item, header.step_s)
             if not oldest <= item.unix_s <= newest:
                 continue
             if (
@@ -284,7 +371,7 @@ def _load_file(kept: Kept, path: Path, host: str, now: float, writer: _Writer) -
                 kept.history.add_event(item)
                 if item.text.startswith(OWN_BENCHMARK):
                     writer.begun = item if item.kind is EventKind.BENCH_BEGIN else None
-            else:
+            elif isinstance(item, recording.Infos):
                 kept.infos = item.infos
 
 

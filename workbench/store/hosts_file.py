@@ -43,7 +43,7 @@ class HostsStore:
     def findings(self) -> tuple[Finding, ...]:
         """A finding for each value that cannot be used, and for each unknown field. If there are
         more than 30, the errors come first, and the last finding says how many are left out."""
-        return _first(self._load()[1], str(self.path)) if self.path.exists() else ()
+        return _most_serious_findings(self._load()[1], str(self.path)) if self.path.exists() else ()
 
     def host(self, name: str) -> HostEntry | None:
         """Return the host called `name`. If the file has no such host, return None, and the caller
@@ -82,9 +82,9 @@ class HostsStore:
                 f for f in findings if f.field == field or (f.field or "").startswith(f"{field}.")
             ]
             raise InputError(
-                f"the {_WHAT[section]} {name} cannot be used: {own[0].place}: {own[0].text}",
+                f"the {_WHAT[section]} {name} cannot be used: {own[0].file_and_line}: {own[0].text}",
                 next_step=f"correct {self.path}",
-                findings=_first(own, str(self.path)),
+                findings=_most_serious_findings(own, str(self.path)),
             )
         return getattr(found.file, section).get(name)
 
@@ -94,7 +94,7 @@ class HostsStore:
         changed."""
         import tomlkit
 
-        from workbench.store.hosts_schema import checked
+        from workbench.store.hosts_schema import check_hosts_document
         from workbench.store.text_files import read_own_text, write_atomic
         from workbench.store.toml_edit import merge
 
@@ -112,9 +112,11 @@ class HostsStore:
             step = "give --replace to replace it, or choose another name"
             raise InputError(f"{self.path} already has a host {entry.name}", next_step=step)
         new = entry.name not in hosts
-        hosts[entry.name] = _document(entry)
+        hosts[entry.name] = _changed_fields(entry)
         path = ("hosts", entry.name)
-        against = [p for p in checked(wanted).problems if p.path[:2] == path and p.text]
+        against = [
+            p for p in check_hosts_document(wanted).problems if p.path[:2] == path and p.text
+        ]
         if against:
             name = ".".join(against[0].path[2:]) or "name"
             raise InputError(
@@ -131,7 +133,7 @@ class HostsStore:
 
     def _load(self) -> tuple[Checked, tuple[Finding, ...]]:
         from workbench.model.findings import Finding, Level
-        from workbench.store.hosts_schema import Checked, checked
+        from workbench.store.hosts_schema import Checked, check_hosts_document
         from workbench.store.text_files import read_own_text
         from workbench.store.toml_lines import LineIndex
 
@@ -141,11 +143,12 @@ class HostsStore:
         self._broken = None
         try:
             text = read_own_text(self.path) or ""
-            found = checked(_parse_toml(text, self.path))
+            found = check_hosts_document(_parse_toml(text, self.path))
             lines = LineIndex(text)
             problems = dict.fromkeys(found.problems)  # those of a list are often all the same
             findings = tuple(
-                _finding(problem, str(self.path), lines.line(problem.path)) for problem in problems
+                _hosts_file_finding(problem, str(self.path), lines.line(problem.path))
+                for problem in problems
             )
         except StoreError as error:
             self._broken, found = error, Checked()
@@ -180,16 +183,16 @@ def _parse_toml(text: str, path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _document(entry: HostEntry) -> dict[str, Any]:
+def _changed_fields(entry: HostEntry) -> dict[str, Any]:
     """Return the fields of a host entry that differ from their defaults, without its name."""
     from dataclasses import fields
 
     values = {each.name: getattr(entry, each.name) for each in fields(entry) if each.name != "name"}
-    plain = {name: _plain(value) for name, value in values.items()}
+    plain = {name: _plain_value(value) for name, value in values.items()}
     return {name: value for name, value in plain.items() if value or value is False}
 
 
-def _plain(value: Any) -> Any:
+def _plain_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, tuple):
@@ -197,7 +200,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _first(findings: Sequence[Finding], file: str) -> tuple[Finding, ...]:
+def _most_serious_findings(findings: Sequence[Finding], file: str) -> tuple[Finding, ...]:
     """Return all findings if they are few. Otherwise return the most serious ones, and a last
     finding that says how many are left out."""
     from workbench.model.findings import Finding, Level, by_severity
@@ -214,12 +217,12 @@ def _first(findings: Sequence[Finding], file: str) -> tuple[Finding, ...]:
     )
 
 
-def _finding(problem: Problem, file: str, line: int | None) -> Finding:
+def _hosts_file_finding(problem: Problem, file: str, line: int | None) -> Finding:
     from workbench.model.findings import Finding, Level
-    from workbench.model.untrusted_text import clean
+    from workbench.model.untrusted_text import clean_text
 
     name = ".".join(problem.path)
-    shown = clean(name, _FIELD_CHARS)
+    shown = clean_text(name, _FIELD_CHARS)
     if problem.text is None:
         text = f"{shown}: Workbench has no such field and ignores it"
         return Finding(Level.WARN, "hosts.unknown-field", text, file=file, line=line, field=name)

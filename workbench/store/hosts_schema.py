@@ -22,7 +22,7 @@ from workbench.model.errors import InputError
 from workbench.model.host_entry import ClusterEntry, ClusterNode, HostEntry, HostsFile
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import OPTIONS, PROCESS, option_of
-from workbench.model.untrusted_text import NAME_CHARS, UNSAFE, VARIABLE_NAME, clean
+from workbench.model.untrusted_text import NAME_CHARS, UNSAFE, VARIABLE_NAME, clean_text
 from workbench.store.toml_schema import (
     UNUSABLE,
     Kind,
@@ -46,7 +46,7 @@ _NODE = re.compile(r"[^\s]{1,300}")
 Path = tuple[str, ...]
 
 
-def _matching(pattern: re.Pattern[str], expected: str) -> Kind:
+def _pattern_checker(pattern: re.Pattern[str], expected: str) -> Kind:
     def check(value: Any, path: Path, problems: list[Problem]) -> Any:
         if isinstance(value, str) and pattern.fullmatch(value) and not UNSAFE.search(value):
             return value
@@ -55,18 +55,18 @@ def _matching(pattern: re.Pattern[str], expected: str) -> Kind:
     return check
 
 
-def _label(value: Any, path: Path, problems: list[Problem]) -> Any:
+def _check_label(value: Any, path: Path, problems: list[Problem]) -> Any:
     checked = any_text(value, path, problems)
-    return checked if checked is UNUSABLE else clean(checked, NAME_CHARS).strip()
+    return checked if checked is UNUSABLE else clean_text(checked, NAME_CHARS).strip()
 
 
-def _text(value: Any, path: Path, problems: list[Problem]) -> Any:
+def _check_text(value: Any, path: Path, problems: list[Problem]) -> Any:
     if isinstance(value, str) and value and not UNSAFE.search(value) and "\n" not in value:
         return value
     return wrong(path, "one line of text without control characters is expected", problems)
 
 
-def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
+def _check_value(value: Any, path: Path, problems: list[Problem]) -> Any:
     """Return the value of a variable or an option as text. A whole number becomes its digits. For
     anything but a text or a whole number, add a problem to `problems` and return UNUSABLE."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -76,16 +76,20 @@ def _value(value: Any, path: Path, problems: list[Problem]) -> Any:
     return wrong(path, "text without control characters, or a whole number, is expected", problems)
 
 
-def _values(value: Any, path: Path, problems: list[Problem]) -> Any:
+def _check_option_values(value: Any, path: Path, problems: list[Problem]) -> Any:
     """Return the value of a run option as text, with one line per item for a list. For an invalid
     value or item, add a problem to `problems` and return UNUSABLE."""
-    found = list_of(_value)(value if isinstance(value, list) else [value], path, problems)
+    found = list_of(_check_value)(value if isinstance(value, list) else [value], path, problems)
     return UNUSABLE if found is UNUSABLE else "\n".join(found)
 
 
-def _ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
+def _check_ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
     try:
-        return ssh_names.check(value) if isinstance(value, str) else any_text(value, path, problems)
+        return (
+            ssh_names.check_host_name(value)
+            if isinstance(value, str)
+            else any_text(value, path, problems)
+        )
     except InputError:
         expected = (
             "an alias of your ssh configuration, HOST, USER@HOST or another host of this "
@@ -94,7 +98,7 @@ def _ssh(value: Any, path: Path, problems: list[Problem]) -> Any:
         return wrong(path, expected, problems)
 
 
-def _container(value: Any, path: Path, problems: list[Problem]) -> Any:
+def _check_container(value: Any, path: Path, problems: list[Problem]) -> Any:
     kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
     if kind in KINDS and KINDS[kind].pattern.fullmatch(name):
         return value
@@ -105,8 +109,8 @@ def _container(value: Any, path: Path, problems: list[Problem]) -> Any:
     )
 
 
-def _program(value: Any, path: Path, problems: list[Problem]) -> Any:
-    checked = _text(value, path, problems)
+def _check_program(value: Any, path: Path, problems: list[Problem]) -> Any:
+    checked = _check_text(value, path, problems)
     try:
         return (
             checked
@@ -117,14 +121,14 @@ def _program(value: Any, path: Path, problems: list[Problem]) -> Any:
         return wrong(path, "a program, quoted as in a shell, is expected", problems)
 
 
-def _directory(value: Any, path: Path, problems: list[Problem]) -> Any:
-    checked = _text(value, path, problems)
+def _check_directory(value: Any, path: Path, problems: list[Problem]) -> Any:
+    checked = _check_text(value, path, problems)
     if checked is UNUSABLE or checked.startswith(("/", "~/")):
         return checked
     return wrong(path, "absolute paths, or paths that begin with ~/, are expected", problems)
 
 
-def _keyed(keys: re.Pattern[str], expected: str, kind: Kind) -> Kind:
+def _keyed_table_checker(keys: re.Pattern[str], expected: str, kind: Kind) -> Kind:
     """Return a function that checks a table whose keys must match `keys` and whose values `kind`
     checks. If a key or value is invalid, the function returns UNUSABLE. `expected` describes a
     valid key in messages."""
@@ -143,28 +147,30 @@ def _keyed(keys: re.Pattern[str], expected: str, kind: Kind) -> Kind:
     return check
 
 
-_ENGINES = re.compile("|".join(registry.names()))
+_ENGINES = re.compile("|".join(registry.engine_names()))
 _OPTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _FIELDS: dict[str, Kind] = {
-    "ssh": _ssh,
-    "container": _container,
-    "label": _label,
-    "engines": _keyed(_ENGINES, f"the name of an engine ({', '.join(registry.names())})", _program),
-    "env": _keyed(VARIABLE_NAME, "the name of an environment variable", _value),
+    "ssh": _check_ssh,
+    "container": _check_container,
+    "label": _check_label,
+    "engines": _keyed_table_checker(
+        _ENGINES, f"the name of an engine ({', '.join(registry.engine_names())})", _check_program
+    ),
+    "env": _keyed_table_checker(VARIABLE_NAME, "the name of an environment variable", _check_value),
     "run_as": choice(*OPTIONS),
-    "run_options": _keyed(_OPTION, "the name of an option", _values),
-    "models": list_of(_directory),
+    "run_options": _keyed_table_checker(_OPTION, "the name of an option", _check_option_values),
+    "models": list_of(_check_directory),
     "sudo": yes_or_no,
 }
 _NODE_FIELDS: dict[str, Kind] = {
-    "host": _matching(_NODE, "the name of a host"),
-    "address": _matching(re.compile(r"[0-9A-Za-z.:_-]+"), "an address"),
-    "interface": _matching(re.compile(r"[\w.:@-]+"), "the name of a network interface"),
-    "rdma": list_of(_matching(re.compile(r"[\w.:-]+"), "the names of RDMA devices")),
+    "host": _pattern_checker(_NODE, "the name of a host"),
+    "address": _pattern_checker(re.compile(r"[0-9A-Za-z.:_-]+"), "an address"),
+    "interface": _pattern_checker(re.compile(r"[\w.:@-]+"), "the name of a network interface"),
+    "rdma": list_of(_pattern_checker(re.compile(r"[\w.:-]+"), "the names of RDMA devices")),
 }
 
 
-def _node(value: Any, path: Path, problems: list[Problem]) -> Any:
+def _check_node(value: Any, path: Path, problems: list[Problem]) -> Any:
     value = {"host": value} if isinstance(value, str) else value
     if not isinstance(value, dict) or "host" not in value:
         return wrong(
@@ -175,8 +181,8 @@ def _node(value: Any, path: Path, problems: list[Problem]) -> Any:
     return UNUSABLE if any(problem.text for problem in problems[before:]) else ClusterNode(**fields)
 
 
-def _nodes(value: Any, path: Path, problems: list[Problem]) -> Any:
-    found = list_of(_node)(value, path, problems)
+def _check_nodes(value: Any, path: Path, problems: list[Problem]) -> Any:
+    found = list_of(_check_node)(value, path, problems)
     return (
         found
         if found is UNUSABLE or found
@@ -185,8 +191,8 @@ def _nodes(value: Any, path: Path, problems: list[Problem]) -> Any:
 
 
 _CLUSTER_FIELDS: dict[str, Kind] = {
-    "label": _label,
-    "nodes": _nodes,
+    "label": _check_label,
+    "nodes": _check_nodes,
     "reserve_gib": number(0, 100_000),
 }
 
@@ -201,10 +207,10 @@ class Checked:
     unusable: frozenset[tuple[str, str]] = frozenset()
 
 
-def checked(document: Mapping[str, Any]) -> Checked:
+def check_hosts_document(document: Mapping[str, Any]) -> Checked:
     """Return the hosts and clusters of a document, with the problems of their entries."""
     problems = [
-        Problem((name,), _meant(name, SECTIONS)) for name in document if name not in SECTIONS
+        Problem((name,), _did_you_mean(name, SECTIONS)) for name in document if name not in SECTIONS
     ]
     unusable: set[tuple[str, str]] = set()
 
@@ -228,7 +234,7 @@ def checked(document: Mapping[str, Any]) -> Checked:
 
     hosts = entries("hosts", HostEntry, _FIELDS)
     clusters = entries("clusters", ClusterEntry, _CLUSTER_FIELDS)
-    for name in _in_circles(hosts):
+    for name in _hosts_in_circles(hosts):
         del hosts[name]
         unusable.add(("hosts", name))
         wrong(
@@ -241,7 +247,7 @@ def checked(document: Mapping[str, Any]) -> Checked:
     return Checked(HostsFile(hosts, clusters), told, frozenset(unusable))
 
 
-def _meant(name: str, known: Iterable[str]) -> str | None:
+def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
     """Return the text about an unknown name that looks like a known one; None if none does."""
     close = get_close_matches(name, known, 1, _CLOSE)
     return f"hosts.toml has no such name here: write {close[0]}" if close else None
@@ -263,7 +269,7 @@ def _check_entry(section: str, name: str, value: Any, problems: list[Problem]) -
     for field_name, inner in value.items():
         if section == "hosts" and isinstance(inner, dict) and field_name not in _FIELDS:
             quoted = f'a name that contains dots needs quotes: [hosts."{name}.{field_name}"]'
-            text = _meant(field_name, _FIELDS) or quoted
+            text = _did_you_mean(field_name, _FIELDS) or quoted
             wrong((section, name, field_name), text, problems)
     if (
         section == "hosts"
@@ -288,7 +294,7 @@ def _check_run_options(entry: HostEntry, problems: list[Problem]) -> None:
             wrong(("hosts", entry.name, "run_options", name), f"{error.message}{step}", problems)
 
 
-def _in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
+def _hosts_in_circles(hosts: Mapping[str, HostEntry]) -> list[str]:
     """Return the names of the hosts whose `ssh` fields lead to no machine, because they refer to
     each other in a loop. A chain of more than _MOST_STEPS hosts counts as a loop."""
 

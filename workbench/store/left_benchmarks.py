@@ -2,10 +2,11 @@
 measured if the process of this one is killed.
 
 <state_dir>/benchmarks/
-    NAME.json    which server is measured, with which load, and where the load client leaves its
-                 result if nobody reads it
+    NAME.json    which server is measured, with which load, how its series is resumed, and where the
+                 load client leaves its result if nobody reads it
     NAME.lock    locked while the Workbench that measures lives
-    NAME.result  the result of a load client on this machine whose Workbench was killed
+    NAME.result  what a load client on this machine had measured when its Workbench was killed, or
+                 the outcome of a load that has ended and is not stored yet
 """
 
 from __future__ import annotations
@@ -34,69 +35,82 @@ class LeftBenchmark:
     alive: bool
 
     @property
+    def began_unix_s(self) -> float:
+        """When the benchmark began; 0 if the note does not say it."""
+        began = self.about.get("began_unix_s")
+        return began if isinstance(began, float) else 0.0
+
+    @property
     def result(self) -> Path:
         return result_path(self.name)
 
 
-def new_name() -> str:
+def new_benchmark_name() -> str:
     return secrets.token_hex(8)
 
 
 def result_path(name: str) -> Path:
     """Return where the load client of a benchmark leaves its result if its Workbench was killed."""
-    return _directory() / f"{name}.result"
+    return _notes_directory() / f"{name}.result"
 
 
 @contextmanager
-def noted(name: str, about: Mapping[str, Any]) -> Iterator[Callable[..., None]]:
+def keep_note(name: str, about: Mapping[str, Any]) -> Iterator[Callable[..., None]]:
     """Keep a note about a benchmark while the block runs. Yield a function that changes fields of
     the note. If the note cannot be written, the block runs without one."""
 
     def write(**changes: Any) -> None:
         with suppress(StoreError):
-            write_atomic(_note(name), json.dumps({**about, **changes}))
+            write_atomic(_note_path(name), json.dumps({**about, **changes}))
 
     try:
-        with held(_lock(name), "this benchmark"):
+        with held(_lock_path(name), "this benchmark"):
             write()
             yield write
     finally:
-        remove(name)
+        remove_note(name)
 
 
-def found(host: str) -> tuple[LeftBenchmark, ...]:
-    """Return the notes about benchmarks of a host, also of those that run now."""
+def keep_result(name: str, message: Mapping[str, Any]) -> None:
+    """Add to a note the final message of its load client. If it cannot be written, the note stays
+    without it."""
+    with suppress(StoreError):
+        write_atomic(result_path(name), json.dumps(message))
+
+
+def left_benchmarks(host: str) -> tuple[LeftBenchmark, ...]:
+    """Return the notes about benchmarks of a host, also of those that run now, the oldest first."""
     notes = []
-    for path in sorted(_directory().glob("*.json")):
+    for path in sorted(_notes_directory().glob("*.json")):
         with suppress(WorkbenchError, ValueError, OSError, RecursionError):
             about = clean_json(read_kept(path))
             if isinstance(about, dict) and about.get("host") == host:
-                notes.append(LeftBenchmark(path.stem, about, is_held(_lock(path.stem))))
-    return tuple(notes)
+                notes.append(LeftBenchmark(path.stem, about, is_held(_lock_path(path.stem))))
+    return tuple(sorted(notes, key=lambda note: note.began_unix_s))
 
 
 @contextmanager
-def taken(left: LeftBenchmark) -> Iterator[None]:
+def take_note_over(left: LeftBenchmark) -> Iterator[None]:
     """Keep other Workbenches from a note while the block runs, and then remove the note. Raises
     InputError if another Workbench has it."""
-    with held(_lock(left.name), "this benchmark"):
+    with held(_lock_path(left.name), "this benchmark"):
         yield
-    remove(left.name)
+    remove_note(left.name)
 
 
-def remove(name: str) -> None:
-    for path in (_note(name), result_path(name), _lock(name)):
+def remove_note(name: str) -> None:
+    for path in (_note_path(name), result_path(name), _lock_path(name)):
         with suppress(OSError):
             path.unlink()
 
 
-def _directory() -> Path:
+def _notes_directory() -> Path:
     return paths.state_dir() / "benchmarks"
 
 
-def _note(name: str) -> Path:
-    return _directory() / f"{name}.json"
+def _note_path(name: str) -> Path:
+    return _notes_directory() / f"{name}.json"
 
 
-def _lock(name: str) -> Path:
-    return _directory() / f"{name}.lock"
+def _lock_path(name: str) -> Path:
+    return _notes_directory() / f"{name}.lock"

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from workbench.model.preset import Preset, SourceDocument
 
 
-def names() -> list[str]:
+def source_document_names() -> list[str]:
     """Return the names of the shipped source documents, sorted."""
-    return sorted(path.stem for path in _directory().glob("*.toml"))
+    return sorted(path.stem for path in _source_documents_directory().glob("*.toml"))
 
 
 @cache
-def document(name: str) -> SourceDocument:
-    """Return the source document called `name`, which must be one of `names`."""
+def source_document(name: str) -> SourceDocument:
+    """Return the source document called `name`, which must be one of `source_document_names`."""
     from workbench.model.preset import SourceDocument
 
-    text = (_directory() / f"{name}.toml").read_text("utf-8")
+    text = (_source_documents_directory() / f"{name}.toml").read_text("utf-8")
     return SourceDocument.model_validate(tomllib.loads(text))
 
 
@@ -35,10 +35,10 @@ def with_claims(preset: Preset) -> Preset:
     shared = [
         claim.model_copy(update={"document": name})
         for name in preset.documents
-        for claim in document(name).claims
+        for claim in source_document(name).claims
     ]
     return preset.model_copy(update={"claims": [*preset.claims, *shared]}) if shared else preset
 
 
-def _directory() -> Path:
+def _source_documents_directory() -> Path:
     return paths.shipped_presets_dir() / "documents"

@@ -16,7 +16,7 @@ from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.model.run_options import PROCESS
 from workbench.store.preset_check import check_text
-from workbench.store.preset_file import parse, read_text
+from workbench.store.preset_file import parse_preset_text, read_text
 from workbench.store.text_files import write_atomic
 from workbench.store.toml_edit import merge, without_none
 
@@ -24,7 +24,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9.-]{1,63}")
 _ABOUT_THE_PARENT = ("references", "claims")
 
 
-def save(
+def save_preset(
     document: Mapping[str, Any], preset_id: str, directory: Path, *, replace_existing: bool = False
 ) -> Path:
     """Check a preset document and write it atomically to `<directory>/<id>.toml`. Return the path.
@@ -56,7 +56,7 @@ def save(
 
 def _merged_text(document: Mapping[str, Any], path: Path) -> str:
     old = read_text(path) if path.exists() else None
-    if isinstance(old, str) and isinstance(parse(old), dict):
+    if isinstance(old, str) and isinstance(parse_preset_text(old), dict):
         target = tomlkit.parse(old)
         merge(target, document)
         return tomlkit.dumps(target)
@@ -97,8 +97,8 @@ def from_plan(
     """
     known = dict(plan.variables)
     engine = parent["engine"]
-    flags = _settings(plan.flags, parent.get("flags", {}), known)
-    changes = _changes(flags, parent.get("flags", {}))
+    flags = _settings_table(plan.flags, parent.get("flags", {}), known)
+    changes = _changed_flags_text(flags, parent.get("flags", {}))
     document = {
         **{name: value for name, value in parent.items() if name not in _ABOUT_THE_PARENT},
         "schema": 1,
@@ -109,13 +109,13 @@ def from_plan(
         "engine": {
             **(engine if plan.engine == engine.get("name") else {}),
             "name": plan.engine,
-            "executable": _argv(plan.executable, engine.get("executable"), known),
-            "workdir": _templated(plan.workdir, engine.get("workdir"), known),
+            "executable": _argv_with_variables(plan.executable, engine.get("executable"), known),
+            "workdir": _template_or_value(plan.workdir, engine.get("workdir"), known),
         },
-        "launch": _launch(plan, parent.get("launch", {}), known),
-        "model": _model(plan, parent["model"], known),
+        "launch": _launch_table(plan, parent.get("launch", {}), known),
+        "model": _model_table(plan, parent["model"], known),
         "flags": flags,
-        "env": _settings(plan.env, parent.get("env", {}), known),
+        "env": _settings_table(plan.env, parent.get("env", {}), known),
         "nodes": parent.get("nodes") if plan.nodes else None,
         "provenance": {
             "document": parent["id"],
@@ -131,36 +131,38 @@ def from_plan(
     return {name: value for name, value in document.items() if value or name in required}
 
 
-def _settings(
+def _settings_table(
     settings: Sequence[FlagSetting], parent: Mapping[str, Any], known: Mapping[str, str]
 ) -> dict[str, Any]:
     elsewhere = (Origin.DEFAULT, Origin.HOST, Origin.INHERITED)  # where the values stand already
     return {
-        s.name: _templated(s.value, parent.get(s.name), known)
+        s.name: _template_or_value(s.value, parent.get(s.name), known)
         for s in settings
         if s.origin not in elsewhere
     }
 
 
-def _templated(value: Any, template: Any, known: Mapping[str, str]) -> Any:
+def _template_or_value(value: Any, template: Any, known: Mapping[str, str]) -> Any:
     """Return `template`, a field with variables, if filling in the variables in `known` gives
     `value`. Otherwise return `value`."""
-    return template if template is not None and _filled_in(template, known) == value else value
+    return (
+        template if template is not None and _fill_in_template(template, known) == value else value
+    )
 
 
-def _filled_in(template: Any, known: Mapping[str, str]) -> Any:
+def _fill_in_template(template: Any, known: Mapping[str, str]) -> Any:
     if isinstance(template, str):
         return re.sub(r"\$\{(\w+)\}", lambda m: known.get(m[1], m[0]), template)
     if isinstance(template, list):
-        return [_filled_in(t, known) for t in template]
+        return [_fill_in_template(t, known) for t in template]
     return (
-        {k: _filled_in(v, known) for k, v in template.items()}
+        {k: _fill_in_template(v, known) for k, v in template.items()}
         if isinstance(template, dict)
         else template
     )
 
 
-def _launch(
+def _launch_table(
     plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]
 ) -> dict[str, Any] | None:
     """Return the preset's table "launch", with the launcher (the program that runs the server, such
@@ -173,24 +175,29 @@ def _launch(
     return {
         "run_as": plan.run_as,
         "run_options": {
-            name: _templated(value, before.get(name), known) for name, value in options.items()
+            name: _template_or_value(value, before.get(name), known)
+            for name, value in options.items()
         },
     }
 
 
-def _argv(argv: Sequence[str], template: Any, known: Mapping[str, str]) -> list[str] | None:
-    return _templated(list(argv), template, known) if argv else None
+def _argv_with_variables(
+    argv: Sequence[str], template: Any, known: Mapping[str, str]
+) -> list[str] | None:
+    return _template_or_value(list(argv), template, known) if argv else None
 
 
-def _model(plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]) -> dict[str, Any]:
+def _model_table(
+    plan: LaunchPlan, parent: Mapping[str, Any], known: Mapping[str, str]
+) -> dict[str, Any]:
     """Return the preset's table "model". It is the parent's table if the plan has the same model,
     otherwise a table with only the model's id."""
-    if _filled_in(parent.get("id"), known) == plan.model:
+    if _fill_in_template(parent.get("id"), known) == plan.model:
         return dict(parent)
     return {"id": plan.model}
 
 
-def _changes(flags: Mapping[str, Any], before: Mapping[str, Any]) -> str:
+def _changed_flags_text(flags: Mapping[str, Any], before: Mapping[str, Any]) -> str:
     changed = [
         f"{k} {before[k]} → {v}" if k in before else f"{k} {v}"
         for k, v in flags.items()

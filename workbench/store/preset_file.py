@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.findings import Finding, Level
+from workbench.model.untrusted_numbers import parse_error_text
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 16
@@ -47,7 +48,7 @@ def read_text(path: Path) -> str | Finding:
         )
 
 
-def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
+def parse_preset_text(text: str, file: str | None = None) -> dict[str, Any] | Finding:
     """Return the TOML document in the text of a preset, or a Finding that describes the problem and
     its line."""
     for number, line in enumerate(text.split("\n"), 1):
@@ -61,12 +62,13 @@ def parse(text: str, file: str | None = None) -> dict[str, Any] | Finding:
     except ValueError as error:
         found = _POSITION.match(str(error))
         if not found:
-            return _file_finding("preset.bad-toml", f"not valid TOML: {error}", file)
+            why = parse_error_text(error)
+            return _file_finding("preset.bad-toml", f"not valid TOML: {why}", file)
         message = f"not valid TOML: {found[1]}, column {found[3]}"
         return _file_finding("preset.bad-toml", message, file, int(found[2]))
-    if _depth(document) > MAX_DEPTH:
+    if _nesting_depth(document) > MAX_DEPTH:
         return _file_finding("preset.too-deep", "nested too deep", file)
-    if _largest(document) > MAX_NUMBER:
+    if _largest_integer(document) > MAX_NUMBER:
         return _file_finding(
             "preset.bad-toml", "not valid TOML: a whole number of more than 64 bits", file
         )
@@ -84,15 +86,17 @@ def _file_finding(code: str, text: str, file: str | None, line: int | None = Non
     return Finding(Level.ERROR, code, text, file=file, line=line)
 
 
-def _largest(value: Any) -> int:
+def _largest_integer(value: Any) -> int:
     """Return the largest absolute value among the integers in a document, which must not be deeply
     nested."""
     if isinstance(value, dict | list):
-        return max(map(_largest, value.values() if isinstance(value, dict) else value), default=0)
+        return max(
+            map(_largest_integer, value.values() if isinstance(value, dict) else value), default=0
+        )
     return abs(value) if isinstance(value, int) else 0
 
 
-def _depth(document: Any) -> int:
+def _nesting_depth(document: Any) -> int:
     level, depth = [document], 0
     while level and depth <= MAX_DEPTH:
         depth += 1

@@ -23,13 +23,13 @@ Stamp = tuple[int, ...]
 _FORMAT = f"presets of workbench {__version__}, format 1"
 
 
-def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
+def read_cache(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
     """Return {path of the preset file: (stamp, fields of the list entry)} from the cache file
     `path`. A stamp changes whenever the preset file changes. Return {} if the cache file cannot be
     used."""
     with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
         head, _, body = read_kept(path).partition(b"\n")
-        if head == _head(body):
+        if head == _cache_head(body):
             entries = json.loads(body)
             return {
                 name: (tuple(stamp), with_tuples(fields))
@@ -38,13 +38,13 @@ def read(path: Path) -> dict[str, tuple[Stamp, dict[str, Any]]]:
     return {}
 
 
-def write(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]]]) -> None:
+def write_cache(path: Path, entries: Mapping[str, tuple[Stamp, Mapping[str, Any]]]) -> None:
     """Write the list entries, with the stamps of their preset files, to the cache file `path`. If
     the file cannot be written, do nothing."""
     body = json.dumps(entries)
     with contextlib.suppress(StoreError):
-        write_atomic(path, f"{_head(body.encode()).decode()}\n{body}")
+        write_atomic(path, f"{_cache_head(body.encode()).decode()}\n{body}")
 
 
-def _head(body: bytes) -> bytes:
+def _cache_head(body: bytes) -> bytes:
     return f"{_FORMAT}, {zlib.crc32(body):08x}".encode()

@@ -39,11 +39,11 @@ _SHELL_NAME = re.compile(r"\$[A-Za-z_]\w*|^~/")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
-def _words(text: str) -> frozenset[str]:
+def _words_in(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_SHELLS = _words(
+_SHELLS = _words_in(
     "sh bash dash zsh ksh csh tcsh fish busybox env sudo doas su eval exec xargs nohup setsid perl "
     "ruby node php awk "
     "sed curl wget nc ncat ssh scp rm mv cp dd chmod chown kill pkill killall crontab at systemctl "
@@ -54,15 +54,15 @@ _FLAG_NAME = re.compile(r"^[A-Za-z0-9][\w.+-]*$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
-def walk(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
+def walk_values(value: Any, path: FieldPath = ()) -> Iterator[tuple[FieldPath, Any]]:
     """Yield (path, value) for every value of a document that is not a table or list. The document
     must not be deeply nested."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from walk(item, (*path, key))
+            yield from walk_values(item, (*path, key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from walk(item, (*path, index))
+            yield from walk_values(item, (*path, index))
     else:
         yield path, value
 
@@ -88,40 +88,43 @@ def launch_parts(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Any]]
             yield ("variables", name, "default"), variable["default"]
 
 
-def references(text: str) -> list[str]:
+def variables_used_in(text: str) -> list[str]:
     """Return the names of the variables that `text` uses as ${name}."""
     return _VARIABLE.findall(text)
 
 
 def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Finding]]:
     """Yield (path, finding) for each suspicious value in a preset document."""
-    engine = _engine(document)
-    for path, value in walk(document):
+    engine = _engine_of_document(document)
+    for path, value in walk_values(document):
         if isinstance(value, str) and (found := _CONTROL.search(value)):
             text = f"contains the control character U+{ord(found[0]):04X}"
-            yield path, _error("preset.control-character", text)
+            yield path, _error_finding("preset.control-character", text)
     for path, part in launch_parts(document):
-        for inner, value in walk(part, path):
+        for inner, value in walk_values(part, path):
             if isinstance(value, str):
                 yield from ((inner, f) for f in _value_findings(value))
             elif not isinstance(value, bool | int | float):
                 yield (
                     inner,
-                    _error(
+                    _error_finding(
                         "preset.wrong-type",
                         f"a launch value cannot be a date: {value}",
                         "put quotes around the value",
                     ),
                 )
             elif value != value or value in (float("inf"), float("-inf")):
-                yield inner, _error("preset.wrong-value", f"{value} is not a usable number", None)
+                yield (
+                    inner,
+                    _error_finding("preset.wrong-value", f"{value} is not a usable number", None),
+                )
         if path[-1] == "flags":
             yield from _flag_names(engine, part, path)
         elif path[-1] == "env":
             yield from _env_names(engine, part, path)
         elif path[-1] == "run_options" and isinstance(part, Mapping):
             yield from (
-                (path, found.finding(LOOK))
+                (path, found.finding_with_fix(LOOK))
                 for found in foreign_run_options(_run_as(document), part)
             )
         elif path[-1] == "executable" and isinstance(part, list):
@@ -130,18 +133,26 @@ def safety_findings(document: Mapping[str, Any]) -> Iterator[tuple[FieldPath, Fi
                 for f in _executable_findings(engine, [a for a in part if isinstance(a, str)])
             )
         elif path[-1] == "workdir" and isinstance(part, str):
-            yield from ((path, found.finding(LOOK)) for found in foreign_workdir(engine, part))
+            yield from (
+                (path, found.finding_with_fix(LOOK)) for found in foreign_workdir(engine, part)
+            )
         if path[-1] == "workdir" and isinstance(part, str) and ".." in part.split("/"):
             yield (
                 path,
-                _error("preset.path-traversal", f"{part!r} leaves its directory with ..", None),
+                _error_finding(
+                    "preset.path-traversal", f"{part!r} leaves its directory with ..", None
+                ),
             )
 
 
-def _engine(document: Mapping[str, Any]) -> str:
+def _engine_of_document(document: Mapping[str, Any]) -> str:
     table = document.get("engine")
     name = table.get("name") if isinstance(table, Mapping) else None
-    return name if isinstance(name, str) and name in registry.names() else registry.names()[0]
+    return (
+        name
+        if isinstance(name, str) and name in registry.engine_names()
+        else registry.engine_names()[0]
+    )
 
 
 def _run_as(document: Mapping[str, Any]) -> str:
@@ -152,22 +163,20 @@ def _run_as(document: Mapping[str, Any]) -> str:
 def _value_findings(value: str) -> Iterator[Finding]:
     bare = _VARIABLE.sub("", value)
     if found := _SUBSTITUTION.search(value) or _CHAINED.search(value):
-        yield _error(
+        yield _error_finding(
             "preset.suspicious-value",
-            f"looks like a command: {_short(value)} contains {_short(found[0].strip())}; values "
+            f"looks like a command: {_shorten(value)} contains {_shorten(found[0].strip())}; values "
             "are passed unchanged",
             "write the value itself, without shell syntax",
         )
     elif _LINE_BREAK.search(value):
-        yield _error(
+        yield _error_finding(
             "preset.suspicious-value",
-            f"a launch value must be one line: {_short(value)}",
+            f"a launch value must be one line: {_shorten(value)}",
             "put the text into a file and give its path",
         )
     elif found := _METACHARACTER.search(bare):
-        text = (
-            f"shell syntax has no effect here: {_short(value)} contains {_short(found[0].strip())}"
-        )
+        text = f"shell syntax has no effect here: {_shorten(value)} contains {_shorten(found[0].strip())}"
         yield Finding(
             Level.WARN,
             "preset.suspicious-value",
@@ -175,7 +184,7 @@ def _value_findings(value: str) -> Iterator[Finding]:
             fix="write the value itself, without shell syntax",
         )
     elif found := _SHELL_NAME.search(bare):
-        text = f"Workbench does not expand {found[0]} in {_short(value)}"
+        text = f"Workbench does not expand {found[0]} in {_shorten(value)}"
         yield Finding(
             Level.WARN,
             "preset.not-expanded",
@@ -183,9 +192,9 @@ def _value_findings(value: str) -> Iterator[Finding]:
             fix="define a variable of the preset and write ${name} in place of the value",
         )
     if "${" in bare:
-        yield _error(
+        yield _error_finding(
             "preset.variable-syntax",
-            f"{_short(value)} contains an invalid variable",
+            f"{_shorten(value)} contains an invalid variable",
             "write ${name} with a-z, 0-9 and _",
         )
 
@@ -194,18 +203,20 @@ def _flag_names(engine: str, flags: Any, path: FieldPath) -> Iterator[tuple[Fiel
     for name, value in flags.items() if isinstance(flags, Mapping) else ():
         at = (*path, name)
         if name.startswith("-"):
-            text = f"flag names are written without dashes: {_short(name)}"
-            yield at, _error("preset.flag-name", text, f'write "{name.lstrip("-")}"')
+            text = f"flag names are written without dashes: {_shorten(name)}"
+            yield at, _error_finding("preset.flag-name", text, f'write "{name.lstrip("-")}"')
         elif not _FLAG_NAME.match(name):
-            yield at, _error("preset.flag-name", f"not a flag name: {_short(name)}", None)
-        yield from ((at, part.finding(LOOK)) for part in foreign_flags(engine, {name: value}))
+            yield at, _error_finding("preset.flag-name", f"not a flag name: {_shorten(name)}", None)
+        yield from (
+            (at, part.finding_with_fix(LOOK)) for part in foreign_flags(engine, {name: value})
+        )
         if (
             is_secret_name(name)
             and isinstance(value, str)
             and value
             and not _VARIABLE.fullmatch(value)
         ):
-            yield at, _secret(name)
+            yield at, _secret_finding(name)
 
 
 def _env_names(engine: str, env: Any, path: FieldPath) -> Iterator[tuple[FieldPath, Finding]]:
@@ -214,44 +225,50 @@ def _env_names(engine: str, env: Any, path: FieldPath) -> Iterator[tuple[FieldPa
         if not _ENV_NAME.match(name):
             yield (
                 at,
-                _error(
+                _error_finding(
                     "preset.env-name",
-                    f"not the name of an environment variable: {_short(name)}",
+                    f"not the name of an environment variable: {_shorten(name)}",
                     None,
                 ),
             )
-        yield from ((at, part.finding(LOOK)) for part in foreign_env(engine, {name: value}))
+        yield from (
+            (at, part.finding_with_fix(LOOK)) for part in foreign_env(engine, {name: value})
+        )
         if (
             is_secret_name(name)
             and isinstance(value, str)
             and value
             and not _VARIABLE.fullmatch(value)
         ):
-            yield at, _secret(name)
+            yield at, _secret_finding(name)
 
 
 def _executable_findings(engine: str, argv: list[str]) -> Iterator[Finding]:
     if not argv:
-        yield _error("preset.suspicious-executable", "the executable is an empty list", "omit it")
+        yield _error_finding(
+            "preset.suspicious-executable", "the executable is an empty list", "omit it"
+        )
         return
     if any(a.rsplit("/", 1)[-1] in _SHELLS for a in argv):
         text = (
             "a preset cannot start a shell or a tool that runs other programs: "
-            f"{_short(' '.join(argv))}"
+            f"{_shorten(' '.join(argv))}"
         )
-        yield _error("preset.suspicious-executable", text, "name the engine's program")
+        yield _error_finding("preset.suspicious-executable", text, "name the engine's program")
     elif any(a in ("-c", "-e", "--eval", "-") for a in argv[1:]):
-        text = f"code on the command line: {_short(' '.join(argv))}"
-        yield _error("preset.suspicious-executable", text, "name the engine's program")
+        text = f"code on the command line: {_shorten(' '.join(argv))}"
+        yield _error_finding("preset.suspicious-executable", text, "name the engine's program")
     elif any(".." in a.split("/") for a in argv):
-        yield _error(
-            "preset.path-traversal", f"{_short(' '.join(argv))} leaves its directory with ..", None
+        yield _error_finding(
+            "preset.path-traversal",
+            f"{_shorten(' '.join(argv))} leaves its directory with ..",
+            None,
         )
     else:
-        yield from (part.finding(LOOK) for part in foreign_executable(engine, argv))
+        yield from (part.finding_with_fix(LOOK) for part in foreign_executable(engine, argv))
 
 
-def _secret(name: str) -> Finding:
+def _secret_finding(name: str) -> Finding:
     text = f"{name} contains a secret in plain text"
     return Finding(
         Level.WARN,
@@ -263,10 +280,10 @@ def _secret(name: str) -> Finding:
     )
 
 
-def _error(code: str, text: str, fix: str | None = None) -> Finding:
+def _error_finding(code: str, text: str, fix: str | None = None) -> Finding:
     return Finding(Level.ERROR, code, text, fix=fix)
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:60])
     return f'"{shown}…"' if len(text) > 60 else f'"{shown}"'

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import PROCESS
-from workbench.model.settings import label_of, text_of
+from workbench.model.settings import label_of, value_text_of
 
 if TYPE_CHECKING:
     from workbench.model.preset import (
@@ -57,28 +57,35 @@ def preset_sections(preset: Preset) -> list[Section]:
     nodes = (
         (
             f"Settings of node {node.rank}: {node.name}",
-            _plain(map(preset.filled, _settings(node.flags, node.env))),
+            _plain_lines(map(preset.fill_in_defaults, _setting_texts(node.flags, node.env))),
         )
         for node in preset.nodes
     )
     sections = (
-        ("", _facts(preset)),
-        ("Settings", _plain(map(preset.filled, _settings(preset.flags, preset.env)))),
+        ("", _fact_lines(preset)),
+        (
+            "Settings",
+            _plain_lines(map(preset.fill_in_defaults, _setting_texts(preset.flags, preset.env))),
+        ),
         *nodes,
         (
             "Variables",
-            _plain(_variable(name, variable) for name, variable in preset.variables.items()),
+            _plain_lines(
+                _variable_text(name, variable) for name, variable in preset.variables.items()
+            ),
         ),
         (
             "GPU settings (applied by `presets apply` and by A on the screen, not by loading the "
             "preset)",
-            _plain(map(_gpu_settings, preset.gpu_settings)),
+            _plain_lines(map(_gpu_settings_text, preset.gpu_settings)),
         ),
         (
             "Host settings (Workbench never applies them)",
-            _plain(preset.filled(_host_setting(entry)) for entry in preset.host_settings),
+            _plain_lines(
+                preset.fill_in_defaults(_host_setting_text(entry)) for entry in preset.host_settings
+            ),
         ),
-        ("Reference results", _plain(map(_reference, preset.references))),
+        ("Reference results", _plain_lines(map(_reference_text, preset.references))),
         ("Caveats", [Line(caveat, sign="warn") for caveat in preset.caveats]),
         *_claims_by_document(preset),
     )
@@ -89,7 +96,9 @@ def preset_sections(preset: Preset) -> list[Section]:
 def _claims_by_document(preset: Preset) -> Iterator[tuple[str, list[Line]]]:
     found: dict[str, list[Line]] = {}
     for claim in preset.claims:
-        found.setdefault(claim.document or preset.provenance.document, []).append(_claim(claim))
+        found.setdefault(claim.document or preset.provenance.document, []).append(
+            _claim_line(claim)
+        )
     for document, lines in found.items():
         yield f"Claims of {document}", lines
 
@@ -99,43 +108,42 @@ def about_flag(preset: Preset, name: str, aliases: Iterable[str] = ()) -> list[s
     then each known problem (caveat) and each statement of a write-up (claim) that mentions the
     flag. `aliases` are other spellings of the flag."""
     value = preset.flags.get(name)
-    texts = (
-        [f"preset: {preset.filled(line)}" for line in _settings({name: value}, {})]
-        if value is not None
-        else []
-    )
+    texts: list[str] = []
+    if value is not None:
+        lines = _setting_texts({name: value}, {})
+        texts = [f"preset: {preset.fill_in_defaults(line)}" for line in lines]
     spellings = [f"--{name}", *(alias for alias in aliases if alias.startswith("--"))]
     spellings += [name, name.replace("-", "_")] if "-" in name or "_" in name else []
     mentions = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, spellings))})(?![\w-])")
     texts += [f"caveat: {caveat}" for caveat in preset.caveats if mentions.search(caveat)]
     return texts + [
-        f"document: {_claim(claim).text}"
+        f"document: {_claim_line(claim).text}"
         for claim in preset.claims
         if mentions.search(f"{claim.text} {claim.correct}")
     ]
 
 
-def _facts(preset: Preset) -> list[Line]:
+def _fact_lines(preset: Preset) -> list[Line]:
     engine, source = preset.engine, preset.provenance
     facts = (
         ("engine", f"{engine.name} {engine.versions or ''}"),
-        ("program", shlex.join(map(preset.filled, engine.executable or ()))),
-        ("directory", preset.filled(engine.workdir or "")),
+        ("program", shlex.join(map(preset.fill_in_defaults, engine.executable or ()))),
+        ("directory", preset.fill_in_defaults(engine.workdir or "")),
         ("image", engine.image or ""),
         ("runs as", _run_as(preset)),
         ("files", f"at least {engine.open_files:,} open" if engine.open_files else ""),
-        ("model", f"{preset.filled(preset.model.id)} {preset.model.quantization or ''}"),
-        ("weights", _weights(preset)),
-        ("limit", _limit(preset)),
-        ("hardware", _hardware(preset)),
+        ("model", f"{preset.fill_in_defaults(preset.model.id)} {preset.model.quantization or ''}"),
+        ("weights", _weights_text(preset)),
+        ("limit", _speed_limit_text(preset)),
+        ("hardware", _hardware_text(preset)),
         ("platform", preset.hardware.platform or "any"),
         ("baseline", preset.baseline or "none"),
-        ("benchmark", _benchmark(preset)),
+        ("benchmark", _benchmark_text(preset)),
         (
             "endpoint",
             f"{preset.endpoint.name} in {preset.endpoint.file}" if preset.endpoint else "",
         ),
-        ("warm-up", _warm_up(preset)),
+        ("warm-up", _warm_up_text(preset)),
         (
             "source",
             f"{source.document} ({', '.join(filter(None, (source.status, source.date)))}) "
@@ -148,15 +156,16 @@ def _facts(preset: Preset) -> list[Line]:
 def _run_as(preset: Preset) -> str:
     """Return the launcher (the program that runs the server, such as systemd) with its options. ""
     if Workbench itself starts the server."""
-    options = (
-        f"{n}={value}"
-        for n, v in preset.launch.run_options.items()
-        for value in ([v] if v is str(v) else v)
-    )
-    return "" if preset.launch.run_as == PROCESS else " ".join((preset.launch.run_as, *options))
+    if preset.launch.run_as == PROCESS:
+        return ""
+    words = [preset.launch.run_as]
+    for name, value in preset.launch.run_options.items():
+        values = (value,) if isinstance(value, str) else value
+        words += (f"{name}={each}" for each in values)
+    return " ".join(words)
 
 
-def _weights(preset: Preset) -> str:
+def _weights_text(preset: Preset) -> str:
     """Return the sizes of the model's weights that the preset states, with their source; "" if it
     states none."""
     model = preset.model
@@ -173,11 +182,11 @@ def _weights(preset: Preset) -> str:
     return _with_reason(named, model.source) if named else ""
 
 
-def _limit(preset: Preset) -> str:
+def _speed_limit_text(preset: Preset) -> str:
     """Return the highest possible tokens per second of one stream on the GPUs of the preset, as
     text; "" if unknown."""
     from workbench.engines.plans import plan_from_preset
-    from workbench.engines.roofline import ceiling
+    from workbench.engines.roofline import speed_limits
 
     names = preset.hardware.gpu_names[:1] * preset.hardware.count
     plan = plan_from_preset(
@@ -186,7 +195,7 @@ def _limit(preset: Preset) -> str:
     sizes = {
         short: plan.parallel_size(f"{name}-parallel-size") for short, name in _PARALLEL.items()
     }
-    limit = ceiling(plan.model_facts, names, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"])
+    limit = speed_limits(plan.model_facts, names, tp=sizes["tp"], pp=sizes["pp"], dp=sizes["dp"])
     if not names or limit.tok_s_per_stream is None:
         return ""
     text = (
@@ -198,7 +207,7 @@ def _limit(preset: Preset) -> str:
     return text
 
 
-def _hardware(preset: Preset) -> str:
+def _hardware_text(preset: Preset) -> str:
     hardware = preset.hardware
     names = " or ".join(hardware.gpu_names) or "any NVIDIA GPU"
     each = " each" if hardware.count > 1 else ""
@@ -209,7 +218,7 @@ def _hardware(preset: Preset) -> str:
     )
 
 
-def _benchmark(preset: Preset) -> str:
+def _benchmark_text(preset: Preset) -> str:
     bench = preset.benchmark
     streams = ", ".join(map(str, bench.concurrency))
     embeds = bench.endpoint == "embeddings"
@@ -217,7 +226,7 @@ def _benchmark(preset: Preset) -> str:
     return f"{bench.profile}, {count_of(bench.requests, 'request')}, {sizes}, concurrency {streams}"
 
 
-def _warm_up(preset: Preset) -> str:
+def _warm_up_text(preset: Preset) -> str:
     """Return a text about the warm-up requests that `presets apply` sends; "" if the preset has
     none."""
     if (warm := preset.warm_up) is None:
@@ -226,11 +235,11 @@ def _warm_up(preset: Preset) -> str:
     return f"{count_of(warm.requests, 'request')}, {low} to {high} tokens in, {warm.max_tokens} out"
 
 
-def _plain(texts: Iterable[str]) -> list[Line]:
+def _plain_lines(texts: Iterable[str]) -> list[Line]:
     return [Line(text) for text in texts]
 
 
-def _settings(flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[str]:
+def _setting_texts(flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[str]:
     for name, value in flags.items():
         if value is True:
             yield f"--{name}"
@@ -241,22 +250,21 @@ def _settings(flags: Mapping[str, Any], env: Mapping[str, str]) -> Iterator[str]
         yield f"{name}={value}"
 
 
-def _variable(name: str, variable: Variable) -> str:
+def _variable_text(name: str, variable: Variable) -> str:
+    text = f"{name}: {variable.description}"
     if variable.default is not None:
-        return f"{name}: {variable.description} (default {variable.default})"
-    return f"{name}: {variable.description}" + (
-        f" (e.g. {variable.example})" if variable.example else ""
-    )
+        return f"{text} (default {variable.default})"
+    return f"{text} (e.g. {variable.example})" if variable.example else text
 
 
-def _gpu_settings(entry: GpuSettingsEntry) -> str:
+def _gpu_settings_text(entry: GpuSettingsEntry) -> str:
     named = ", ".join(
-        f"{label_of(key)} {text_of(key, value)}" for key, value in entry.settings.items()
+        f"{label_of(key)} {value_text_of(key, value)}" for key, value in entry.settings.items()
     )
     return _with_reason(f"GPU {entry.gpu}: {named}", entry.reason)
 
 
-def _host_setting(entry: HostSetting) -> str:
+def _host_setting_text(entry: HostSetting) -> str:
     return _with_reason(f"{entry.name} = {entry.value}", entry.reason)
 
 
@@ -264,18 +272,15 @@ def _with_reason(text: str, reason: str | None) -> str:
     return f"{text} ({reason})" if reason else text
 
 
-def _claim(claim: DocumentClaim) -> Line:
+def _claim_line(claim: DocumentClaim) -> Line:
     lines = f"; lines {claim.lines}" if claim.lines else ""
     impact = f"; {claim.impact} impact" if claim.impact else ""
     text = f"{claim.verdict}: {claim.text} -> {claim.correct} ({claim.basis}{lines}{impact})"
     return Line(text, sign=_SIGNS[claim.verdict])
 
 
-def _reference(result: ReferenceResult) -> str:
-    share = (
-        (f", {100 * result.value / result.ceiling:.0f} % of the limit {result.ceiling:g}")
-        if result.ceiling
-        else ""
-    )
-    figure = f"{result.metric} {result.value:,g} {result.unit}{share}"
+def _reference_text(result: ReferenceResult) -> str:
+    figure = f"{result.metric} {result.value:,g} {result.unit}"
+    if result.ceiling:
+        figure += f", {100 * result.value / result.ceiling:.0f} % of the limit {result.ceiling:g}"
     return f"{figure}: {result.conditions} ({result.status}; {result.source})"

@@ -19,7 +19,7 @@ from workbench.model.errors import PresetError
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.store import paths, preset_documents, preset_list_cache
-from workbench.store.preset_file import parse, read_text
+from workbench.store.preset_file import parse_preset_text, read_text
 from workbench.store.preset_list_cache import Stamp
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class PresetLibrary:
         self.dirs: tuple[Path, ...] = tuple(dirs) if dirs is not None else default
         self._entries: dict[Path, tuple[Stamp, ListedPreset]] = {}
         self._checked: dict[Path, tuple[Stamp, Checked]] = {}
+        self._given: dict[str, Path] = {}  # files outside the library, by the id of their preset
         self._kept = False  # whether the list on disk was read
 
     @property
@@ -112,7 +113,7 @@ class PresetLibrary:
                     Finding(Level.INFO, "preset.duplicate-id", text, file=entry.path, field="id")
                 )
             if entry.baseline and entry.baseline not in ids:
-                close = _close(entry.baseline, ids)
+                close = _close_names(entry.baseline, ids)
                 fix = f'did you mean "{close[0]}"?' if close else None
                 text = f'baseline: there is no preset "{entry.baseline}"'
                 found.append(
@@ -128,13 +129,16 @@ class PresetLibrary:
         return tuple(found)
 
     def path(self, preset_id: str) -> Path:
-        """Return the path of the file with this preset. An invalid file has its file name without
-        suffix as its id. Raises PresetError if there is no such preset."""
+        """Return the path of the file with this preset, also of one that was given by its path. An
+        invalid file has its file name without suffix as its id. Raises PresetError if there is no
+        such preset."""
         entries = self.list()
         found = [e for e in entries if e.id == preset_id]
         if found:
             return Path(found[0].path)
-        close = _close(preset_id, [e.id for e in entries])
+        if preset_id in self._given:
+            return self._given[preset_id]
+        close = _close_names(preset_id, [e.id for e in entries])
         hint = (
             f"did you mean {', '.join(close)}?"
             if close
@@ -147,6 +151,22 @@ class PresetLibrary:
         findings if the file is invalid."""
         return self.load(self.path(preset_id))
 
+    def given(self, path: Path) -> Preset:
+        """Return the preset in the file `path`, as `load` does. From then on, its id stands for this
+        file, unless a preset of the library has that id."""
+        preset = self.load(path)
+        self._given[preset.id] = path
+        return preset
+
+    def note_given(self, preset_id: str, path: Path) -> None:
+        """Let an id stand for a file outside the library, without reading it, unless the id is known."""
+        self._given.setdefault(preset_id, path)
+
+    def given_path(self, preset_id: str) -> Path | None:
+        """Return the file outside the library for which this id stands; None if there is none."""
+        path = self._given.get(preset_id)
+        return path if path is not None and self.path(preset_id) == path else None
+
     def load(self, path: Path) -> Preset:
         """Return the preset in the file `path` after checking the file, with the claims of its
         source documents (write-ups). Raises PresetError with the findings if the file is invalid.
@@ -158,7 +178,7 @@ class PresetLibrary:
         first = errors[0]
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         raise PresetError(
-            f"{first.place or path}: {first.text}{more}",
+            f"{first.file_and_line or path}: {first.text}{more}",
             next_step=first.fix
             or f"correct the file, then check it with `workbench presets check {path}`",
             findings=checked.findings,
@@ -169,9 +189,11 @@ class PresetLibrary:
         return self.checked(path).findings
 
     def checked(self, path: Path) -> Checked:
+        """Return the checked preset file `path`. It is read again only if it has changed."""
+
         from workbench.store.preset_check import check_file
 
-        stamp = _stamp(path)
+        stamp = _file_stamp(path)
         known = self._checked.get(path)
         if known is None or stamp is None or known[0] != stamp:
             checked = check_file(path)
@@ -181,9 +203,10 @@ class PresetLibrary:
         return known[1]
 
     def document(self, preset_id: str) -> dict[str, Any]:
-        """Return the parsed TOML of the file with this preset, without the checks of `get`."""
+        """Return the parsed TOML of the file with this preset, without the checks of `get`. Raises
+        PresetError if there is no such file, or it is no TOML."""
         text = read_text(self.path(preset_id))
-        document = parse(text) if isinstance(text, str) else text
+        document = parse_preset_text(text) if isinstance(text, str) else text
         if isinstance(document, Finding):
             raise PresetError(document.text, findings=(document,))
         return document
@@ -193,9 +216,9 @@ class PresetLibrary:
     ) -> Path:
         """Write a preset to the user's own directory and return the path. Comments of a replaced
         file are kept. Raises PresetError if the document is invalid."""
-        from workbench.store.preset_edit import save
+        from workbench.store.preset_edit import save_preset
 
-        return save(document, preset_id, self.own_dir, replace_existing=replace_existing)
+        return save_preset(document, preset_id, self.own_dir, replace_existing=replace_existing)
 
     def _files(self) -> Sequence[Path]:
         found: list[Path] = []
@@ -215,7 +238,9 @@ class PresetLibrary:
         many = len(files) >= _MANY
         if many and not self._kept:
             self._kept = True
-            for name, (stamp, fields) in preset_list_cache.read(paths.preset_list_file()).items():
+            for name, (stamp, fields) in preset_list_cache.read_cache(
+                paths.preset_list_file()
+            ).items():
                 path = Path(name)
                 with suppress(TypeError):  # fields that no entry has
                     self._entries[path] = stamp, ListedPreset(**{**fields, **self._place(path)})
@@ -224,15 +249,15 @@ class PresetLibrary:
         now = {path: self._entries.get(path) for path in files}
         if many and any(now[path] is not before[path] for path in files):
             good = {
-                str(path): (e[0], _fields(e[1]))
+                str(path): (e[0], _cached_fields(e[1]))
                 for path, e in now.items()
                 if e is not None and e[1].error is None
             }
-            preset_list_cache.write(paths.preset_list_file(), good)
+            preset_list_cache.write_cache(paths.preset_list_file(), good)
         return found
 
     def _entry(self, path: Path) -> ListedPreset:
-        stamp = _stamp(path)
+        stamp = _file_stamp(path)
         known = self._entries.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
@@ -253,16 +278,16 @@ class PresetLibrary:
         return {"path": str(path), "origin": "own" if own else "shipped"}
 
 
-def _close(name: str, names: Iterable[str]) -> Sequence[str]:
+def _close_names(name: str, names: Iterable[str]) -> Sequence[str]:
     return get_close_matches(name, list(names), n=3, cutoff=0.5)
 
 
-def _fields(entry: ListedPreset) -> dict[str, Any]:
+def _cached_fields(entry: ListedPreset) -> dict[str, Any]:
     fields = {name: getattr(entry, name) for name in ListedPreset.__slots__}
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _file_stamp(path: Path) -> Stamp | None:
     """Return the file's modification time, change time, size and inode, which tell whether the file
     has changed. None if they cannot be read. A program can set the modification time back, but not
     the change time."""
@@ -275,40 +300,44 @@ def _stamp(path: Path) -> Stamp | None:
 
 def _read_entry(path: str, origin: str) -> ListedPreset:
     text = read_text(Path(path))
-    document = parse(text, path) if isinstance(text, str) else text
+    document = parse_preset_text(text, path) if isinstance(text, str) else text
     if isinstance(document, Finding):
         return ListedPreset(Path(path).stem, path, origin, error=document)
     for field in (("id",), ("title",), ("engine", "name")):
-        if _value(document, str, *field) is None:
+        if _value_of_kind(document, str, *field) is None:
             name = ".".join(field)
             text = f"{name}: missing; expected text"
             error = Finding(Level.ERROR, "preset.missing-field", text, file=path, field=name)
             return ListedPreset(Path(path).stem, path, origin, error=error)
     gpu_names = tuple(
-        n for n in _value(document, list, "hardware", "gpu_names") or () if isinstance(n, str)
+        n
+        for n in _value_of_kind(document, list, "hardware", "gpu_names") or ()
+        if isinstance(n, str)
     )
-    gpu_count = _value(document, int, "hardware", "count") or 1
+    gpu_count = _value_of_kind(document, int, "hardware", "count") or 1
     return ListedPreset(
         id=document["id"],
         path=path,
         origin=origin,
         title=document["title"],
-        summary=_value(document, str, "summary") or "",
+        summary=_value_of_kind(document, str, "summary") or "",
         engine=document["engine"]["name"],
-        model=_model_name(document),
-        quantization=_value(document, str, "model", "quantization"),
-        hardware=hardware_line(gpu_names, gpu_count, _value(document, str, "hardware", "platform")),
+        model=_listed_model_name(document),
+        quantization=_value_of_kind(document, str, "model", "quantization"),
+        hardware=hardware_line(
+            gpu_names, gpu_count, _value_of_kind(document, str, "hardware", "platform")
+        ),
         gpu_names=gpu_names,
         gpu_count=gpu_count,
-        nodes=len(_value(document, list, "nodes") or ()) or 1,
-        status=_value(document, str, "provenance", "status") or "",
-        document=_value(document, str, "provenance", "document") or "",
-        baseline=_value(document, str, "baseline"),
-        caveats=len(_value(document, list, "caveats") or ()),
+        nodes=len(_value_of_kind(document, list, "nodes") or ()) or 1,
+        status=_value_of_kind(document, str, "provenance", "status") or "",
+        document=_value_of_kind(document, str, "provenance", "document") or "",
+        baseline=_value_of_kind(document, str, "baseline"),
+        caveats=len(_value_of_kind(document, list, "caveats") or ()),
     )
 
 
-def _value(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
+def _value_of_kind(document: Mapping[str, Any], kind: type[T], *path: str) -> T | None:
     found: Any = document
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
@@ -322,15 +351,15 @@ def hardware_line(gpu_names: Sequence[str], count: int, platform: str | None) ->
     return f"{line}, {platform}" if platform else line
 
 
-def _model_name(document: Mapping[str, Any]) -> str:
+def _listed_model_name(document: Mapping[str, Any]) -> str:
     """Return the model's name for a list. A variable in the name is replaced by its default, or by
     the last part of its example."""
 
     def filled(match: re.Match[str]) -> str:
-        example = _value(document, str, "variables", match[1], "example") or match[0]
+        example = _value_of_kind(document, str, "variables", match[1], "example") or match[0]
         return (
-            _value(document, str, "variables", match[1], "default")
+            _value_of_kind(document, str, "variables", match[1], "default")
             or example.rstrip("/").rsplit("/", 1)[-1]
         )
 
-    return re.sub(r"\$\{(\w+)\}", filled, _value(document, str, "model", "id") or "")
+    return re.sub(r"\$\{(\w+)\}", filled, _value_of_kind(document, str, "model", "id") or "")

@@ -15,10 +15,10 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_bytes, from_json, to_bytes, to_json
 from workbench.model.quality import QualityParts, QualityResult
 from workbench.model.secrets import mask_data
-from workbench.model.untrusted_numbers import finite
+from workbench.model.untrusted_numbers import replace_non_finite
 from workbench.model.untrusted_text import clean_json
 from workbench.store.database import BUSY_S, Database
-from workbench.store.results_db import migrations
+from workbench.store.results_db import migration_scripts
 
 FORMAT = 1  # of the JSON; a new field with a default needs no new format
 _PARTS_FORMAT = 2  # since 2, an answer has the tokens of its prompt
@@ -46,12 +46,12 @@ class QualityDb:
     """The stored comparisons of answers. Methods raise StoreError, and InputError for an unknown id."""
 
     def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
-        self._database = Database(path, migrations(), busy_s)
+        self._database = Database(path, migration_scripts(), busy_s)
 
     def add(self, result: QualityResult) -> QualityResult:
         """Store a comparison. Return it with its id."""
         sql = "INSERT INTO quality (unix_s, format, data) VALUES (?, ?, ?)"
-        values = (result.unix_s, FORMAT, json.dumps(finite(mask_data(to_json(result)))))
+        values = (result.unix_s, FORMAT, json.dumps(replace_non_finite(mask_data(to_json(result)))))
 
         def work(db: sqlite3.Connection) -> int | None:
             db.execute(_TABLE)
@@ -63,25 +63,27 @@ class QualityDb:
         """Store an imported comparison, unless it is among the newest ones: another result of its
         file has it too, or it was measured here."""
         bare = replace(result, id=0, imported="")
-        if all(replace(one, id=0, imported="") != bare for one in self.newest()):
+        if all(replace(one, id=0, imported="") != bare for one in self.newest_comparisons()):
             self.add(result)
 
     def get(self, quality_id: int) -> QualityResult:
+        """Return a stored comparison of answers. Raises InputError if there is none with this id,
+        and StoreError if it is damaged."""
         rows = self._read("WHERE id = ?", quality_id) if quality_id.bit_length() < 64 else ()
         if not rows:
             raise InputError(
                 f"there is no comparison of answers {quality_id}",
                 next_step="`workbench quality A B` makes one",
             )
-        return _decode(*rows[0])
+        return _decode_quality_result(*rows[0])
 
-    def newest(self) -> tuple[QualityResult, ...]:
+    def newest_comparisons(self) -> tuple[QualityResult, ...]:
         """Return the newest 200 comparisons, newest first. Damaged ones are left out. `get` raises
         an error that says what is wrong with one."""
         found = []
         for row in self._read("ORDER BY id DESC LIMIT ?", _NEWEST):
             with contextlib.suppress(StoreError):
-                found.append(_decode(*row))
+                found.append(_decode_quality_result(*row))
         return tuple(found)
 
     # ---- what an experiment has measured so far
@@ -142,7 +144,7 @@ class QualityDb:
         return self._database.read(work)
 
 
-def _decode(number: int, form: int, text: str) -> QualityResult:
+def _decode_quality_result(number: int, form: int, text: str) -> QualityResult:
     if form > FORMAT:
         raise StoreError(
             f"comparison of answers {number} was written by a newer Workbench",

@@ -5,7 +5,9 @@ The first line is the header. Time is divided into cells of `step_s` seconds. A 
 the values that differ from those of the previous cell, and null for a metric that has no value in
 this cell. A line with "full" has all values. A cell without a line is a gap. In a name such as
 "0.power_w", the number before the dot is the index of the GPU; -1 is the server. A line with
-"infos" has the properties of the GPUs. Each line can be read without the lines after it, so a file
+"infos" has the properties of the GPUs. A line with "boot" says under which boot of the host (the
+kernel's boot_id) the lines after it were made; a line with "end" is the last one of a Workbench that
+ended in order. Each line can be read without the lines after it, so a file
 that ends in the middle of a line is still valid.
 
     {"workbench": "recording", "version": 1, "host": "local", "simulated": false, "step_s": 1,
@@ -34,9 +36,9 @@ from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE, Event, EventKind, History, Key
-from workbench.model.untrusted_numbers import of_field, whole
-from workbench.model.untrusted_records import record
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_numbers import integer_or_none, number_for_field
+from workbench.model.untrusted_records import read_record
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 VERSION = 1
 MOST_LINE_BYTES = 1_000_000
@@ -58,7 +60,7 @@ class Header:
     unix_s: float
 
     def line(self) -> str:
-        return _line({"workbench": "recording", "version": VERSION, **asdict(self)})
+        return _json_line({"workbench": "recording", "version": VERSION, **asdict(self)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,22 @@ class Infos:
     infos: tuple[GpuInfo, ...]
 
 
-Item = Cell | Event | Infos
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """A line that says under which boot of the host the items after it were recorded."""
+
+    unix_s: float
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The last line of a recording whose Workbench ended in order."""
+
+    unix_s: float
+
+
+Item = Cell | Event | Infos | Boot | End
 
 
 class CellWriter:
@@ -130,7 +147,10 @@ class CellWriter:
             if sums:
                 yield self.line(
                     cell,
-                    {key: rounded(key[1], total / count) for key, (total, count) in sums.items()},
+                    {
+                        key: round_for_graph(key[1], total / count)
+                        for key, (total, count) in sums.items()
+                    },
                 )
 
     def line(self, unix_s: int, values: Mapping[Key, float | int]) -> str:
@@ -140,25 +160,24 @@ class CellWriter:
         self._count += 1
         before = {} if full else self._written
         shown: dict[str, float | int | None] = {
-            f"{gpu}.{name}": value
-            for (gpu, name), value in values.items()
-            if before.get((gpu, name)) != value
+            f"{key[0]}.{key[1]}": value for key, value in values.items() if before.get(key) != value
         }
         shown.update({f"{gpu}.{name}": None for gpu, name in before if (gpu, name) not in values})
         self._written = values
-        return _line(
+        return _json_line(
             {"t": unix_s, **({"full": True} if full else {}), **({"v": shown} if shown else {})}
         )
 
 
 def event_line(event: Event) -> str:
+    """Return the line of a recording that describes an event of the timeline."""
     fields = {
         "event": event.kind,
         "text": event.text,
         "gpu": event.gpu_index,
         "result": event.result_id,
     }
-    return _line({"t": round(event.unix_s, 3), **fields})
+    return _json_line({"t": round(event.unix_s, 3), **fields})
 
 
 def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
@@ -171,7 +190,15 @@ def infos_line(unix_s: float, infos: Sequence[GpuInfo]) -> str:
         {name: value for name, value in info.items() if value not in (None, [], (), {})}
         for info in kept
     ]
-    return _line({"t": round(unix_s, 3), "infos": shown})
+    return _json_line({"t": round(unix_s, 3), "infos": shown})
+
+
+def boot_line(unix_s: float, boot_id: str) -> str:
+    return _json_line({"t": round(unix_s, 3), "boot": boot_id})
+
+
+def end_line(unix_s: float) -> str:
+    return _json_line({"t": round(unix_s, 3), "end": True})
 
 
 def history_lines(
@@ -195,7 +222,9 @@ def history_lines(
         }
         values = {key: value for key, value in found.items() if value is not None}
         if values:
-            yield writer.line(cell, {key: rounded(key[1], value) for key, value in values.items()})
+            yield writer.line(
+                cell, {key: round_for_graph(key[1], value) for key, value in values.items()}
+            )
 
 
 def time_of(line: str) -> float:
@@ -203,7 +232,7 @@ def time_of(line: str) -> float:
     return float(json.loads(line)["t"])
 
 
-def opened(path: Path) -> tuple[Header, Iterator[Item]]:
+def open_recording(path: Path) -> tuple[Header, Iterator[Item]]:
     """Return the header of the recording at `path`, and an iterator over the content of its other
     lines. The file may be compressed with gzip. Raises InputError if the file is not a recording or
     cannot be read."""
@@ -216,7 +245,7 @@ def opened(path: Path) -> tuple[Header, Iterator[Item]]:
         with path.open("rb") as file:
             compressed = file.read(2) == b"\x1f\x8b"
         lines = _lines_of(path, compressed=compressed)
-        return header_of(next(lines, b""), path.name), items(lines)
+        return header_of(next(lines, b""), path.name), recorded_items(lines)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(
             f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
@@ -243,7 +272,7 @@ def lines_in(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
 def header_of(line: str | bytes, name: str) -> Header:
     """Return the header of a recording from its first line. Raises InputError if the line is no
     header; `name` is the file name for the message."""
-    data = _object(line) or {}
+    data = _parse_json_object(line) or {}
     version = data.get("version")
     if data.get("workbench") != "recording" or not isinstance(version, int):
         step = "give a file that `workbench record` wrote"
@@ -254,21 +283,24 @@ def header_of(line: str | bytes, name: str) -> Header:
             f"up to {VERSION})"
         )
         raise InputError(text, next_step="update Workbench")
-    step_s, unix_s = whole(data.get("step_s"), 1, 3600), _time(data.get("unix_s"))
+    step_s, unix_s = integer_or_none(data.get("step_s"), 1, 3600), _parse_time(data.get("unix_s"))
     if step_s is None or unix_s is None:
         raise InputError(f"the first line of {name} is damaged", next_step="record again")
     return Header(
-        clean(str(data.get("host")), NAME_CHARS), data.get("simulated") is not False, step_s, unix_s
+        clean_text(str(data.get("host")), NAME_CHARS),
+        data.get("simulated") is not False,
+        step_s,
+        unix_s,
     )
 
 
-def items(lines: Iterable[str | bytes]) -> Iterator[Item]:
+def recorded_items(lines: Iterable[str | bytes]) -> Iterator[Item]:
     """Yield the content of the lines after the header, with control characters removed from texts.
     A damaged line is left out, and so are the lines after it up to the next line with all values.
     Reading ends after 1,000 useless lines in a row, because a small compressed file can contain
     billions of them."""
     useless = 0
-    for item in _item_of_each(lines):
+    for item in _parse_items(lines):
         useless = useless + 1 if item is None else 0
         if item is not None:
             yield item
@@ -276,40 +308,44 @@ def items(lines: Iterable[str | bytes]) -> Iterator[Item]:
             return
 
 
-def _item_of_each(lines: Iterable[str | bytes]) -> Iterator[Item | None]:
+def _parse_items(lines: Iterable[str | bytes]) -> Iterator[Item | None]:
     values: dict[Key, float] | None = None
     for line in lines:
-        data = _object(line)
-        at = _time(data.get("t")) if data else None
+        data = _parse_json_object(line)
+        at = _parse_time(data.get("t")) if data else None
         if data is None or at is None:
             values = None
             yield None
         elif "event" in data:
-            yield _event(at, data)
+            yield _parse_event(at, data)
         elif "infos" in data:
-            yield Infos(at, _infos(data["infos"]))
+            yield Infos(at, _parse_infos(data["infos"]))
+        elif "boot" in data:
+            yield Boot(at, clean_text(str(data["boot"]), NAME_CHARS))
+        elif "end" in data:
+            yield End(at)
         elif data.get("full") is True or values is not None:
             values = {} if data.get("full") is True else dict(values or {})
-            _change(values, data.get("v"))
+            _apply_changes(values, data.get("v"))
             yield Cell(int(at), values)
         else:
             yield None
 
 
-def _change(values: dict[Key, float], changes: Any) -> None:
+def _apply_changes(values: dict[Key, float], changes: Any) -> None:
     for name, value in changes.items() if isinstance(changes, dict) else ():
         found = _NAME.fullmatch(name)
         if found is None:
             continue
         key = int(found[1]), found[2]
-        number = of_field(found[2], value)
+        number = number_for_field(found[2], value)
         if number is None:
             values.pop(key, None)
         elif key in values or len(values) < MOST_METRICS:
             values[key] = float(number)
 
 
-def _event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
+def _parse_event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
     try:
         kind = EventKind(data["event"])
     except ValueError:  # of a newer version
@@ -317,21 +353,21 @@ def _event(unix_s: float, data: Mapping[str, Any]) -> Event | None:
     return Event(
         unix_s,
         kind,
-        clean(str(data.get("text", ""))),
-        whole(data.get("gpu"), ENGINE, MOST_GPUS - 1),
-        whole(data.get("result"), 0, 2**63 - 1),
+        clean_text(str(data.get("text", ""))),
+        integer_or_none(data.get("gpu"), ENGINE, MOST_GPUS - 1),
+        integer_or_none(data.get("result"), 0, 2**63 - 1),
     )
 
 
-def _infos(listed: Any) -> tuple[GpuInfo, ...]:
+def _parse_infos(listed: Any) -> tuple[GpuInfo, ...]:
     found = []
     for one in listed[:MOST_GPUS] if isinstance(listed, list) else ():
         with contextlib.suppress(ValueError):
-            found.append(record(GpuInfo, one))
+            found.append(read_record(GpuInfo, one))
     return tuple(found)
 
 
-def _object(line: str | bytes) -> dict[str, Any] | None:
+def _parse_json_object(line: str | bytes) -> dict[str, Any] | None:
     """Return a line as a JSON object, or None if it is not one."""
     if len(line) > MOST_LINE_BYTES:
         return None
@@ -342,13 +378,13 @@ def _object(line: str | bytes) -> dict[str, Any] | None:
     return data if isinstance(data, dict) else None
 
 
-def _time(value: Any) -> float | None:
-    found = of_field("unix_s", value)
+def _parse_time(value: Any) -> float | None:
+    found = number_for_field("unix_s", value)
     return None if found is None else float(found)
 
 
 @lru_cache(maxsize=512)
-def rounded(name: str, value: float) -> float | int:
+def round_for_graph(name: str, value: float) -> float | int:
     """Return the value of the metric `name`, rounded to as many digits as a graph can show. Memory
     is rounded to MiB."""
     if name.endswith("_bytes"):
@@ -362,5 +398,5 @@ def rounded(name: str, value: float) -> float | int:
     return int(short) if short == int(short) else short
 
 
-def _line(data: Mapping[str, Any]) -> str:
+def _json_line(data: Mapping[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":")) + "\n"

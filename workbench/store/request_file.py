@@ -38,32 +38,34 @@ _to_json = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would 
 _PLANES = 4  # bytes of a gap: equal bytes of all gaps stand together, which compresses better
 
 
-def encoded(samples: Iterable[Mapping[str, Any]]) -> bytes:
+def encode_requests(samples: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the file for requests, each as `RequestRecord.as_json` returns it."""
     every = list(samples)
-    rows, all_gaps = _rows(_some(every, _TRIED_ROWS))
+    rows, all_gaps = _compressed_rows_and_gaps(_sample_evenly(every, _TRIED_ROWS))
     each = len(rows) / min(max(len(every), 1), _TRIED_ROWS)
     one_of = ceil(each * len(every) / _MOST_ROWS_BYTES)
     if one_of > 1 or len(every) > _TRIED_ROWS:
-        rows, all_gaps = _rows(every[::one_of], one_of)
-    resolution_us = _fitting(all_gaps, MOST_BYTES - len(rows))
-    body = rows + _compressed(all_gaps, resolution_us)
-    checksum = _checksum(resolution_us, len(rows), body)
+        rows, all_gaps = _compressed_rows_and_gaps(every[::one_of], one_of)
+    resolution_us = _finest_resolution(all_gaps, MOST_BYTES - len(rows))
+    body = rows + _compress_gaps(all_gaps, resolution_us)
+    checksum = _file_checksum(resolution_us, len(rows), body)
     return _HEAD.pack(_MAGIC, resolution_us, len(rows), checksum) + body
 
 
-def _some(samples: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
+def _sample_evenly(samples: Sequence[Mapping[str, Any]], most: int) -> Sequence[Mapping[str, Any]]:
     """Return at most `most` requests, evenly spread."""
     return samples[:: ceil(len(samples) / most)] if len(samples) > most else samples
 
 
-def _rows(samples: Sequence[Mapping[str, Any]], one_of: int = 1) -> tuple[bytes, list[array[int]]]:
+def _compressed_rows_and_gaps(
+    samples: Sequence[Mapping[str, Any]], one_of: int = 1
+) -> tuple[bytes, list[array[int]]]:
     """Return (compressed rows, gaps of those requests whose gaps are whole numbers)."""
     lines: list[str] = []
     all_gaps: list[array[int]] = []
     kept = {KEPT_ONE_OF: one_of} if one_of > 1 else {}
     for sample in samples:
-        row, gaps = {**sample, **kept}, _whole(sample.get(_GAPS))
+        row, gaps = {**sample, **kept}, _whole_gaps(sample.get(_GAPS))
         if gaps is not None:
             del row[_GAPS]
             all_gaps.append(gaps)
@@ -71,11 +73,11 @@ def _rows(samples: Sequence[Mapping[str, Any]], one_of: int = 1) -> tuple[bytes,
     return zlib.compress("\n".join(lines).encode(), 6), all_gaps
 
 
-def _checksum(resolution_us: int, length: int, body: bytes) -> int:
+def _file_checksum(resolution_us: int, length: int, body: bytes) -> int:
     return zlib.crc32(body, zlib.crc32(struct.pack("<II", resolution_us, length)))
 
 
-def decoded(data: bytes) -> Iterator[dict[str, Any]]:
+def decode_requests(data: bytes) -> Iterator[dict[str, Any]]:
     """Yield the requests of a file. Raises ValueError, EOFError, OSError, struct.error or
     zlib.error if the file is damaged."""
     if data[:2] == _GZIP:
@@ -86,10 +88,10 @@ def decoded(data: bytes) -> Iterator[dict[str, Any]]:
     body = data[_HEAD.size :]
     if magic != _MAGIC:
         raise ValueError("this is no file of requests")
-    if checksum != _checksum(resolution_us, length, body):
+    if checksum != _file_checksum(resolution_us, length, body):
         raise ValueError("a byte of the file has changed")
     text = zlib.decompress(body[:length]).decode()
-    gaps = _planes_joined(zlib.decompress(body[length:]))
+    gaps = _join_byte_planes(zlib.decompress(body[length:]))
     at = 0
     for line in text.splitlines():
         count, row = json.loads(line)
@@ -104,7 +106,7 @@ def decoded(data: bytes) -> Iterator[dict[str, Any]]:
         yield row
 
 
-def _whole(gaps: Sequence[Any] | None) -> array[int] | None:
+def _whole_gaps(gaps: Sequence[Any] | None) -> array[int] | None:
     """Return gaps as an array. None if there are none, or one of them is no number of
     microseconds."""
     if not gaps:
@@ -116,7 +118,7 @@ def _whole(gaps: Sequence[Any] | None) -> array[int] | None:
     return numbers if min(numbers) >= 0 else None
 
 
-def _fitting(all_gaps: Sequence[array[int]], room: int) -> int:
+def _finest_resolution(all_gaps: Sequence[array[int]], room: int) -> int:
     """Return the finest resolution with which the gaps take at most `room` bytes."""
     count = sum(map(len, all_gaps))
     tried: list[array[int]] = []
@@ -126,22 +128,22 @@ def _fitting(all_gaps: Sequence[array[int]], room: int) -> int:
         tried.append(gaps)
     share = sum(map(len, tried)) / max(count, 1)
     for resolution_us in RESOLUTIONS_US:
-        if len(_compressed(tried, resolution_us)) <= room * share:
+        if len(_compress_gaps(tried, resolution_us)) <= room * share:
             return resolution_us
     return RESOLUTIONS_US[-1]
 
 
-def _compressed(all_gaps: Sequence[array[int]], resolution_us: int) -> bytes:
+def _compress_gaps(all_gaps: Sequence[array[int]], resolution_us: int) -> bytes:
     numbers = array("i")
     for gaps in all_gaps:
-        numbers.extend(gaps if resolution_us == 1 else _rounded(gaps, resolution_us))
+        numbers.extend(gaps if resolution_us == 1 else _round_gaps(gaps, resolution_us))
     if sys.byteorder == "big":
         numbers.byteswap()
     data = numbers.tobytes()
     return zlib.compress(b"".join(data[plane::_PLANES] for plane in range(_PLANES)), 6)
 
 
-def _rounded(gaps: array[int], resolution_us: int) -> array[int]:
+def _round_gaps(gaps: array[int], resolution_us: int) -> array[int]:
     """Return the gaps between the rounded arrival times, so that errors do not add up."""
     half_later = list(accumulate(gaps, initial=resolution_us // 2))
     last = half_later[-1] // resolution_us
@@ -155,7 +157,7 @@ def _rounded(gaps: array[int], resolution_us: int) -> array[int]:
     return rounded
 
 
-def _planes_joined(data: bytes) -> array[int]:
+def _join_byte_planes(data: bytes) -> array[int]:
     count = len(data) // _PLANES
     joined = bytearray(count * _PLANES)
     for plane in range(_PLANES):

@@ -15,28 +15,30 @@ _NAMES = "host, tags, words"
 INDEX = "result_index"
 
 
-def whole(column: str) -> str:
+def json_column(column: str) -> str:
     """Return an SQL expression for a JSON column. It gives [] in place of damaged JSON, which would
     make the whole query fail."""
     return f"CASE WHEN json_valid({column}) THEN {column} ELSE '[]' END"
 
 
 def json_field(column: str, name: str) -> str:
-    return f"json_extract({whole(column)}, '$.{name}')"
+    return f"json_extract({json_column(column)}, '$.{name}')"
 
 
-def source(words: str) -> str:
+def index_query(words: str) -> str:
     """Return the SQL query that computes the rows of the result index from the results table.
     `words` is the SQL expression for the text in which a search looks. An imported result gets no
     host, because it is listed on every host."""
     host = f"CASE WHEN {json_field('conditions', 'imported')} IS NULL THEN host END"
-    return f"SELECT id, {host} AS host, {whole('tags')} AS tags, {words} AS words FROM results"
+    return (
+        f"SELECT id, {host} AS host, {json_column('tags')} AS tags, {words} AS words FROM results"
+    )
 
 
-def creation(words: str) -> str:
+def index_script(words: str) -> str:
     """Return the SQL script that creates an empty result index and deletes an index of an older
     format. `words` is the SQL expression for the text in which a search looks."""
-    computed = source(words)
+    computed = index_query(words)
     return f"""
         DROP TRIGGER IF EXISTS result_added; DROP TRIGGER IF EXISTS result_changed;
         DROP TRIGGER IF EXISTS result_deleted; DROP TABLE IF EXISTS {INDEX};
@@ -84,6 +86,6 @@ def add_older(words: str, db: sqlite3.Connection) -> int:
     """Add to the index the newest results that it lacks. Return the lowest result id in the index,
     or 0 if all results are now indexed. `words` is the SQL expression for the text in which a
     search looks."""
-    older = f"{source(words)} WHERE id < ? ORDER BY id DESC LIMIT ?"
+    older = f"{index_query(words)} WHERE id < ? ORDER BY id DESC LIMIT ?"
     db.execute(f"INSERT INTO {INDEX} (id, {_NAMES}) {older}", (first_indexed(db), _ADDED_AT_ONCE))
     return first_indexed(db)

@@ -32,13 +32,13 @@ class ResultTimeline:
     end_s: float
 
 
-def path_of(folder: Path, uid: str) -> Path:
+def timeline_path(folder: Path, uid: str) -> Path:
     """Return the file of the timeline of the result with this `uid`, in the directory of the
     database."""
     return folder / "timelines" / f"{uid}.jsonl.gz"
 
 
-def write(path: Path, header: recording.Header, lines: Iterable[str]) -> None:
+def write_timeline(path: Path, header: recording.Header, lines: Iterable[str]) -> None:
     """Write the lines of a timeline, all or none. Raises StoreError."""
     temporary = path.with_name(f".{path.name}")
     try:
@@ -58,13 +58,13 @@ def write(path: Path, header: recording.Header, lines: Iterable[str]) -> None:
         ) from None
 
 
-def read(path: Path) -> ResultTimeline | None:
+def read_timeline(path: Path) -> ResultTimeline | None:
     """Return a stored timeline, None if there is none. Raises StoreError if the file is damaged."""
     history, first, last, marks = History(), 0, 0, dict[EventKind, Event]()
     try:
         with gzip.open(path, "rb") as file:
             header = recording.header_of(file.readline(recording.MOST_LINE_BYTES), path.name)
-            for item in recording.items(_bounded(file)):
+            for item in recording.recorded_items(_lines_up_to_limit(file)):
                 if isinstance(item, recording.Cell):
                     first, last = first or item.unix_s, max(last, item.unix_s)
                     for key, value in item.values.items():
@@ -88,7 +88,7 @@ def read(path: Path) -> ResultTimeline | None:
     return ResultTimeline(history, header.step_s, first, last, begin_s, end_s)
 
 
-def _bounded(file: gzip.GzipFile) -> Iterator[bytes]:
+def _lines_up_to_limit(file: gzip.GzipFile) -> Iterator[bytes]:
     """Yield the lines of a compressed file up to a limit, so that a small file cannot fill the
     memory."""
     for _ in range(_MOST_LINES):

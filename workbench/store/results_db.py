@@ -34,18 +34,18 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_data
-from workbench.model.untrusted_text import clean, clean_json
+from workbench.model.untrusted_text import clean_json, clean_text
 from workbench.store import request_file
 from workbench.store.database import BUSY_S, Database
 from workbench.store.result_index import (
     INDEX,
     add_older,
-    creation,
     filter_condition,
     first_indexed,
+    index_query,
+    index_script,
+    json_column,
     json_field,
-    source,
-    whole,
 )
 
 _MAYBE_NOT_FINITE = re.compile(r"NaN|Infinity|\d[eE]\+?\d{3}")
@@ -111,7 +111,7 @@ _COLUMNS = (
         "tags",
         "TEXT NOT NULL DEFAULT '[]'",
         True,
-        (f"(SELECT group_concat(value, ' ') FROM json_each({whole('tags')}))",),
+        (f"(SELECT group_concat(value, ' ') FROM json_each({json_column('tags')}))",),
     ),
     Column("samples", "TEXT"),
 )
@@ -120,14 +120,14 @@ _FORMAT_WITH_INDEX = 2
 _PAGE_ROWS = 500
 
 
-def _searched() -> str:
+def _searched_text_sql() -> str:
     """Return the SQL expression for the text in which a search looks."""
     return " || ' ' || ".join(
         f"ifnull({text}, '')" for column in _COLUMNS for text in column.searched
     )
 
 
-def migrations() -> tuple[str, ...]:
+def migration_scripts() -> tuple[str, ...]:
     """Return the SQL script of each format version of the database. The last one also creates the
     index of the results, because the index contains the newest columns."""
     first = ", ".join(
@@ -142,7 +142,7 @@ def migrations() -> tuple[str, ...]:
         scripts.append(
             ";".join(f"ALTER TABLE results ADD COLUMN {c.name} {c.declaration}" for c in added)
         )
-    scripts[-1] += f";{creation(_searched())}"
+    scripts[-1] += f";{index_script(_searched_text_sql())}"
     return tuple(scripts)
 
 
@@ -164,7 +164,7 @@ class ResultsDb:
     def __init__(self, path: Path, *, busy_s: float = BUSY_S) -> None:
         self.path = path
         self.samples_dir = path.parent / "samples"
-        self._database = Database(path, migrations(), busy_s)
+        self._database = Database(path, migration_scripts(), busy_s)
 
     def add(
         self,
@@ -249,7 +249,7 @@ class ResultsDb:
                 rows = self._filtered(condition, values, below, size)
             else:
                 rows = self._rows(_READ, "WHERE id < ? ORDER BY id DESC LIMIT ?", below, size)
-            yield _page(rows)
+            yield _page_of_rows(rows)
             if len(rows) < size:
                 return
             left, below = left - size, rows[-1][_READ.index("id")]
@@ -260,7 +260,7 @@ class ResultsDb:
         """Return the newest `size` rows with ids smaller than `below` that meet the SQL
         `condition`. `values` are the parameters of the condition."""
         rows: list[tuple[Any, ...]] = []
-        computed, beyond = source(_searched()), below
+        computed, beyond = index_query(_searched_text_sql()), below
 
         def append_matching(table: str, lowest: int) -> None:
             """Append to `rows` the matching rows of `table` with lowest <= id < beyond, newest
@@ -278,7 +278,7 @@ class ResultsDb:
             beyond = first
         while len(rows) < size and beyond > 0 and first > 0:
             try:
-                first = self._database.write(lambda db: add_older(_searched(), db))
+                first = self._database.write(lambda db: add_older(_searched_text_sql(), db))
             except StoreError:  # the file cannot be written now
                 append_matching(f"({computed})", 0)
                 break
@@ -297,17 +297,17 @@ class ResultsDb:
         return str(self._row(("uid",), result_id)[0])
 
     def get(self, result_id: int) -> BenchResult:
-        return _result(self._row(_READ, result_id))
+        return _result_from_row(self._row(_READ, result_id))
 
     def samples(self, result_id: int) -> tuple[dict[str, Any], ...]:
         """Return the requests of a result, each as a mapping like `RequestRecord.as_json`. () if
-        the result has none, or none any more."""
+        the result has none, or none any more. Raises StoreError if they cannot be read."""
         (name,) = self._row(("samples",), result_id)
         if name is None:
             return ()
         path = self.samples_dir / name
         try:
-            return tuple(map(_sample, request_file.decoded(path.read_bytes())))
+            return tuple(map(_sample_from_data, request_file.decode_requests(path.read_bytes())))
         except (OSError, EOFError, ValueError, struct.error, zlib.error) as error:
             raise StoreError(
                 f"the requests of result {result_id} could not be read from {path}: {error}",
@@ -333,7 +333,7 @@ class ResultsDb:
         def work(db: sqlite3.Connection) -> tuple[str, ...]:
             row = db.execute("SELECT tags FROM results WHERE id = ?", (result_id,)).fetchone()
             if row is None:
-                raise _no_such(result_id)
+                raise _no_such_result(result_id)
             text = _tags_json({*_stored_tags(result_id, row[0]), *add} - set(remove))
             db.execute("UPDATE results SET tags = ? WHERE id = ?", (text, result_id))
             return tuple(json.loads(text))
@@ -406,7 +406,7 @@ class ResultsDb:
         """Write a new result: first its requests to a file, then its row to the database. Return
         its id. A column that is not in `columns` gets its default. Raises OSError or StoreError,
         and KeyError if the row lacks a value."""
-        stored = {c.name: _encoded(c, row[c.name]) for c in columns if c.name != "samples"}
+        stored = {c.name: _encode_column(c, row[c.name]) for c in columns if c.name != "samples"}
         stored["samples"] = self._write_samples(row["uid"], requests) if requests else None
         sql = f"INSERT OR IGNORE INTO results ({', '.join(stored)}) VALUES (:{', :'.join(stored)})"
 
@@ -425,13 +425,13 @@ class ResultsDb:
     def _row(self, columns: Sequence[str], result_id: int) -> tuple[Any, ...]:
         rows = self._rows(columns, "WHERE id = ?", result_id)
         if not rows:
-            raise _no_such(result_id)
+            raise _no_such_result(result_id)
         return rows[0]
 
     def _update(self, result_id: int, column: str, value: str) -> None:
         sql = f"UPDATE results SET {column} = ? WHERE id = ?"
         if not self._database.write(lambda db: db.execute(sql, (value, result_id)).rowcount):
-            raise _no_such(result_id)
+            raise _no_such_result(result_id)
 
     def _write_samples(self, uid: str, samples: Iterable[Mapping[str, Any]]) -> str:
         """Write the requests of a result into a file, all or none. Return the file's name in
@@ -441,7 +441,7 @@ class ResultsDb:
         name = f"{uid}.requests"
         temporary = self.samples_dir / f".{name}"
         try:
-            temporary.write_bytes(request_file.encoded(samples))
+            temporary.write_bytes(request_file.encode_requests(samples))
             temporary.replace(self.samples_dir / name)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -481,17 +481,17 @@ class ResultsDb:
         )
 
 
-def _page(rows: Iterable[tuple[Any, ...]]) -> Page:
+def _page_of_rows(rows: Iterable[tuple[Any, ...]]) -> Page:
     found, damaged = [], []
     for row in rows:
         try:
-            found.append(_result(row))
+            found.append(_result_from_row(row))
         except StoreError:  # one damaged result must not hide the others
             damaged.append(int(row[_READ.index("id")]))
     return Page(tuple(found), tuple(damaged))
 
 
-def _encoded(column: Column, value: Any) -> Any:
+def _encode_column(column: Column, value: Any) -> Any:
     return json.dumps(value, ensure_ascii=column.name != "tags") if column.json else value
 
 
@@ -503,7 +503,7 @@ def _stored_tags(result_id: int, text: str) -> tuple[str, ...]:
     try:
         return from_json(_Tags, {"tags": json.loads(text)}).tags
     except (TypeError, ValueError) as error:  # TypeError: not a text
-        raise _damaged(result_id, error) from error
+        raise _damaged_result_error(result_id, error) from error
 
 
 def _forget_samples(db: sqlite3.Connection, kept: int) -> Sequence[str]:
@@ -514,19 +514,19 @@ def _forget_samples(db: sqlite3.Connection, kept: int) -> Sequence[str]:
     return [name for _, name in rows]
 
 
-def _sample(data: dict[str, Any]) -> dict[str, Any]:
+def _sample_from_data(data: dict[str, Any]) -> dict[str, Any]:
     from_json(_Sample, data)
     return data
 
 
-def _no_such(result_id: int) -> InputError:
+def _no_such_result(result_id: int) -> InputError:
     return InputError(
         f"there is no result {result_id}",
         next_step="list the results with `workbench results list`",
     )
 
 
-def _result(row: tuple[Any, ...]) -> BenchResult:
+def _result_from_row(row: tuple[Any, ...]) -> BenchResult:
     """Return the result in a row of the results table. Control characters are removed from its
     texts, because older versions of Workbench stored them. Raises StoreError if the row is damaged.
     """
@@ -540,10 +540,12 @@ def _result(row: tuple[Any, ...]) -> BenchResult:
                 odd += [column.name] if finite != text else []
                 text = finite
             if isinstance(text, str):
-                values[column.name] = clean_json(text, len(text)) if column.json else clean(text)
+                values[column.name] = (
+                    clean_json(text, len(text)) if column.json else clean_text(text)
+                )
         result: BenchResult = from_json(BenchResult, values)
     except ValueError as error:
-        raise _damaged(values["id"], error) from error
+        raise _damaged_result_error(values["id"], error) from error
     if not odd:
         return result
     why = (
@@ -568,7 +570,7 @@ def _without_odd_numbers(text: str) -> str:
     return json.dumps(data, ensure_ascii=False) if odd else text
 
 
-def _damaged(result_id: int, error: Exception) -> StoreError:
+def _damaged_result_error(result_id: int, error: Exception) -> StoreError:
     return StoreError(
         f"result {result_id} in the database is damaged: {error}",
         next_step="other results are not affected; to get this result back, restore the database "

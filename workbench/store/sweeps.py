@@ -8,7 +8,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,9 @@ from pathlib import Path
 from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json, with_tuples
 from workbench.model.series_state import SeriesState
-from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec
+from workbench.model.sweep import PointState, Sweep, SweepKind, SweepPoint, SweepSpec
 from workbench.model.untrusted_text import clean_json
+from workbench.store.numbered_files import next_number, numbers_in
 from workbench.store.series_lock import INTERRUPTED, held, is_held
 from workbench.store.text_files import write_atomic
 
@@ -29,10 +30,10 @@ class SweepStore:
         self.directory = directory
 
     def add(self, sweep: Sweep) -> Sweep:
-        """Store a new sweep. Return it with its id."""
+        """Store a new sweep, and return it with its id. Raises StoreError if it cannot be written."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            number = max(self._ids(), default=0) + 1
+            number = next_number(self.directory)
             while True:
                 try:
                     os.close(
@@ -85,7 +86,7 @@ class SweepStore:
         """Return the sweeps, newest first. Unreadable sweeps are left out. `get` raises an error
         that says what is wrong with one."""
         found = []
-        for number in sorted(self._ids(), reverse=True):
+        for number in sorted(numbers_in(self.directory), reverse=True):
             with contextlib.suppress(StoreError, InputError):
                 found.append(self.get(number))
         return tuple(found)
@@ -102,9 +103,6 @@ class SweepStore:
         if sweep.spec is None:
             return sweep
         return replace(sweep, spec=replace(sweep.spec, bench=with_tuples(sweep.spec.bench)))
-
-    def _ids(self) -> Sequence[int]:
-        return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdecimal()]
 
     def _lock(self, sweep_id: int) -> Path:
         return self.directory / f"{sweep_id}.lock"
@@ -123,14 +121,14 @@ def _interrupted(sweep: Sweep) -> Sweep:
         for p in sweep.points
     )
     error = sweep.error or INTERRUPTED
-    if sweep.server:
-        error += f"; run {sweep.server} may still be on (workbench stop {sweep.server})"
+    if own := sweep.starting or sweep.server:
+        error += f"; run {own} may still be on (workbench stop {own})"
     return replace(sweep, state=SeriesState.STOPPED, points=points, left_s=None, error=error)
 
 
 def empty(
     host: str,
-    kind: str,
+    kind: SweepKind,
     name: str,
     unit: str,
     points: tuple[SweepPoint, ...],
@@ -139,4 +137,6 @@ def empty(
     spec: SweepSpec | None = None,
 ) -> Sweep:
     """Return a new sweep without measured values. Its id is set by `SweepStore.add`."""
-    return Sweep(0, time.time(), host, kind, name, unit, points, simulated=simulated, spec=spec)
+    now_s = time.time()
+    made = Sweep(0, now_s, host, kind.name, name, unit, points, simulated=simulated, spec=spec)
+    return replace(made, kind_facts=kind)

@@ -31,14 +31,18 @@ def wrong(path: tuple[str, ...], text: str, problems: list[Problem]) -> Any:
 
 
 def text(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    """Return `value` if it is a text. Otherwise add a problem, and return UNUSABLE."""
     return value if isinstance(value, str) else wrong(path, "text is expected", problems)
 
 
 def yes_or_no(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
+    """Return `value` if it is true or false. Otherwise add a problem, and return UNUSABLE."""
     return value if isinstance(value, bool) else wrong(path, "true or false is expected", problems)
 
 
 def choice(*choices: str) -> Kind:
+    """Return a function that checks that a value is one of `choices`."""
+
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         return (
             value
@@ -50,6 +54,9 @@ def choice(*choices: str) -> Kind:
 
 
 def number(lowest: float, highest: float) -> Kind:
+    """Return a function that checks a number from `lowest` to `highest`, and returns it as a
+    float."""
+
     def check(value: Any, path: tuple[str, ...], problems: list[Problem]) -> Any:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if is_number and abs(value) < _LARGEST and lowest <= value <= highest:

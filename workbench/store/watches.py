@@ -14,6 +14,7 @@ from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import from_json, to_json
 from workbench.model.untrusted_text import clean_json
 from workbench.model.watch import Night, Watch
+from workbench.store.numbered_files import next_number, numbers_in
 from workbench.store.series_lock import held
 from workbench.store.text_files import write_atomic
 
@@ -31,7 +32,8 @@ class WatchStore:
         return self.directory / "watches.json"
 
     def watches(self) -> tuple[Watch, ...]:
-        """Return the watches in the order in which they were added."""
+        """Return the watches in the order in which they were added. Raises StoreError if their file
+        is damaged."""
         text = _text(self._watches)
         if text is None:
             return ()
@@ -46,15 +48,16 @@ class WatchStore:
         """Store a watch. Raises InputError if there is one of this preset and candidate."""
         with self._changed():
             known = self.watches()
-            if any(one.name == watch.name for one in known):
+            if any(one.watch_name == watch.watch_name for one in known):
                 raise InputError(
-                    f"{watch.name} is watched already",
-                    next_step=f"remove it first: `workbench watch remove {watch.name}`",
+                    f"{watch.watch_name} is watched already",
+                    next_step=f"remove it first: `workbench watch remove {watch.watch_name}`",
                 )
             self._save((*known, watch))
 
     def remove(self, preset: str, candidate: str | None) -> tuple[Watch, ...]:
-        """Remove the watches of a preset, or only that of one candidate. Return what was removed."""
+        """Remove the watches of a preset, or only that of one candidate, and return them. Raises
+        InputError if there are none."""
         with self._changed():
             known = self.watches()
             gone = tuple(
@@ -84,12 +87,14 @@ class WatchStore:
     def nights(self) -> tuple[Night, ...]:
         """Return the nights, newest first. Damaged ones are left out."""
         found = []
-        for number in sorted(self._ids(), reverse=True):
+        for number in sorted(numbers_in(self.directory), reverse=True):
             with contextlib.suppress(StoreError):
                 found.append(self.night(number))
         return tuple(found)
 
     def night(self, number: int) -> Night:
+        """Return a stored night. Raises InputError if there is none with this number, and
+        StoreError if it is damaged."""
         text = _text(self._path(number))
         if text is None:
             raise InputError(
@@ -104,7 +109,7 @@ class WatchStore:
 
     def new_night(self) -> Night:
         """Store a new night and return it."""
-        night = Night(id=max(self._ids(), default=0) + 1, unix_s=time.time())
+        night = Night(id=next_number(self.directory), unix_s=time.time())
         self.save(night)
         return night
 
@@ -112,15 +117,13 @@ class WatchStore:
         write_atomic(self._path(night.id), json.dumps(to_json(night), indent=1))
         return night
 
-    def _ids(self) -> Sequence[int]:
-        return [int(path.stem) for path in self.directory.glob("*.json") if path.stem.isdecimal()]
-
     def _path(self, number: int) -> Path:
         return self.directory / f"{number}.json"
 
 
 def unfinished(nights: Sequence[Night], within_s: float) -> Night | None:
-    """Return the newest night if it is not done and began within the last `within_s` seconds."""
+    """Return the newest night if it is not done and began within the last `within_s` seconds, else
+    None. `nights` are newest first."""
     newest = nights[0] if nights else None
     if newest is None or newest.done or time.time() - newest.unix_s > within_s:
         return None

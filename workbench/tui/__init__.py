@@ -4,6 +4,7 @@ action on the host.
 app, screen     the application that shows one host, and its main screen
 fleet/          the application that shows several hosts
 themed_app      the base class of both applications
+alert_signals   what an alert does to the terminal: bell, notification of the desktop, title
 bindings        the table of keys: each key runs a method of a controller
 controllers/    the classes with these methods
 panes/          the panes of the main screen, one per file
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from workbench.tui.themed_app import ThemedApp
 
 
-def run(session: Session, *, mouse: bool | None = None) -> int:
+def run_screen(session: Session, *, mouse: bool | None = None) -> int:
     """Run the terminal user interface on a session until the user leaves, and return the exit code
     of the process. Raise InputError if standard input is not a terminal.
 
@@ -38,7 +39,7 @@ def run(session: Session, *, mouse: bool | None = None) -> int:
 
     mouse = _prepare_terminal(mouse, "use the commands: workbench --help")
     with asyncio.Runner() as runner:
-        app = runner.run(_load(session))(session)
+        app = runner.run(_load_application(session))(session)
         code = runner.run(app.run_async(mouse=mouse))
     return _exit_code(app, code, session.state.host.name)
 
@@ -122,7 +123,7 @@ async def _show_fleet(fleet: Fleet, mouse: bool) -> int:
                 return code
             gc.collect()  # the next screen's first frame freezes what is there
             session = await asyncio.to_thread(Session.of_host, app.opened)
-            shown = (await _load(session))(session)
+            shown = (await _load_application(session))(session)
             code = _exit_code(shown, await shown.run_async(mouse=mouse), app.opened)
             if code:
                 return code
@@ -143,7 +144,7 @@ def share_one_heap() -> None:
         mallopt(m_arena_max, 1)
 
 
-async def _load(session: Session) -> type[WorkbenchApp]:
+async def _load_application(session: Session) -> type[WorkbenchApp]:
     """Import the application in a thread, and return its class. Before the import, let the session
     start the telemetry agent of this machine, so that the first reading arrives about when the
     screen is ready."""

@@ -30,9 +30,9 @@ _RESET = "\x1b[0m"
 _changes: dict[tuple[Style, Style, ColorSystem | None], str] = {}
 
 
-def rendered(pieces: Iterable[Piece], console: Console) -> str:
+def render_pieces(pieces: Iterable[Piece], console: Console) -> str:
     """Return what shows `pieces` on the terminal. It ends without any style."""
-    system = _system_of(console)
+    system = _colour_system_of(console)
     out: list[str] = []
     style = _NO_STYLE
     row_at = column_at = -1
@@ -44,16 +44,16 @@ def rendered(pieces: Iterable[Piece], console: Console) -> str:
                 continue
             wanted = wanted or _NO_STYLE
             if wanted is not style:
-                out.append(_change(style, wanted, system))
+                out.append(_style_change(style, wanted, system))
                 style = wanted
             out.append(text)
         column_at, row_at = column + strip.cell_length, row
     if style is not _NO_STYLE:
-        out.append(_change(style, _NO_STYLE, system))
+        out.append(_style_change(style, _NO_STYLE, system))
     return "".join(out)
 
 
-def _system_of(console: Console) -> ColorSystem | None:
+def _colour_system_of(console: Console) -> ColorSystem | None:
     name = console.color_system
     if name is None:
         return None
@@ -65,7 +65,7 @@ def _system_of(console: Console) -> ColorSystem | None:
     }[name]
 
 
-def _change(before: Style, after: Style, system: ColorSystem | None) -> str:
+def _style_change(before: Style, after: Style, system: ColorSystem | None) -> str:
     """Return the escape sequence that changes from one style to another; "" if they look alike."""
     key = before, after, system
     known = _changes.get(key)
@@ -73,25 +73,25 @@ def _change(before: Style, after: Style, system: ColorSystem | None) -> str:
         return known
     if len(_changes) >= _MOST_CHANGES:
         _changes.clear()
-    text = _changes[key] = _new_change(before, after, system)
+    text = _changes[key] = _new_style_change(before, after, system)
     return text
 
 
-def _new_change(before: Style, after: Style, system: ColorSystem | None) -> str:
-    was, now = _attributes(before), _attributes(after)
+def _new_style_change(before: Style, after: Style, system: ColorSystem | None) -> str:
+    was, now = _attribute_codes(before), _attribute_codes(after)
     if was - now:
         # Terminals disagree about how to end one attribute, so that all are ended.
-        codes = [*sorted(now), *_colours(_NO_STYLE, after, system)]
+        codes = [*sorted(now), *_colour_codes(_NO_STYLE, after, system)]
         return f"\x1b[{';'.join(['0', *codes])}m"
-    codes = [*sorted(now - was), *_colours(before, after, system)]
+    codes = [*sorted(now - was), *_colour_codes(before, after, system)]
     return f"\x1b[{';'.join(codes)}m" if codes else ""
 
 
-def _attributes(style: Style) -> frozenset[str]:
+def _attribute_codes(style: Style) -> frozenset[str]:
     return frozenset(code for name, code in _ATTRIBUTES if getattr(style, name))
 
 
-def _colours(before: Style, after: Style, system: ColorSystem | None) -> list[str]:
+def _colour_codes(before: Style, after: Style, system: ColorSystem | None) -> list[str]:
     if system is None:
         return []
     codes: list[str] = []
@@ -100,11 +100,11 @@ def _colours(before: Style, after: Style, system: ColorSystem | None) -> list[st
         (before.bgcolor, after.bgcolor, False),
     ):
         if was != now:
-            codes += _codes_of(now, foreground, system)
+            codes += _codes_of_colour(now, foreground, system)
     return codes
 
 
-def _codes_of(colour: Color | None, foreground: bool, system: ColorSystem) -> Iterable[str]:
+def _codes_of_colour(colour: Color | None, foreground: bool, system: ColorSystem) -> Iterable[str]:
     if colour is None:
         return ("39" if foreground else "49",)
     return colour.downgrade(system).get_ansi_codes(foreground)

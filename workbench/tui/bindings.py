@@ -36,6 +36,7 @@ SHOWN = {
     "minus": "-",
     "slash": "/",
     "question_mark": "?",
+    "exclamation_mark": "!",
     "full_stop": ".",
     "ctrl+p": "^p",
     "colon": ":",
@@ -359,6 +360,13 @@ SCREEN_KEYS: tuple[Key, ...] = (
         "compare what was asked of the server with what is in force",
         lambda c: c.servers.in_force(),
     ),
+    Key(
+        "exclamation_mark",
+        "Alerts",
+        "show the rules of the alerts, their state, and the last alerts",
+        lambda c: c.alerts.open(),
+    ),
+    Key("J", "Nights", "show the newest night of the watches", lambda c: c.view.nights()),
     Key("l", "Activity", "list every command that changed the host", lambda c: c.view.activity()),
     Key(
         "question_mark",
@@ -402,6 +410,17 @@ HOST_KEYS = keys_of(
         "check",
         "check the host or the cluster under the cursor: what is missing there, and the fix",
         lambda c: c.hosts.check(),
+    ),
+)
+
+ALERT_KEYS = keys_of(
+    "alerts",
+    Key("t", "Test", "raise a test alert with all effects that are on", lambda c: c.alerts.test()),
+    Key(
+        "a",
+        "All on/back",
+        "turn the bell, the mark and the title on for all rules, or set them back",
+        lambda c: c.alerts.switch(),
     ),
 )
 
@@ -450,7 +469,7 @@ MODEL_KEYS = keys_of(
 )
 
 # The keys of pages and lists that are opened from the main screen.
-PAGE_KEYS: tuple[Key, ...] = (*HOST_KEYS, *CHECK_KEYS, *MODEL_KEYS)
+PAGE_KEYS: tuple[Key, ...] = (*HOST_KEYS, *ALERT_KEYS, *CHECK_KEYS, *MODEL_KEYS)
 
 
 _FLEET: tuple[FleetKey, ...] = (
@@ -489,8 +508,17 @@ FLEET_KEYS = tuple(replace(key, where="fleet") for key in _FLEET)
 
 
 # The ids of keys that run something on the host. A replay rejects them.
-_ACTING = (("screen", ("full_stop", *"sxZbgrTVXSNHCO")), ("gpu", ("enter", "L")), ("log", "tdE"))
+_ACTING = (
+    ("screen", ("full_stop", "exclamation_mark", *"sxZbgrTVXSNHCO")),
+    ("gpu", ("enter", "L")),
+    ("log", "tdE"),
+)
 ACTING = frozenset(f"{where} {key}" for where, keys in _ACTING for key in keys)
+
+
+# The ids of keys that change the plan or the panes, which an open page covers. They do not work
+# while a page is open.
+COVERED = frozenset(f"screen {key}" for key in "uUwnz")
 
 
 def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:

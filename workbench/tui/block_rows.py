@@ -23,7 +23,15 @@ from workbench.report.blocks import (
     Wording,
 )
 from workbench.report.format_values import NA
-from workbench.tui.cells import Row, beside, cut, pad, paragraph, width_of, wrap
+from workbench.tui.cells import (
+    Row,
+    cut_text,
+    pad_text,
+    paragraph_rows,
+    rows_beside_label,
+    width_of,
+    wrap_text,
+)
 from workbench.tui.glyphs import LEVELS
 
 LABEL = 12
@@ -40,10 +48,10 @@ def block_rows(blocks: Iterable[ShownBlock], width: int, *, complete: bool = Fal
     """Return the blocks as rows of at most `width` cells. Plots are left out. With `complete`, as on
     a page of their own, folded details are shown, and a table that is wider than `width` becomes
     labels with texts, of which nothing is cut."""
-    return [row for block in blocks for row in _rows(block, width, complete)]
+    return [row for block in blocks for row in _rows_of_block(block, width, complete)]
 
 
-def _stacked(table: Table, width: int) -> list[Row]:
+def _stacked_table_rows(table: Table, width: int) -> list[Row]:
     """Return a table as one label with a text per row. The text has the other cells with their
     heads. Cells without a value are left out."""
 
@@ -54,30 +62,34 @@ def _stacked(table: Table, width: int) -> list[Row]:
     return fact_rows([(row[0], text(row[1:])) for row in table.rows], width)
 
 
-def _rows(block: ShownBlock, width: int, complete: bool) -> list[Row]:
+def _rows_of_block(block: ShownBlock, width: int, complete: bool) -> list[Row]:
     match block:
         case Heading():
-            return [(), ((cut(block.text, width), "title"),)]
+            return [(), ((cut_text(block.text, width), "title"),)]
         case TextBlock():
             plain = "strong" if block.lead else "dim"
-            return paragraph(block.text, width, MARK_ROLES[block.mark] if block.mark else plain)
+            return paragraph_rows(
+                block.text, width, MARK_ROLES[block.mark] if block.mark else plain
+            )
         case Alert():
-            return _alert(block, width)
+            return _alert_rows(block, width)
         case KeyMetrics():
             texts = [(title, f"{value}  ({detail})") for title, value, detail in block.items]
             return fact_rows(texts, width)
         case Table():
-            return _table(block, width, complete)
+            return _table_rows(block, width, complete)
         case Facts():
             return fact_rows(block.rows, width)
         case CodeBlock():
-            return [(), *paragraph(f"$ {block.text}", width, "dim", "  ")]
+            return [(), *paragraph_rows(f"$ {block.text}", width, "dim", "  ")]
         case Items():
             return [
-                row for line in block.lines for row in paragraph(f"- {line}", width, "text", "  ")
+                row
+                for line in block.lines
+                for row in paragraph_rows(f"- {line}", width, "text", "  ")
             ]
         case FindingBlock():
-            return _finding(block, width)
+            return _finding_rows(block, width)
         case Fold() if complete:
             inner = (Heading(block.title, 3), *block.blocks)
             return block_rows(inner, width, complete=True)
@@ -85,7 +97,7 @@ def _rows(block: ShownBlock, width: int, complete: bool) -> list[Row]:
             return []
 
 
-def _finding(finding: FindingBlock, width: int) -> list[Row]:
+def _finding_rows(finding: FindingBlock, width: int) -> list[Row]:
     """Return a finding, with its facts below. A numbered one has its level's colour and a blank row
     below it, any other one its level's sign."""
     sign, role = LEVELS[finding.level]
@@ -94,10 +106,10 @@ def _finding(finding: FindingBlock, width: int) -> list[Row]:
         begin, role, text_role = f"{finding.number:>2}  ", "dim", _LEVEL_ROLES[finding.level]
     indent = width_of(begin)
     room = max(8, width - indent)
-    rows = beside(begin, role, paragraph(finding.text, room, text_role))
+    rows = rows_beside_label(begin, role, paragraph_rows(finding.text, room, text_role))
     for label, text in finding.facts:
-        said = paragraph(text, max(8, room - _FACT_LABEL), _FACT_ROLES.get(label, "text"))
-        rows += beside(" " * indent + pad(label, _FACT_LABEL), "dim", said)
+        said = paragraph_rows(text, max(8, room - _FACT_LABEL), _FACT_ROLES.get(label, "text"))
+        rows += rows_beside_label(" " * indent + pad_text(label, _FACT_LABEL), "dim", said)
     return [*rows, ()] if finding.number is not None else rows
 
 
@@ -110,35 +122,40 @@ def fact_rows(facts: Sequence[tuple[str, str]], width: int) -> list[Row]:
     return [
         row
         for label, text in facts
-        for row in beside(pad(label, label_width), "dim", paragraph(text, room))
+        for row in rows_beside_label(
+            pad_text(label, label_width), "dim", paragraph_rows(text, room)
+        )
     ]
 
 
-def _alert(alert: Alert, width: int) -> list[Row]:
+def _alert_rows(alert: Alert, width: int) -> list[Row]:
     if alert.kind == "simulated":
         text = " ".join(alert.lines)
-        return [((_LABELS[alert.kind], "reverse"), (cut(f" {text}", width - LABEL), "warn")), ()]
+        return [
+            ((_LABELS[alert.kind], "reverse"), (cut_text(f" {text}", width - LABEL), "warn")),
+            (),
+        ]
     if alert.kind == "rejected":
         title: Row = ((_LABELS[alert.kind], "reverse"), (f" {alert.title}:", "bad"))
         mark, role = "x", "bad"
     elif alert.kind == "failed":
-        title, mark, role = ((cut(f"{alert.title}:", width), "bad"),), "x", "bad"
+        title, mark, role = ((cut_text(f"{alert.title}:", width), "bad"),), "x", "bad"
     else:
-        title, mark, role = ((cut(f"{alert.title}:", width), "warn"),), "!", "warn"
+        title, mark, role = ((cut_text(f"{alert.title}:", width), "warn"),), "!", "warn"
     reasons = [
-        row for line in alert.lines for row in paragraph(f"{mark} {line}", width, role, "  ")
+        row for line in alert.lines for row in paragraph_rows(f"{mark} {line}", width, role, "  ")
     ]
     return [title, *reasons, ()]
 
 
-def _table(table: Table, width: int, complete: bool) -> list[Row]:
+def _table_rows(table: Table, width: int, complete: bool) -> list[Row]:
     """Return a table whose columns are as wide as their cells. In too little room it has the short
     wordings, then no columns of little importance, and then cut texts. A long text in the last
     column is wrapped. A row with text in its first cell only has the whole width. With `complete`,
     a table in too little room is one text per row."""
     lines, columns = [table.head, *table.rows], range(len(table.head))
     if complete and _least_width(table, lines, columns, whole=True, gap=_GAP) > width:
-        return _stacked(table, width)
+        return _stacked_table_rows(table, width)
     layout = _layout_of(table, width)
     marks = table.marks or ("",) * len(table.rows)
     rows = _table_row(layout, layout.head, width, "head", "head")
@@ -147,7 +164,7 @@ def _table(table: Table, width: int, complete: bool) -> list[Row]:
         if any(cells[1:]):
             rows += _table_row(layout, cells, width, role if mark else "dim", role)
         else:
-            rows += paragraph(cells[0], width, "dim", "  ")
+            rows += paragraph_rows(cells[0], width, "dim", "  ")
     return rows
 
 
@@ -167,19 +184,19 @@ def _layout_of(table: Table, width: int) -> _Layout:
     lines = [table.head, *table.rows]
     columns = list(range(len(table.head)))
     if _least_width(table, lines, columns, whole=True) > width:
-        lines = [tuple(map(_short, line)) for line in lines]
+        lines = [tuple(map(_short_cell, line)) for line in lines]
         columns = [column for column in columns if any(line[column] for line in lines)]
     can_go = [column for column in columns if table.importance and table.importance[column]]
     can_go.sort(key=lambda column: table.importance[column])
     while can_go and _least_width(table, lines, columns) > width:
         columns.remove(can_go.pop())
     gap = _GAP if _least_width(table, lines, columns, gap=_GAP) <= width else 1
-    widths = [_longest(lines, column) + gap for column in columns]
+    widths = [_widest_cell(lines, column) + gap for column in columns]
     for place, column in enumerate(columns[1:], start=1):
         if columns[place - 1] in table.numeric and column not in table.numeric:
             widths[place] += gap  # a text beside a number that ends its column
     last = widths.pop() if columns[-1] in table.numeric else min(widths.pop(), _LEAST_TEXT)
-    _shorten(widths, width - last, [column not in table.numeric for column in columns])
+    _shorten_widths(widths, width - last, [column not in table.numeric for column in columns])
     shown = [tuple(line[column] for column in columns) for line in lines]
     numeric = tuple(column in table.numeric for column in columns)
     return _Layout(
@@ -187,11 +204,11 @@ def _layout_of(table: Table, width: int) -> _Layout:
     )
 
 
-def _short(cell: str) -> str:
+def _short_cell(cell: str) -> str:
     return cell.short if isinstance(cell, Wording) else cell
 
 
-def _longest(lines: Sequence[Sequence[str]], column: int) -> int:
+def _widest_cell(lines: Sequence[Sequence[str]], column: int) -> int:
     """Return the width of a column. A row with text in its first cell only does not widen it."""
     full = (line[column] for line in lines if any(line[1:]))
     return max(map(width_of, full))
@@ -207,13 +224,13 @@ def _least_width(
 ) -> int:
     """Return the cells that the columns need. If `whole` is false, a text in the last one may be
     wrapped."""
-    widths = [_longest(lines, column) + gap for column in columns]
+    widths = [_widest_cell(lines, column) + gap for column in columns]
     if not whole and columns[-1] not in table.numeric:
         widths[-1] = min(widths[-1], _LEAST_TEXT)
     return sum(widths)
 
 
-def _shorten(widths: list[int], room: int, are_texts: Sequence[bool]) -> None:
+def _shorten_widths(widths: list[int], room: int, are_texts: Sequence[bool]) -> None:
     """Take cells from the widest columns of text until all columns fit into `room` cells, or until
     none is wider than a label."""
     while sum(widths) > room:
@@ -232,14 +249,17 @@ def _table_row(
     for place, size in enumerate(layout.widths):
         after_number = place > 0 and layout.numeric[place - 1] and not layout.numeric[place]
         text = f" {cells[place]}" if after_number else cells[place]
-        padded.append(pad(cut(text, size - 1), size, layout.numeric[place]))
+        padded.append(pad_text(cut_text(text, size - 1), size, layout.numeric[place]))
     label, middle = padded[0] if padded else "", "".join(padded[1:])
     room = max(1, width - width_of(label) - width_of(middle))
     if layout.numeric[-1]:
-        wrapped = [pad(cells[-1], layout.last, True)]
+        wrapped = [pad_text(cells[-1], layout.last, True)]
     else:
         begin = " " if layout.numeric[-2:-1] == (True,) else ""
-        wrapped = [f"{begin}{line}" for line in wrap(cells[-1], room - len(begin))]
-    first: Row = ((label, label_role), (cut(middle + wrapped[0], width - width_of(label)), role))
+        wrapped = [f"{begin}{line}" for line in wrap_text(cells[-1], room - len(begin))]
+    first: Row = (
+        (label, label_role),
+        (cut_text(middle + wrapped[0], width - width_of(label)), role),
+    )
     indent = " " * (width_of(label) + width_of(middle))
-    return [first, *(((cut(indent + line, width), role),) for line in wrapped[1:])]
+    return [first, *(((cut_text(indent + line, width), role),) for line in wrapped[1:])]

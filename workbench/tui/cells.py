@@ -18,8 +18,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from workbench.model.untrusted_text import clean
-from workbench.tui.glyphs import ASCII, G, plain
+from workbench.model.untrusted_text import clean_text
+from workbench.tui.glyphs import ASCII, G, ascii_if_needed
 from workbench.tui.shown_frame import ONE_CELL, part_of
 from workbench.tui.textual_private import send_cells
 from workbench.tui.theme import style
@@ -36,7 +36,7 @@ def width_of(text: str) -> int:
     return len(text) if text.isascii() else cell_len(text)
 
 
-def cut(text: str, width: int) -> str:
+def cut_text(text: str, width: int) -> str:
     """Return `text` in at most `width` cells, with "…" at its end if a part is missing."""
     if width_of(text) <= width:
         return text
@@ -49,48 +49,49 @@ def cut(text: str, width: int) -> str:
 
 def cut_middle(text: str, width: int) -> str:
     """Return `text` in at most `width` cells, with "…" in its middle if a part is missing. The end
-    is kept, because similar names often differ there."""
+    is kept, because similar names often differ there. A text with wide characters, and any text
+    in less than 8 cells, is cut at its end."""
     if width_of(text) <= width or width < 8:
-        return cut(text, width)
+        return cut_text(text, width)
     if width_of(text) != len(text):
-        return cut(text, width)
+        return cut_text(text, width)
     head = (width - 1) // 2
     return text[:head] + G.more + text[len(text) - (width - 1 - head) :]
 
 
-def pad(text: str, width: int, right: bool = False) -> str:
+def pad_text(text: str, width: int, right: bool = False) -> str:
     """Return `text` in exactly `width` cells, cut or filled with blanks. With `right` the blanks
     are at the left."""
-    text = cut(text, width)
+    text = cut_text(text, width)
     gap = " " * (width - width_of(text))
     return gap + text if right else text + gap
 
 
-def safe(row: Row) -> Row:
+def safe_row(row: Row) -> Row:
     """Return the row with all control sequences removed from its texts, which may come from outside
     Workbench."""
     if all(text.isprintable() for text, _ in row):
         return row
-    return tuple((clean(text), role) for text, role in row)
+    return tuple((clean_text(text), role) for text, role in row)
 
 
 def border_text(text: str) -> Content:
     """Return `text`, for the border of a widget, as Textual content without markup. Textual would
     parse a str as markup, and raise an exception if a bracket in the text looks like an incomplete
     tag."""
-    return Content(plain(clean(text)))
+    return Content(ascii_if_needed(clean_text(text)))
 
 
-def cell(text: str, width: int) -> str:
+def text_cell(text: str, width: int) -> str:
     """Return `text`, cut or filled with blanks to `width` cells, of which the last one is blank."""
-    return pad(cut(text, width - 1), width)
+    return pad_text(cut_text(text, width - 1), width)
 
 
 def row_width(row: Iterable[Run]) -> int:
     return sum(width_of(text) for text, _ in row)
 
 
-def fit(row: Row, width: int) -> Row:
+def fit_row(row: Row, width: int) -> Row:
     """Return the row in exactly `width` cells. A longer row is cut and ends with "…", and a shorter
     row is filled with blanks."""
     used, out = 0, []
@@ -102,8 +103,8 @@ def fit(row: Row, width: int) -> Row:
             room = width - used
             if room > 0:  # a mark for the missing part, unless that is blank
                 missing = any(t.strip() for t, _ in row[index + 1 :]) or text[room:].strip()
-                out.append((cut(text + "  ", room) if missing else text[:room], role))
-                out[-1] = (pad(out[-1][0], room), role)
+                out.append((cut_text(text + "  ", room) if missing else text[:room], role))
+                out[-1] = (pad_text(out[-1][0], room), role)
             return tuple(out)
         out.append((text, role))
         used += size
@@ -112,16 +113,16 @@ def fit(row: Row, width: int) -> Row:
     return tuple(out)
 
 
-def spread(left: Row, right: Row, width: int) -> Row:
+def spread_row(left: Row, right: Row, width: int) -> Row:
     """Return a row of `width` cells that begins with `left` and ends with `right`. If both do not
     fit, `left` is cut."""
     room = width - row_width(right)
-    return (*fit(left, max(0, room)), *right) if room > 0 else fit(right, width)
+    return (*fit_row(left, max(0, room)), *right) if room > 0 else fit_row(right, width)
 
 
-def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """Return `text` as lines of at most `width` cells, broken at blanks if possible. `indent`
-    begins every line but the first."""
+def wrap_text(text: str, width: int, indent: str = "") -> list[str]:
+    """Return `text` as lines of at most `width` cells (at least 8), broken at blanks if possible.
+    `indent` begins every line but the first."""
     import textwrap
 
     lines: list[str] = []
@@ -153,19 +154,29 @@ def _wrap_wide(text: str, width: int, indent: str) -> list[str]:
     return [*lines, line]
 
 
-def paragraph(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
+def paragraph_rows(text: str, width: int, role: str = "text", indent: str = "") -> list[Row]:
     """Return `text` as rows of at most `width` cells, in the style of `role`. `indent` begins every
     row but the first."""
-    return [((line, role),) for line in wrap(text, width, indent)]
+    return [((line, role),) for line in wrap_text(text, width, indent)]
 
 
-def beside(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
+def short_paragraph(
+    text: str, width: int, most: int, role: str = "text", indent: str = ""
+) -> list[Row]:
+    """Return `text` wrapped into at most `most` rows. If there is more, the last row ends with "…"."""
+    lines = wrap_text(text, width, indent)
+    if len(lines) > most:
+        lines[most - 1 :] = [cut_text(f"{lines[most - 1]} {lines[most].strip()}", width)]
+    return [((line, role),) for line in lines]
+
+
+def rows_beside_label(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
     """Return the rows with `label`, in the style of `role`, in front of the first row. The other
     rows are indented by the width of `label`."""
     return [((" " * width_of(label) if n else label, role), *row) for n, row in enumerate(rows)]
 
 
-def joined(parts: Iterable[Row], gap: Run) -> Row:
+def join_rows(parts: Iterable[Row], gap: Run) -> Row:
     """Return one row that joins the parts, with `gap`, a pair (text, role), between them."""
     runs: list[Run] = []
     for part in parts:
@@ -173,7 +184,7 @@ def joined(parts: Iterable[Row], gap: Run) -> Row:
     return tuple(runs)
 
 
-def merged(runs: Iterable[Run]) -> Row:
+def merge_runs(runs: Iterable[Run]) -> Row:
     """Return the runs, which are pairs (text, role), as a row in which adjacent texts of the same
     role are joined."""
     joined_runs: list[Run] = []
@@ -232,19 +243,19 @@ def _outer_span(old: Row, new: Row) -> tuple[int, int]:
     return (start, end) if end > start else (0, width)
 
 
-def _finished(row: Row, width: int) -> Row:
+def _finish_row(row: Row, width: int) -> Row:
     """Return the row in exactly `width` cells, without control sequences, in the characters of the
     terminal."""
-    row = fit(safe(row), width)
+    row = fit_row(safe_row(row), width)
     if G is ASCII:
-        row = tuple((plain(text), role) for text, role in row)
+        row = tuple((ascii_if_needed(text), role) for text, role in row)
     return row
 
 
 def strip_of(row: Row, ground: str) -> Strip:
     """Return the row as a Textual strip on the theme's background `ground`. Adjacent texts of the
     same role become one segment, because the terminal gets a colour change for each segment."""
-    return Strip([Segment(text, style(role, ground)) for text, role in merged(row) if text])
+    return Strip([Segment(text, style(role, ground)) for text, role in merge_runs(row) if text])
 
 
 class Painted(Widget):
@@ -274,8 +285,8 @@ class Painted(Widget):
 
             text, details = defect_text(error)
             return [
-                *paragraph(f"x {text}", width, "bad", "  "),
-                *paragraph(f"  next: {details}", width),
+                *paragraph_rows(f"x {text}", width, "bad", "  "),
+                *paragraph_rows(f"  next: {details}", width),
             ]
 
     @property
@@ -293,13 +304,13 @@ class Painted(Widget):
         old, drawn_before = self._painted, self._made
         self._made, size = made, (width, height)
         if len(old) != height or self._painted_size != size:
-            self._painted = [_finished(row, width) for row in made]
+            self._painted = [_finish_row(row, width) for row in made]
             self._painted_size = size
             self._strips.clear()
             Widget.refresh(self)
             return
         rows = self._painted = [
-            painted if row == before else _finished(row, width)
+            painted if row == before else _finish_row(row, width)
             for row, before, painted in zip(made, drawn_before, old, strict=True)
         ]
         regions = []

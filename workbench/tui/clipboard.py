@@ -29,11 +29,11 @@ OFF = (
 )
 
 
-async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
+async def copy_to_clipboard(app: App[Any], text: str, env: Mapping[str, str] = os.environ) -> str:
     """Copy `text` to the clipboard, and return a message about the outcome. `env` is the
     environment of this process, which says whether tmux or screen is in use."""
     if env.get("TMUX"):
-        said = await _by_tmux(text)
+        said = await _copy_with_tmux(text)
         if said:
             return said
     app.copy_to_clipboard(text)
@@ -41,20 +41,21 @@ async def copy(app: App[Any], text: str, env: Mapping[str, str] = os.environ) ->
     return IN_MULTIPLEXER if inside else BY_TERMINAL
 
 
-async def _by_tmux(text: str) -> str | None:
+async def _copy_with_tmux(text: str) -> str | None:
     """Copy `text` into tmux's paste buffer with `tmux load-buffer`. Return a message about the
     outcome; None if tmux failed.
 
     By default tmux ignores OSC 52 of the programs inside it. Since tmux 3.2, `load-buffer -w` also
     fills the clipboard of the terminal.
     """
-    setting = await _tmux(("show-options", "-sv", "set-clipboard"))
-    if await _tmux(("load-buffer", "-w", "-"), text) is not None:
+    setting = await ask_tmux(("show-options", "-sv", "set-clipboard"))
+    if await ask_tmux(("load-buffer", "-w", "-"), text) is not None:
         return OFF if setting == "off" else TO_TERMINAL
-    return IN_TMUX if await _tmux(("load-buffer", "-"), text) is not None else None
+    return IN_TMUX if await ask_tmux(("load-buffer", "-"), text) is not None else None
 
 
-async def _tmux(arguments: Sequence[str], text: str = "") -> str | None:
+async def ask_tmux(arguments: Sequence[str], text: str = "") -> str | None:
+    """Run a command of tmux with `text` as its input. Return what it printed; None if it failed."""
     try:
         done = await LocalHost().run(["tmux", *arguments], input=text.encode(), timeout_s=TMUX_S)
     except HostError:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import gpus_text
+from workbench.session.bench.row_changes import change_pct, change_text, noise_pct
+from workbench.session.state import SETTING_CHANGES, VERIFYING_SETTINGS
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.setting_records import Alteration
+    from workbench.session.bench.row import BenchRow
     from workbench.session.state import SessionState
 
 NA = "n/a"
 GIB = 1024**3
 
 
-def elapsed(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Return a duration as "58s", "12m41s", "3h07m" or "2d04h"."""
     whole = max(0, int(seconds))
     if whole < 60:
@@ -30,7 +34,7 @@ def elapsed(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
-def clock(unix_s: float) -> str:
+def clock_text(unix_s: float) -> str:
     """Return the local time of day, as in "14:03:07"."""
     import time
 
@@ -44,7 +48,16 @@ def day_and_time(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))
 
 
-def figure(value: float | None, digits: int | None = None) -> str:
+def moment(unix_s: float) -> str:
+    """Return the local time of day, as in "14:03:07". For another day than today, return the date and
+    the time without seconds."""
+    import time
+
+    at = day_and_time(unix_s)
+    return clock_text(unix_s) if at[:10] == day_and_time(time.time())[:10] else at
+
+
+def number_text(value: float | None, digits: int | None = None) -> str:
     """Return a number with thousands separators and `digits` decimals; "n/a" for None. Without
     `digits`, a number has two decimals below 10, one below 100, and none from 100 on."""
     if value is None:
@@ -55,7 +68,7 @@ def figure(value: float | None, digits: int | None = None) -> str:
     return f"{value:,.{digits}f}"
 
 
-def whole(value: float | None, unit: str = "") -> str:
+def whole_number_text(value: float | None, unit: str = "") -> str:
     """Return a number without decimals, followed by `unit`; "n/a" for None."""
     return NA if value is None else f"{value:.0f}{unit}"
 
@@ -65,10 +78,10 @@ def left_text(left_s: float | None) -> str:
     statement about the end."""
     if left_s is None:
         return ""
-    return f"about {countdown(left_s)} left" if left_s >= 1.0 else "longer than expected"
+    return f"about {countdown_text(left_s)} left" if left_s >= 1.0 else "longer than expected"
 
 
-def gauge(share: float, cells: int) -> str:
+def gauge_text(share: float, cells: int) -> str:
     """Return a bar of `cells` cells, such as ▓▓▓░░, for a share from 0 to 1. Any share above 0 has
     at least one full cell."""
     full = max(1 if share > 0 else 0, min(cells, round(share * cells)))
@@ -83,7 +96,7 @@ def progress_text(state: SessionState) -> str:
         return ""
     p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
     if is_checking(state):  # the end of such a load is not known here
-        return f"{elapsed(p.elapsed_s)}"
+        return f"{duration_text(p.elapsed_s)}"
     if seconds and p.phase == "measuring":
         return f"{p.phase} {min(p.elapsed_s, seconds):.0f}/{seconds:g} s"
     return f"{p.phase} {p.done}/{p.total}" if p.phase == "measuring" else p.phase
@@ -91,18 +104,36 @@ def progress_text(state: SessionState) -> str:
 
 def is_checking(state: SessionState) -> bool:
     """Return whether the load that is running now is a check of GPU settings, and not a benchmark."""
-    return any(what.startswith("verifying") for what in state.busy)
+    return VERIFYING_SETTINGS in state.busy
 
 
-def countdown(seconds: float) -> str:
+def change_under_way(state: SessionState) -> str:
+    """Return which change or revert of GPU settings is under way, such as "applying GPU settings".
+    Return "" if there is none. The state lists its altered settings only after it has ended."""
+    return next((what for what in state.busy if what in SETTING_CHANGES), "")
+
+
+def countdown_text(seconds: float) -> str:
     """Return the time left, rounded up: "43 s", "4m08s"."""
     left = max(0, -int(-seconds // 1))
-    return f"{left} s" if left < 60 else elapsed(left)
+    return f"{left} s" if left < 60 else duration_text(left)
 
 
-def gib(value: float | None, digits: int = 1) -> str:
+def gib_text(value: float | None, digits: int = 1) -> str:
     """Return a number of bytes as text in GiB, without the unit; "n/a" for None."""
     return NA if value is None else f"{value / GIB:.{digits}f}"
+
+
+def change_run(row: BenchRow, base: BenchRow | None) -> tuple[str, str]:
+    """Return the change of a result's tokens per second from those of `base` as text with its role:
+    "+230 %", or "+1.9 % ±3" if two such runs may differ by 3 % by chance. "" if the two may not be
+    compared."""
+    pct, noise = change_pct(row, base), noise_pct(row, base)
+    if pct is None:
+        return "", "dim"
+    if noise is not None:
+        return f"{change_text(pct)} {G.plus_minus}{math.ceil(noise)}", "text"
+    return change_text(pct), "warn" if pct < 0 else "good"
 
 
 def default_text(value: object) -> str:
@@ -151,9 +182,9 @@ def short_gpu_name(name: str) -> str:
 def setting_value(setting: str, value: object) -> str:
     """Return a setting's value as a text: "500 W", "210-1755 MHz", "on". `setting` is a key such as
     "gpu_clocks", or "gpu0.gpu_clocks" as in results."""
-    from workbench.model.settings import stored_value  # takes a tenth of the first frame
+    from workbench.model.settings import stored_setting_text  # takes a tenth of the first frame
 
-    return NA if value is None else stored_value(setting, value)
+    return NA if value is None else stored_setting_text(setting, value)
 
 
 def setting_name(setting: str) -> str:
@@ -171,8 +202,8 @@ def setting_text(setting: str, value: object) -> str:
 
 def altered_text(one: Alteration) -> str:
     """Return an altered setting with its value before and now: "power limit 250 → 170 W". A value
-    before that is not known, such as that of a clock lock, which no driver reports, is left out."""
-    if one.before is None or str(one.before) == "unknown":
+    before is "unknown" for a clock lock, which no driver reports."""
+    if one.before is None:
         return setting_text(one.setting, one.now)
     before, now = (setting_value(one.setting, value) for value in (one.before, one.now))
     if before.partition(" ")[2] == now.partition(" ")[2]:  # the same unit
@@ -180,12 +211,14 @@ def altered_text(one: Alteration) -> str:
     return f"{setting_name(one.setting)} {before} {G.becomes} {now}"
 
 
-def altered_on(alterations: Iterable[Alteration], gpus: int) -> list[str]:
+def altered_texts_on(alterations: Iterable[Alteration], gpus: int) -> list[str]:
     """Return a text for each altered setting, such as "GPU0-1 power limit 250 → 170 W". The GPUs are
-    left out if all `gpus` GPUs of the host have the alteration."""
+    left out if all `gpus` GPUs of the host have the alteration. A setting of another user has the
+    user's name."""
     groups: dict[str, set[int]] = {}
     for one in alterations:
-        groups.setdefault(altered_text(one), set()).add(one.gpu_index)
+        by = f", set by {one.by}" if one.by else ""
+        groups.setdefault(f"{altered_text(one)}{by}", set()).add(one.gpu_index)
     return [
         text if len(indexes) >= gpus else f"{gpus_text(sorted(indexes))} {text}"
         for text, indexes in groups.items()
@@ -201,6 +234,12 @@ def alteration_texts(alterations: Iterable[Alteration]) -> list[tuple[str, str, 
         texts = setting_text(a.setting, a.now), setting_value(a.setting, a.before)
         groups.setdefault(texts, []).append(a.gpu_index)
     return [(gpus_text(indexes), now, before) for (now, before), indexes in groups.items()]
+
+
+def measured_where(host: str, models: Iterable[str], preset_id: str | None, unix_s: float) -> str:
+    """Return on which host, with which models and preset, and when something was measured."""
+    preset = f"preset {preset_id}" if preset_id else ""
+    return ", ".join(filter(None, (f"on {host}", *models, preset, day_and_time(unix_s))))
 
 
 def restored_value(text: str) -> str:

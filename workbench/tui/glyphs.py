@@ -63,7 +63,7 @@ ASCII = Glyphs(
 )
 
 
-def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
+def choose_glyphs(env: Mapping[str, str] = os.environ) -> Glyphs:
     """Return the ASCII signs if the variable WORKBENCH_ASCII in `env` is 1, and the Unicode signs
     if it is 0. Without the variable, return the ASCII signs only if the terminal's character set
     lacks block elements such as "▁". The console of Linux has block elements, but no Braille
@@ -74,10 +74,10 @@ def choose(env: Mapping[str, str] = os.environ) -> Glyphs:
         return unicode if asked == "0" else ASCII
     if sys.platform == "win32":
         return unicode if locale.getpreferredencoding(False) == "cp65001" else ASCII
-    return unicode if _locale(env).lower().replace("-", "").endswith("utf8") else ASCII
+    return unicode if _locale_name(env).lower().replace("-", "").endswith("utf8") else ASCII
 
 
-def _locale(env: Mapping[str, str]) -> str:
+def _locale_name(env: Mapping[str, str]) -> str:
     """Return the name of the locale for characters when this process was started, such as "C" or
     "en_US.UTF-8".
 
@@ -92,11 +92,11 @@ def _locale(env: Mapping[str, str]) -> str:
     return (language if coerced or not characters else characters).partition("@")[0]
 
 
-G = choose()
+G = choose_glyphs()
 _PLAIN = str.maketrans("“”„‘’…·≥≤±×→←─│┌┐└┘├┤°–—●○▲█▓░", '"""\'\'~->< x><-|++++|| --*o!##.')
 
 
-def plain(text: str) -> str:
+def ascii_if_needed(text: str) -> str:
     """Return `text`. If the screen uses the ASCII signs, ASCII characters replace all others in it."""
     if G is not ASCII or text.isascii():
         return text

@@ -30,7 +30,7 @@ class IntervalTrails:
                 and metric.change_pct is not None
                 and metric.interval_pct is not None
             ):
-                self._trails.setdefault(e.id, {})[e.pairs_done] = (
+                self._trails.setdefault(e.id, {})[e.completed_pairs] = (
                     metric.change_pct,
                     metric.interval_pct,
                 )

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound="Pane")
 NARROW_COLUMNS, ROOMY_COLUMNS, WIDE_COLUMNS, LOW_ROWS, TALL_ROWS = 100, 118, 160, 34, 50
 AREAS = ("middle", "bottom")
+FIXED_ROWS = 4  # the status bar, the command and the keys
+# of the lower panes, with their border: while they have a sentence to show, at least, and at most
+BARE_ROWS, LEAST_ROWS, MOST_ROWS = 4, 10, 19
 WIDTHS = [
     (0, "-narrow"),
     (NARROW_COLUMNS, "-normal"),
@@ -82,6 +85,7 @@ class PaneLayout:
         alone = self.single or self.zoomed or not self.current.AREA
         reading = self.pages.top is not None
         strip_rows = self.strip.wanted_height(width, height)
+        bottom_rows = self._bottom_rows(height - strip_rows - FIXED_ROWS)
         shape = (
             width,
             height,
@@ -90,6 +94,7 @@ class PaneLayout:
             reading,
             self.active if alone else "",
             strip_rows,
+            bottom_rows,
         )
         if shape == self._shape:
             return
@@ -105,11 +110,19 @@ class PaneLayout:
                 self.screen.query_one(f"#{area}").display = not reading and (
                     not alone or area == self.current.AREA
                 )
+            self.screen.query_one("#bottom").styles.height = "1fr" if alone else bottom_rows
             self.pages.display = reading
             self.screen.set_class(reading, "-reading")
             self.screen.set_class(alone, "-alone")
             self.tabs.display = self.single
         self.refresh_titles()
+
+    def _bottom_rows(self, rows: int) -> int:
+        """Return the rows of the lower panes, which share `rows` rows with the upper ones. Panes
+        without content give their rows away."""
+        if all(pane.bare for pane in self.all if pane.AREA == "bottom"):
+            return BARE_ROWS
+        return max(LEAST_ROWS, min(MOST_ROWS, rows // 2))
 
     def go(self, name: str) -> None:
         """Close the pages, make the pane `name` the active one, show it, and focus it."""

@@ -1,7 +1,8 @@
-"""Reads the keyboard without waking up while no key is pressed.
+"""Reads the keyboard without waking up while no key is pressed, and writes to the terminal without
+waking a thread while the terminal takes all.
 
-Textual's thread looks ten times a second whether the application ends. It uses private names of
-Textual 8.2.8, as textual_private.py does.
+Textual's thread for keys looks ten times a second whether the application ends, and each frame wakes
+its thread for output. This module uses private names of Textual 8.2.8, as textual_private.py does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import select
 from codecs import getincrementaldecoder
 from threading import Event
-from typing import Any
+from typing import Any, TextIO
 
 from textual._parser import ParseError
 from textual._xterm_parser import XTermParser
@@ -40,13 +41,73 @@ class _WakingEvent(Event):
             os.read(self.wakes, _READ_BYTES)
 
 
+class _Output:
+    """The terminal as an output file. `open` opens the terminal of `file` a second time, so that
+    `write_now`, for the event loop, need not wait. `write` is for Textual's thread for output."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._queued = self._written = 0  # pieces for the thread
+        self._descriptor: int | None = None
+
+    def open(self) -> None:
+        with contextlib.suppress(OSError):  # no terminal, or one of another user
+            path = os.ttyname(self._file.fileno())
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
+
+    def write_now(self, text: str) -> bytes:
+        """Write as much of `text` as the terminal takes without waiting. Return the rest, which the
+        caller must pass to the thread: all of it while the thread has work."""
+        rest = text.encode(self._file.encoding, self._file.errors or "strict")
+        if self._descriptor is not None and self._queued == self._written:
+            with contextlib.suppress(OSError):  # it is full, or gone: the thread finds out
+                rest = rest[os.write(self._descriptor, rest) :]
+        self._queued += bool(rest)
+        return rest
+
+    def write(self, piece: str) -> None:
+        """Write a piece whose characters stand for bytes, and wait until the terminal has taken it."""
+        rest = piece.encode("latin-1")
+        while rest:
+            rest = rest[os.write(self._file.fileno(), rest) :]
+        self._written += 1
+
+    def flush(self) -> None:
+        """Do nothing: nothing is buffered."""
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Close the second opening; the file itself stays open."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 class QuietDriver(LinuxDriver):
     """The driver of a terminal whose input thread sleeps until a key comes or the application
-    ends."""
+    ends. Its output thread sleeps unless the terminal takes less than what is written."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.exit_event: _WakingEvent = _WakingEvent()
+        self._output = _Output(self._file)
+        self._file: Any = self._output
+
+    def start_application_mode(self) -> None:
+        self._output.open()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def write(self, data: str) -> None:
+        """Write to the terminal, as much as it takes now. The thread for output writes the rest."""
+        rest = self._output.write_now(data)
+        if rest:
+            super().write(rest.decode("latin-1"))  # the queue of the thread is one of texts
+
+    def close(self) -> None:
+        super().close()
+        self._output.close()
 
     def run_input_thread(self) -> None:
         """Wait for keys, and pass them on as events."""

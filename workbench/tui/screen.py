@@ -4,7 +4,7 @@ that its keys run."""
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -20,6 +20,7 @@ from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.tui.bindings import (
     ACTING,
+    COVERED,
     FIRST_KEYS_FIELDS,
     REPLAY_KEYS,
     TIME_KEYS,
@@ -38,6 +39,10 @@ from workbench.tui.widgets.bars import CommandBar, Footer, NoticeBar, TabRow
 from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.progress import ProgressRows
 from workbench.tui.widgets.status_bar import StatusBar
+
+if TYPE_CHECKING:
+    from workbench.session.since_left import SinceLeft
+    from workbench.tui.alert_signals import AlertSignals
 
 REST_S = 0.2  # without a move, after which the cursor of the Bench pane rests
 
@@ -67,6 +72,7 @@ class MainScreen(Screen[None]):
         )
         self.controllers = Controllers(self.services)
         self.bridge = Bridge(session, self)
+        self._signals: AlertSignals | None = None  # since the first alert
         self._rests: Timer | None = None  # until the cursor of the Bench pane rests
         self._mounted = asyncio.Event()  # set when the screen can take keys
         self._host_message = ""  # the last one that was shown
@@ -102,8 +108,16 @@ class MainScreen(Screen[None]):
         self.services.attempt(self.session.open())
         self._mounted.set()
 
+    def on_screen_suspend(self) -> None:
+        self.footer.cover(True)
+
+    def on_screen_resume(self) -> None:
+        self.footer.cover(False)
+
     def on_unmount(self) -> None:
         self.bridge.stop()
+        if self._signals is not None:
+            self._signals.close()
 
     # keys
     @property
@@ -113,7 +127,7 @@ class MainScreen(Screen[None]):
     async def page_opened(self) -> None:
         """Wait until the screen and the open page, if any, are mounted and receive keys."""
         await self._mounted.wait()
-        await self.panes.pages.mounted()
+        await self.panes.pages.wait_until_mounted()
         if (
             self.is_current
             and (page := self.panes.pages.top) is not None
@@ -130,6 +144,12 @@ class MainScreen(Screen[None]):
             )
             self.services.say(
                 text, Level.WARN, "press q to leave, then open the host with `workbench HOST`"
+            )
+            return
+        if key in COVERED and self.panes.pages.top is not None:
+            text = f"{KEYS[key].shown} does not work on a page: {KEYS[key].help}"
+            self.services.say(
+                text, next_step=f"press esc to close the page, then {KEYS[key].shown}"
             )
             return
         running = KEYS[key].run(self.controllers)
@@ -193,6 +213,10 @@ class MainScreen(Screen[None]):
             self._server_changed(state)
         if "notice" in changed:
             self.services.take_notice(state.notice)
+        if "alerts" in changed and (state.alerts or self._signals is not None):
+            self._signal(state)
+        if "since_left" in changed and state.since_left and state.since_left.has_changes:
+            self._say_since_left(state, state.since_left)
         if "host" in changed:
             self._host_changed(state)
         if changed & FIRST_KEYS_FIELDS:
@@ -215,6 +239,12 @@ class MainScreen(Screen[None]):
         """Draw the state on the open page."""
         if self.panes.pages.top is not None:
             self.panes.pages.top.show(state)
+
+    def _say_since_left(self, state: SessionState, since: SinceLeft) -> None:
+        from workbench.tui.pages.since_left import since_left_text  # seldom needed
+
+        gpus = len(state.telemetry.gpus) if state.telemetry is not None else 0
+        self.services.say_when_quiet(since_left_text(since, gpus))
 
     def _host_changed(self, state: SessionState) -> None:
         """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,
@@ -249,9 +279,16 @@ class MainScreen(Screen[None]):
                 return
             box.dismiss(None)
 
+    def _signal(self, state: SessionState) -> None:
+        """Let the terminal ring for new alerts."""
+        if self._signals is None:
+            from workbench.tui.alert_signals import AlertSignals  # not for the first frame
+
+            self._signals = AlertSignals(self)
+        self._signals.show(state.alerts)
+
     def _server_changed(self, state: SessionState) -> None:
-        """Ring the terminal's bell if the server has become READY or has failed. After a failure,
-        move the Log pane to the first error."""
+        """Move the Log pane to the first error if the server has failed."""
         server = state.server
         before, self._server_state = (
             self._server_state,
@@ -259,8 +296,5 @@ class MainScreen(Screen[None]):
         )
         if server is None or before == self._server_state or before[0] != state.run_id:
             return
-        if server.state is ServerState.READY and before[1] is ServerState.STARTING:
-            self.app.bell()
         if server.state in (ServerState.FAILED, ServerState.CRASHED):
-            self.app.bell()
             self.panes.of(LogPane).show_first_error()

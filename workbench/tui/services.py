@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.session.state import Notice
-from workbench.tui.cells import cut
+from workbench.tui.cells import cut_text
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 COMMAND_CELLS = 60  # of a command in a message: enough to recognise it
 # a message goes after this time; an error stays until esc
-SHOWN_S = {Level.WARN: 20.0, Level.ERROR: None}
+SHOWN_S = {Level.WARN: 20.0, Level.HINT: 20.0, Level.ERROR: None}
 INFO_S = 8.0
 
 
@@ -49,6 +49,7 @@ class Services:
         self.notice_bar, self.status_bar, self.progress = notice_bar, status_bar, progress
         self.working = False
         self._notice_number, self._notice_until = 0, 0.0
+        self._waiting: Notice | None = None  # until no other message is shown
 
     @property
     def app(self) -> App[Any]:
@@ -74,6 +75,20 @@ class Services:
         if current is None or notice.level is not Level.INFO or current.level is Level.INFO:
             self.show_notice(notice)
 
+    def say_when_quiet(self, text: str) -> None:
+        """Show a message as soon as no other one is shown."""
+        self._waiting = Notice(-1, Level.HINT, text, None)
+        self._say_waiting()
+
+    def _say_waiting(self) -> None:
+        if self._waiting is not None and self.notice_bar.notice is None:
+            waiting, self._waiting = self._waiting, None
+            self.show_notice(waiting)
+
+    def forget_waiting(self) -> None:
+        """Do not show the message of `say_when_quiet` any more, because the user has seen it."""
+        self._waiting = None
+
     def hush(self) -> None:
         """Remove the message from the message row."""
         self._notice_until = 0.0
@@ -97,6 +112,7 @@ class Services:
             and self.app.screen is self.screen
         ):
             self.hush()
+        self._say_waiting()
 
     # work
     def attempt(
@@ -150,7 +166,7 @@ class Services:
 
     def _fail(self, error: WorkbenchError) -> None:
         where = f"{error.host}: " if error.host else ""
-        command = f"  ({cut(error.command, COMMAND_CELLS)})" if error.command else ""
+        command = f"  ({cut_text(error.command, COMMAND_CELLS)})" if error.command else ""
         # Rejected input changed nothing, so its message may go by itself.
         level = Level.WARN if isinstance(error, InputError) else Level.ERROR
         self.say(f"{where}{error.message}{command}", level, error.next_step)

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from textual import events
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.app import App
+from textual.cache import FIFOCache
 from textual.strip import Strip
 
-from workbench.tui.ansi_text import rendered
+from workbench.tui.ansi_text import render_pieces
 from workbench.tui.shown_frame import Cells, Piece, ShownFrame
 
 if TYPE_CHECKING:
@@ -37,6 +38,31 @@ def frames_waiting(app: App[Any]) -> int:
     return int(queue.qsize()) if queue is not None else 0
 
 
+def make_strip_caches_late() -> None:
+    """Let a Strip make each of its seven caches when it first uses it. Textual makes all of them with
+    the Strip. A settled screen keeps 1,700 Strips, most of which use none: 1.4 MiB."""
+    if hasattr(Strip, "__getattr__"):
+        return
+    made = Strip([])
+    parts = {name: getattr(made, name) for name in Strip.__slots__}
+    sizes = {name: p._maxsize for name, p in parts.items() if isinstance(p, FIFOCache)}
+
+    def begin(self: Strip, segments: Iterable[Segment], cell_length: int | None = None) -> None:
+        self._segments = list(segments)
+        self._cell_length = cell_length
+        self._render_cache = self._link_ids = self._cell_count = None
+
+    def make_cache(self: Strip, name: str) -> FIFOCache[Any, Any]:  # called for what is not set yet
+        if name not in sizes:
+            raise AttributeError(name)
+        cache: FIFOCache[Any, Any] = FIFOCache(sizes[name])
+        setattr(self, name, cache)
+        return cache
+
+    Strip.__init__ = begin  # type: ignore[method-assign]
+    Strip.__getattr__ = make_cache  # type: ignore[attr-defined]
+
+
 class PlainEnd(App[int]):
     """An application that does not print Textual's traceback when an exception ends it, because
     that traceback shows every local variable. `defect` is the exception; None if there was none.
@@ -46,6 +72,7 @@ class PlainEnd(App[int]):
     defect: Exception | None = None
 
     def __init__(self) -> None:
+        make_strip_caches_late()
         super().__init__()
         self._shown = ShownFrame()
         self._gathered: list[Piece] | None = None  # cells of one drawing that are sent together
@@ -151,6 +178,13 @@ def when_terminal_hangs_up(app: App[Any], tell: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="terminal-gone", daemon=True).start()
 
 
+def send_control(app: App[Any], text: str) -> None:
+    """Write a control sequence to the terminal, between two frames. Do nothing without one."""
+    driver = app._driver
+    if text and driver is not None and not app.is_headless:
+        driver.write(text)
+
+
 def is_leaving(app: App[Any]) -> bool:
     """Return whether the application is ending; its widgets may be removed already."""
     return app._exit
@@ -169,7 +203,7 @@ class _Cells(CompositorUpdate):
         self.pieces = pieces
 
     def render_segments(self, console: Console) -> str:
-        return rendered(self.pieces, console)
+        return render_pieces(self.pieces, console)
 
 
 def _pieces_of(update: ChopsUpdate) -> Iterator[Piece]:
@@ -197,7 +231,8 @@ def send_cells(
     """Send the cells of `widget` in `regions` to the terminal now. `cells_in` returns those of a
     region, which is one row high. If the widget is covered, hidden
     or about to change its position, send nothing and return False, because Textual must draw the
-    widget.
+    widget. Cells outside of the screen are not sent: the terminal would write them into its last
+    row or column.
 
     Textual would send each changed row from the widget's left edge, which takes five times the
     bytes for 24 values, and twice the CPU time.
@@ -209,18 +244,19 @@ def send_cells(
         or screen._dirty_widgets
         or app._batch_count
     )
-    if (
-        covered
-        or not widget.is_attached
-        or not widget.display
-        or not screen._compositor.full_map.get(widget)
-    ):
+    if covered or not widget.is_attached or not widget.display:
+        return False
+    place = screen._compositor.full_map.get(widget)
+    if place is None:
         return False
     left, top = widget.content_region.offset
+    visible = place.visible_region.translate((-left, -top))
     filters = widget.get_line_filters()
     background = widget.background_colors[1]
     pieces: list[Piece] = []
-    for region in regions:
+    for region in (one.intersection(visible) for one in regions):
+        if not region:
+            continue
         cells = cells_in(region)
         for line_filter in filters:
             cells = line_filter.apply(cells, background)

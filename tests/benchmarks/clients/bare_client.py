@@ -1,10 +1,13 @@
 """The least that a load client in Python has to do, as a measure for Workbench's: epoll, one connection
 for each stream, the kernel's time of each read, and a count of tokens.
 
-    python -S -I bare_client.py http://127.0.0.1:8000 STREAMS REQUESTS TOKENS
+    python -S -I bare_client.py http://127.0.0.1:8000 STREAMS REQUESTS TOKENS [SPREAD_S REST_MS]
 
 It sends equal requests, and takes each `"content":"` with text for a token and the end of the chunked body for
 the end of an answer. It keeps no text, checks nothing and makes no records. It prints its tokens and requests as JSON.
+
+The streams start together. SPREAD_S spreads their starts over so many seconds, as Workbench does, and REST_MS
+is the pause between two rounds of reads.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ HEAD = (
 
 
 def main() -> None:
-    url, streams, requests, tokens = sys.argv[1], *map(int, sys.argv[2:])
+    url, streams, requests, tokens = sys.argv[1], *map(int, sys.argv[2:5])
+    spread_s, rest_ms = map(float, sys.argv[5:] or (0, 0))
     body = BODY % tokens
     request = HEAD % (len(body), body)
     unpack, now_ns = struct.Struct("@qq").unpack, time.monotonic_ns
@@ -45,12 +49,22 @@ def main() -> None:
         epoll.register(sock, select.EPOLLIN)
         stamps = array("q")
         by_fd[sock.fileno()] = sock.recvmsg, sock.send, stamps.append
-        if asked < requests:
-            asked += 1
-            stamps.append(now_ns())
-            sock.send(request)
+    first = list(by_fd.values())[: min(streams, requests)]
+    due_ns = [now_ns() + int(1e9 * spread_s * number / streams) for number in range(len(first))]
+    read_ns = 0
     while answered < requests:
-        for fd, _ in epoll.poll():
+        now = now_ns()
+        while asked < len(first) and due_ns[asked] <= now:
+            _, send, stamp = first[asked]
+            asked += 1
+            stamp(now)
+            send(request)
+        if rest_ms and read_ns + rest_ms * 1e6 > now:
+            time.sleep((read_ns - now) / 1e9 + rest_ms / 1e3)
+        wait_s = max(0.0, (due_ns[asked] - now_ns()) / 1e9) if asked < len(first) else None
+        ready = epoll.poll(wait_s)
+        read_ns = now_ns()
+        for fd, _ in ready:
             receive, send, stamp = by_fd[fd]
             data, ancillary, _, _ = receive(65536, 64)
             if not data:

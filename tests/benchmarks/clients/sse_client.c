@@ -1,9 +1,10 @@
 /* The smallest load client, as a measure for Workbench's: epoll, one connection per stream, a time for each token.
  *
- *     cc -O2 -o sse_client sse_client.c && ./sse_client http://127.0.0.1:8000 STREAMS REQUESTS TOKENS
+ *     cc -O2 -o sse_client sse_client.c && ./sse_client http://127.0.0.1:8000 STREAMS REQUESTS TOKENS [SPREAD_S]
  *
  * It keeps STREAMS chats in flight until REQUESTS have ended, and prints its result in the form of `vllm bench serve`.
  * It reads replies in chunked encoding, line by line: a line "data: {...}" with content is a token, "0" ends a reply.
+ * The streams start together; SPREAD_S spreads their starts over so many seconds.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -82,25 +83,32 @@ static void tell(const char *name, double *values, long count) {
 }
 
 int main(int argc, char **argv) {
-    if (argc != 5) return 2;
+    if (argc < 5 || argc > 6) return 2;
     int streams = atoi(argv[2]), poll = epoll_create1(0);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(strrchr(argv[1], ':') + 1))};
     struct epoll_event ready[256];
     stream_t *all = calloc((size_t)streams, sizeof *all);
     wanted = atol(argv[3]), tokens = atol(argv[4]);
+    double spread_s = argc > 5 ? atof(argv[5]) : 0;
+    int started = 0;
     ttfts = malloc((size_t)wanted * sizeof *ttfts), gaps = malloc((size_t)(wanted * tokens) * sizeof *gaps);
     inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
-    double began_s = now_s();
     for (stream_t *s = all; s < all + streams; s++) {
         int one = 1;
         if ((s->fd = socket(AF_INET, SOCK_STREAM, 0)) < 0 || connect(s->fd, (struct sockaddr *)&to, sizeof to)) fail("connect");
         setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = s};
         if (epoll_ctl(poll, EPOLL_CTL_ADD, s->fd, &event)) fail("epoll_ctl");
-        if (asked < wanted) ask(s);
     }
+    double began_s = now_s();
     while (answered < wanted) {
-        int count = epoll_wait(poll, ready, 256, -1);
+        int wait_ms = -1;
+        while (started < streams && asked < wanted && wait_ms < 0) {
+            double left_s = began_s + spread_s * started / streams - now_s();
+            if (left_s > 0) wait_ms = 1 + (int)(1e3 * left_s);
+            else ask(all + started++);
+        }
+        int count = epoll_wait(poll, ready, 256, wait_ms);
         for (int i = 0; i < count; i++) receive(ready[i].data.ptr);
     }
     double took_s = now_s() - began_s;

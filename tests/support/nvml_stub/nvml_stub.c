@@ -9,6 +9,9 @@
  *     epoch I N             handles fetched under another epoch are dead (15), as after a reset
  *     process I PID BYTES   one line per compute process; `graphics I PID BYTES` likewise
  *     type.N * T            the value type of field N (3, unsigned long long)
+ *     mig I 1               the GPU is divided with MIG; its instance K answers as the GPU with the index 10 * (I + 1) + K
+ *     instances I N         how many instances (0)
+ *     events * 1            the driver keeps errors; `xid I N` is one, which is told once
  * NVML_STUB_LOG, if set, gets a line per call. -DOLD_DRIVER leaves out what drivers before 535 do not have.
  */
 #include <stdio.h>
@@ -24,7 +27,8 @@ typedef struct { char key[64], gpu[8], a[128], b[64]; } line_t;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-static handle_t handles[GPUS][16];
+#define INSTANCES 7
+static handle_t handles[GPUS][16], parts[GPUS][INSTANCES];
 static line_t lines[LINES];
 static int count;
 static struct timespec read_at;
@@ -144,6 +148,7 @@ NUMBER(nvmlDeviceGetEnforcedPowerLimit, 600000)
 NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, 600000)
 NUMBER(nvmlDeviceGetPerformanceState, 1)
 NUMBER(nvmlDeviceGetFanSpeed, 40)
+NUMBER(nvmlDeviceGetPcieReplayCounter, 0)
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, 5)
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, 16)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, 5)
@@ -183,7 +188,47 @@ int nvmlDeviceGetPowerManagementLimitConstraints(handle_t *h, u32 *low, u32 *hig
     *high = (u32)number("power.max", h->index, 600000);
     return 0;
 }
-int nvmlDeviceGetCudaComputeCapability(handle_t *h, int *major, int *minor) { ENTER(h); *major = 12; *minor = 0; return 0; }
+int nvmlDeviceGetCudaComputeCapability(handle_t *h, int *major, int *minor) {
+    ENTER(h);
+    int both = (int)number("capability", h->index, 120);
+    *major = both / 10;
+    *minor = both % 10;
+    return 0;
+}
+int nvmlDeviceGetMigMode(handle_t *h, u32 *now, u32 *later) {
+    ENTER(h);
+    *now = *later = (u32)number("mig", h->index, 0);
+    return find("mig", h->index) ? 0 : 3;
+}
+int nvmlDeviceGetMaxMigDeviceCount(handle_t *h, u32 *out) { ENTER(h); *out = INSTANCES; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(handle_t *h, u32 number_of_part, handle_t **out) {
+    ENTER(h);
+    if (number_of_part >= INSTANCES || number_of_part >= number("instances", h->index, 0)) return 6;
+    *out = &parts[h->index][number_of_part];
+    **out = (handle_t){10 * (h->index + 1) + (int)number_of_part, 0};
+    return 0;
+}
+typedef struct { int index, told; } events_t;
+static events_t events[64];
+int nvmlEventSetCreate(events_t **out) {
+    static int made;
+    ENTER(NULL);
+    if (!number("events", 0, 0)) return 3;
+    *out = &events[made++ & 63];
+    **out = (events_t){-1, 0};
+    return 0;
+}
+int nvmlDeviceRegisterEvents(handle_t *h, u64 kinds, events_t *set) { (void)kinds; ENTER(h); set->index = h->index; return 0; }
+typedef struct { handle_t *device; u64 kind, number; u32 gpu_instance, compute_instance; } event_t;
+int nvmlEventSetWait_v2(events_t *set, event_t *out, u32 wait_ms) {
+    (void)wait_ms;
+    ENTER(NULL);
+    line_t *l = find("xid", set->index);
+    if (!l || set->told) return 10;
+    set->told = 1;
+    *out = (event_t){NULL, 8, strtoull(l->a, NULL, 0), ~0u, ~0u};
+    return 0;
+}
 int nvmlDeviceGetEccMode(handle_t *h, u32 *now, u32 *later) {
     ENTER(h);
     *now = *later = (u32)number("ecc", h->index, 1);

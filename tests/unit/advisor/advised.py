@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.support import made_results
+from support import made_results
+
 from workbench import engines
 from workbench.advisor.facts import Facts, GpuFacts
 from workbench.engines.plan_context import Situation
@@ -28,7 +29,7 @@ QWEN_7B_AWQ = ModelFacts("qwen7", 7.62e9, "AWQ INT4", 4.48e9, 5.57e9, 57344.0, 2
 
 def served(engine: str = "vllm", sizes: ModelFacts | None = None, **flags: Any) -> Situation:
     """Return the configuration of a server. Underscores in the names of flags stand for dashes."""
-    found = engines.get(engine)
+    found = engines.get_engine(engine)
     settings = tuple(FlagSetting(name.replace("_", "-"), value) for name, value in flags.items())
     return Situation(LaunchPlan(engine, "org/model", sizes, settings), found.catalog(), found)
 

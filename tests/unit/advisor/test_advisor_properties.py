@@ -8,11 +8,11 @@ from typing import Any
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import made_results
 
-from tests.support import made_results
 from workbench.advisor.advisor import advise
 from workbench.advisor.facts import Facts, facts_of_result
-from workbench.model.bench import BenchSummary, EngineDuring, GpuDuring
+from workbench.model.bench import BenchSummary, EngineDuring, GpuDuring, PcieDuring
 from workbench.model.plan import ModelFacts
 
 NUMBERS = st.none() | st.floats(-1e18, 1e18) | st.sampled_from([0.0, 1e-300, 1.0, 27.96, 1e300])
@@ -70,6 +70,7 @@ GPU = of(
     gpus=st.just((0, 1)),
     power_w_each=st.tuples(NUMBERS, NUMBERS),
     energy_j_each=st.just(()),
+    pcie=st.lists(of(PcieDuring, gpu=st.integers(0, 3)), max_size=2).map(tuple),
     event_reasons=st.dictionaries(
         st.sampled_from(["SW power cap", "HW thermal slowdown", "odd"]), st.floats(0, 1)
     ),

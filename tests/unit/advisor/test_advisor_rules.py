@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support import made_results
 
-from tests.support import made_results
 from tests.unit.advisor.advised import (
     A100,
     GB10,
@@ -30,9 +30,11 @@ from tests.unit.advisor.advised import (
 )
 from workbench.advisor.advisor import RULES, advise
 from workbench.advisor.facts import Facts
+from workbench.model.bench import PcieDuring
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.server_run import EngineMetrics
+from workbench.model.slo import LimitAttained
 
 PP2 = served(pipeline_parallel_size=2)
 ONE_SEQ = served(max_num_seqs=1)
@@ -51,7 +53,21 @@ FREE = 4.0 * 2**30
 HALF = {"limit_w": 600.0, "power_w": 270.0}
 CARD = {"limit_w": 400.0, "power_w": 399.0, "power_max_w": 600.0}
 
+LIMITS = (
+    LimitAttained("ttft<=500@p95", 95.0, 91.0),
+    LimitAttained("tpot<=40@p95", 95.0, 99.0),
+)
+
 # code -> (facts on which the rule fires, facts on which it does not)
+
+
+def over_link(**rates: float) -> Facts:
+    """Return a run over a PCIe link of generation 4 with 8 lanes, as in club-3090 #931."""
+    known = {"rx_mb_s": 0.0, "tx_mb_s": 0.0, "rx_peak_mb_s": 0.0, "tx_peak_mb_s": 0.0, **rates}
+    gpu = during(pcie=(PcieDuring(0, link_mb_s=15752.0, **known),))
+    return facts(summary=summary(10.0, gpu=gpu))
+
+
 CASES: dict[str, tuple[Facts, Facts]] = {
     "result.refused": (facts(refused=("the client was busy",)), facts(summary=summary(10.0))),
     "spec.few-accepted": (
@@ -84,9 +100,17 @@ CASES: dict[str, tuple[Facts, Facts]] = {
         facts(8, summary=engine_side(kv_use_max_pct=1.6, waiting_max=0)),
         facts(8, summary=engine_side(kv_use_max_pct=1.6, waiting_max=3)),
     ),
+    "kv.full-not-leak": (
+        facts(8, summary=engine_side(kv_use_max_pct=96.4, preemptions=0, waiting_max=0)),
+        facts(8, summary=engine_side(kv_use_max_pct=96.4, preemptions=3, waiting_max=0)),
+    ),
     "metric.prompt-throughput": (
         facts(now=EngineMetrics(prefix_hit_tokens=72, prefix_query_tokens=100)),
         facts(now=EngineMetrics(prefix_hit_tokens=0, prefix_query_tokens=100)),
+    ),
+    "slo.binding": (
+        facts(spec=load(slo=LIMITS[0].limit), summary=summary(10.0, slo=LIMITS, slo_pct=91.0)),
+        facts(summary=summary(10.0)),
     ),
     "client.bound": (facts(client_cpu_pct=97.0, refused=("busy",)), facts(client_cpu_pct=20.0)),
     "bench.protocol": (
@@ -172,6 +196,12 @@ CASES: dict[str, tuple[Facts, Facts]] = {
     "gb10.hidden-cap": (
         facts(gpus=gpus(GB10), summary=summary(1.0, gpu=during(sm_mhz=720.0, gpu_util_pct=96.0))),
         facts(gpus=gpus(GB10), summary=summary(1.0, gpu=during(sm_mhz=2405.0, gpu_util_pct=96.0))),
+    ),
+    "pcie.bound": (over_link(rx_mb_s=7643.0), over_link(rx_mb_s=6600.0)),
+    "pcie.shared": (over_link(tx_mb_s=2700.0), over_link(tx_mb_s=2600.0)),
+    "pcie.not-bound": (
+        over_link(rx_mb_s=171.0, rx_peak_mb_s=6600.0),
+        over_link(rx_mb_s=171.0, rx_peak_mb_s=6800.0),
     ),
     "clock.drift": (
         facts(summary=SLOW, before=FAST),
@@ -359,3 +389,15 @@ def test_each_replica_takes_as_many_requests_as_its_flag_says() -> None:
     half_full = facts(16, here=served(max_num_seqs=8, data_parallel_size=2), summary=waits)
     assert "queue.limit" in by_code(full)
     assert "queue.limit" not in by_code(half_full)
+
+
+def test_the_limit_that_binds_is_named_with_the_goodput() -> None:
+    made = summary(10.0, slo=LIMITS, slo_pct=91.0, goodput_request_s=9.1, request_s=10.0)
+    broken = facts(spec=load(slo="ttft<=500@p95, tpot<=40@p95"), summary=made)
+    found = next(each for each in advise(broken) if each.code == "slo.binding")
+    assert found.level is Level.WARN and found.evidence == "goodput 9.1 of 10 requests/s"
+    assert found.text == ("the limit ttft<=500@p95 is not held: 91.0 % of the requests kept it")
+    assert found.fix is not None and "--slo 'ttft<=500@p95, tpot<=40@p95'" in found.fix
+    held = replace(made, slo=LIMITS[1:], slo_pct=99.0)
+    found = next(x for x in advise(replace(broken, summary=held)) if x.code == "slo.binding")
+    assert found.level is Level.INFO and "tpot<=40@p95 binds and is held" in found.text

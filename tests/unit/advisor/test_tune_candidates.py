@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from workbench import engines
-from workbench.advisor.candidates import Work, choices, gpu_choices, needs_more
+from workbench.advisor.candidates import Work, gpu_choices, list_candidates, needs_more
 from workbench.engines.plan_context import Situation
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level, PlanChange
@@ -18,24 +18,32 @@ from workbench.model.tune import (
     LeftOut,
     TuneCandidate,
     TuneLimits,
-    flags_of,
     goal_called,
-    gpu_settings_of,
+    gpu_settings_in,
     parse_limits,
+    plan_assignments_in,
 )
 
 
 def found(
-    engine: str, work: Work, findings: tuple[Finding, ...] = (), gpus: int = 1, **flags: object
+    engine: str,
+    work: Work,
+    findings: tuple[Finding, ...] = (),
+    gpus: int = 1,
+    gpu: str = "RTX",
+    capability: str | None = None,
+    installed: str | None = None,
+    **flags: object,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the candidates and what is left out, each with its reason."""
-    kind = engines.get(engine)
+    kind = engines.get_engine(engine)
     plan = LaunchPlan(engine=engine, model="org/model")
     for name, value in flags.items():
         plan = plan.with_flag(name.replace("_", "-"), value)  # type: ignore[arg-type]
-    infos = tuple(GpuInfo(index=n, uuid=f"GPU-{n}", name="RTX") for n in range(gpus))
-    here = Situation(plan, kind.catalog(None), kind, infos)
-    each = list(choices(here, findings, work))
+    one = GpuInfo(index=0, uuid="GPU-0", name=gpu, compute_capability=capability)
+    infos = tuple(replace(one, index=n, uuid=f"GPU-{n}") for n in range(gpus))
+    here = Situation(plan, kind.catalog(None), kind, infos, installed)
+    each = list(list_candidates(here, findings, work))
     candidates = {" ".join(c.sets): c.reason for c in each if isinstance(c, TuneCandidate)}
     return candidates, {c.words: c.reason for c in each if isinstance(c, LeftOut)}
 
@@ -62,13 +70,23 @@ def test_a_limit_that_lets_requests_wait_is_tried_before_speculation() -> None:
 
 def test_a_step_that_holds_all_prompts_needs_no_larger_one() -> None:
     _, left_out = found("vllm", Work(2, 256))
-    assert "256 tokens" in left_out["max-num-batched-tokens=16384"]
+    assert "256 prompt tokens" in left_out["max-num-batched-tokens=16384"]
     candidates, _ = found("vllm", Work(64, 64 * 1024))
     assert "max-num-batched-tokens=16384" in candidates
 
 
+def test_a_step_of_llamacpp_grows_together_with_the_batch_that_caps_it() -> None:
+    """llama.cpp takes min(batch-size, ubatch-size): a tune measured three values that were one."""
+    work = Work(64, 64 * 1024)
+    small, _ = found("llamacpp", work, batch_size=64, ubatch_size=32)
+    assert "batch-size=1024 ubatch-size=1024" in small and "ubatch-size=1024" not in small
+    assert "ubatch-size=1024" in found("llamacpp", work)[0]
+
+
 def test_speculation_needs_compute_that_a_full_batch_does_not_leave() -> None:
-    assert any(name.startswith("speculative-config") for name in found("vllm", Work(1, 128))[0])
+    alone = found("vllm", Work(1, 128))[0]
+    reasons = [alone[name] for name in alone if name.startswith("speculative-config")]
+    assert reasons[0].endswith("1 request at a time leaves room")
     candidates, left_out = found("vllm", Work(64, 128))
     assert not any(name.startswith("speculative-config") for name in candidates)
     assert "64 requests" in left_out["other speculation (speculative-config)"]
@@ -97,11 +115,13 @@ def test_what_a_finding_proposes_for_speed_is_tried() -> None:
     )
     candidates, _ = found("vllm", Work(8, 512), (finding,))
     assert candidates["tensor-parallel-size=1 data-parallel-size=2"] == "it fits one"
+    _, left_out = found("vllm", Work(1, 64), (finding,))
+    assert "1 request at a time" in left_out["tensor-parallel-size=1 data-parallel-size=2"]
     harmless = replace(finding, expected_gain=None)
     assert "it fits one" not in found("vllm", Work(8, 512), (harmless,))[0].values()
 
 
-@pytest.mark.parametrize("engine", engines.names())
+@pytest.mark.parametrize("engine", engines.engine_names())
 def test_every_engine_has_candidates_and_no_memory_clock_is_locked(engine: str) -> None:
     candidates, left_out = found(engine, Work(8, 8 * 8192))
     assert len(candidates) >= 3 and "memory clocks" in left_out
@@ -121,8 +141,8 @@ def test_limits_are_read_in_both_orders() -> None:
     for wrong in ("kld<=0", "kld<=much", "kld>=1", "kld<=11"):
         with pytest.raises(InputError, match="is not a limit on KLD"):
             parse_limits(wrong)
-    with pytest.raises(InputError, match="no goal users"):
-        goal_called("users")
+    with pytest.raises(InputError, match="no goal smiles"):
+        goal_called("smiles")
 
 
 def gpu_words(goal: str, limits: str = "", gpus: int = 1, **fields: object) -> list[str]:
@@ -144,6 +164,51 @@ def test_gpu_settings_are_tried_where_power_counts_and_never_memory_clocks() -> 
 
 def test_a_candidate_has_flags_of_the_plan_and_settings_of_the_gpus() -> None:
     sets = ("max-num-seqs=8", "gpu.power-limit=400")
-    assert flags_of(sets) == ("max-num-seqs=8",)
-    assert gpu_settings_of(sets) == GpuSettings(power_limit_w=400.0)
-    assert not gpu_settings_of(("max-num-seqs=8",))
+    assert plan_assignments_in(sets) == ("max-num-seqs=8",)
+    assert gpu_settings_in(sets) == GpuSettings(power_limit_w=400.0)
+    assert not gpu_settings_in(("max-num-seqs=8",))
+
+
+def test_a_kernel_that_the_gpu_cannot_run_is_left_out() -> None:
+    for capability, may in (("9.0", True), ("8.6", True), ("12.0", False), ("10.0", False)):
+        candidates, left_out = found("sglang", Work(8, 512), capability=capability)
+        assert ("attention-backend=fa3" in candidates) == may
+        assert may or f"this has {capability}" in left_out["attention-backend=fa3"]
+
+
+def test_an_order_by_common_beginnings_needs_prompts_that_have_some() -> None:
+    assert "schedule-policy=lpm" not in found("sglang", Work(8, 512))[0]
+    assert "schedule-policy=lpm" in found("sglang", Work(8, None))[0]
+
+
+def test_a_model_on_one_card_is_split_only_for_latency_or_over_nvlink() -> None:
+    split, a_card = "tensor-parallel-size=2", "NVIDIA GeForce RTX 5060 Ti"
+    candidates, left_out = found("vllm", Work(8, 512), gpus=2, gpu=a_card)
+    assert split not in candidates and "no NVLink" in left_out[split]
+    assert split in found("vllm", Work(8, 512, for_latency=True), gpus=2, gpu=a_card)[0]
+    assert split in found("vllm", Work(1, 64), gpus=2, gpu=a_card)[0]
+    assert split in found("vllm", Work(8, 512), gpus=2, gpu="NVIDIA H200")[0]
+
+
+def test_what_acts_on_gpus_is_left_out_on_a_build_for_the_cpu() -> None:
+    """A tune of vLLM on the CPU started three attention backends of GPUs, which all failed."""
+    of_cpu = found("vllm", Work(8, 512), installed="0.32.0+cpu", enforce_eager=True)
+    candidates, left_out = of_cpu
+    names = " ".join(candidates)
+    assert not any(word in names for word in ("attention-backend", "kv-cache-dtype", "fp8"))
+    why = "it acts on GPUs, and vLLM 0.32.0+cpu computes on the CPU"
+    assert left_out["kv-cache-dtype=fp8"] == why == left_out["quantization=fp8"]
+    assert candidates["enforce-eager=false"].startswith("torch.compile")
+    on_gpu, _ = found("vllm", Work(8, 512), installed="0.32.0", enforce_eager=True)
+    assert "kv-cache-dtype=fp8" in on_gpu and "CUDA graphs" in on_gpu["enforce-eager=false"]
+
+
+def test_a_search_for_users_is_offered_what_more_requests_than_its_first_load_need() -> None:
+    """It began with one user, and was told that one request needs no higher limit."""
+    candidates, left_out = found("vllm", Work(None, 128), max_num_seqs=4, gpus=2)
+    assert "more than 4 users wait" in candidates["max-num-seqs=16"]
+    assert {"max-num-seqs=8", "max-num-batched-tokens=8192", "data-parallel-size=2"} <= (
+        candidates.keys()
+    )
+    assert "enable-prefix-caching" in left_out
+    assert any(name.startswith("speculative-config") for name in candidates)

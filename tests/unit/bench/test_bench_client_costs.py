@@ -23,7 +23,7 @@ from truth_server import TruthProcess
 
 from workbench.bench import client as client_module
 from workbench.bench.client import Client
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.reply import Reply
 from workbench.bench.sse import SseDecoder
 from workbench.model.bench import BenchSpec
@@ -48,7 +48,7 @@ def run() -> tuple[Client, Counter[str]]:
         pytest.MonkeyPatch.context() as patch,
     ):
         spec = BenchSpec(server.url, "m", STREAMS, STREAMS, TOKENS, warmup=0, salt="s")
-        client = Client(spec, resolve(spec), None, lambda record: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         patch.setattr(client_module.time, "sleep", counted(counts, "system calls", time.sleep))
         patch.setattr(client_module, "poll_exactly", lambda poller, s: poller.poll(s))
         poller = client.poller

@@ -145,6 +145,22 @@ def test_answers_that_end_earlier_are_less_work_whoever_gave_them() -> None:
         assert not {"better", "worse"} & {m.verdict for m in said.metrics}
 
 
+def test_gaps_between_chunks_of_different_lengths_are_not_compared() -> None:
+    """A server that sends four tokens in a chunk has four times the gaps, and is no slower."""
+    merged = {"tokens_per_chunk": 4.0, "itl_ms": spread(41)}
+    a = [result(n, 100.0 + n / 10) for n in (1, 2, 3)]
+    b = [result(n, 100.0 + n / 10, summary=merged) for n in (1, 2, 3)]
+    assert metric(compare(a, a[::-1]), "itl_ms.p50").verdict == "no difference shown"
+    found = compare(a, b)
+    assert any("a chunk has 1.00 tokens in A and 4.00 in B; compare TPOT" in n for n in found.notes)
+    assert metric(found, "itl_ms.p50").verdict == "hint only" and found.like_for_like
+    assert not any("ITL" in note for note in compare(b, b[::-1]).notes)
+    unknown = [result(1, summary=merged | {"itl_ms": None})]
+    assert not any("gap between" in note for note in compare(a[0], unknown).notes)
+    slower = [result(n, 50.0 + n / 10, summary={"tokens_per_chunk": 4.0}) for n in (1, 2, 3)]
+    assert metric(compare(a, slower), "tpot_ms.p50").verdict == "worse", "of a token"
+
+
 def test_rates_of_different_windows_are_not_compared() -> None:
     """A rate over the whole run includes ramp and tail: it is 0.79 to 0.96 of the steady rate."""
     steady, whole = (
@@ -280,8 +296,8 @@ def test_a_missing_value_is_not_measured() -> None:
             "3 of 67 requests failed (3 reset)",
         ),
         (
-            {"summary": {"cached_tokens": 640}},
-            "the prefix cache supplied 0 % of the prompt tokens in A and 10 % in B",
+            {"summary": {"cached_tokens": 4480}},
+            "the prefix cache supplied 0 % of the prompt tokens in A and 70 % in B",
         ),
         ({"summary": {"client_cpu_pct": 97}}, "used 97 % of a core"),
         ({"summary": {"output_tokens": 4096}}, "output tokens per request differ: 128.0 and 64.0"),
@@ -417,6 +433,19 @@ def test_unmeasured_metrics_have_reasons() -> None:
         result(1), result(2, summary={"tok_per_joule": None, "power_w": None, "absent": why})
     )
     assert "not measured: tok_per_joule, power_w (too short)" in c.notes
+
+
+def test_a_withheld_latency_has_the_word_that_bench_uses() -> None:
+    """Compare said "not measured", and Bench "withheld", of one TTFT."""
+    why = {
+        "ttft_ms": "withheld, because its mean is between 52.4 and 55.2 ms",
+        "itl_ms": "no chunk",
+    }
+    c = compare(result(1), result(2, summary={"ttft_ms": None, "itl_ms": None, "absent": why}))
+    verdicts = [metric(c, name).verdict for name in ("ttft_ms.p50", "itl_ms.p50")]
+    assert verdicts == ["withheld", "not measured"]
+    said = [note for note in c.notes if note.startswith("withheld: ttft_ms.mean, ttft_ms.p50")]
+    assert len(said) == 1 and said[0].endswith("(its mean is between 52.4 and 55.2 ms)")
 
 
 def test_a_change_inside_the_noise_is_no_difference_shown() -> None:

@@ -13,7 +13,7 @@ from support.simulated_runs import result_of
 
 from workbench.advisor.advisor import advise
 from workbench.advisor.facts import facts_of_result
-from workbench.advisor.verdicts import sentence
+from workbench.advisor.verdicts import verdict_sentence
 from workbench.bench import experiment as design
 from workbench.bench.compare import compare
 from workbench.bench.metric_changes import BETTER, HINT
@@ -64,7 +64,7 @@ def _experiment(a: Change, b: Change, *more: Change, faster: float = 1.2) -> Exp
     spec = ExperimentSpec(a=Arm(), b=Arm(sets=("knob=2",)), plan={}, pairs=5)
     results, runs = {}, []
     for pair in range(spec.pairs):
-        for arm in design.order(spec, pair):
+        for arm in design.order_of_pair(spec, pair):
             number = len(results) + 1
             speed = (1.0 if arm == "A" else faster) * (1 + 0.002 * (pair % 3))
             made = result_of(number, arm, speed, seed=pair)
@@ -72,7 +72,7 @@ def _experiment(a: Change, b: Change, *more: Change, faster: float = 1.2) -> Exp
                 made = change(made)
             results[number] = made
             runs.append(ExperimentRun(number - 1, pair, arm, "done", number))
-    return design.judged(Experiment(1, 0.0, "box", spec, tuple(runs), "done"), results)
+    return design.judge_experiment(Experiment(1, 0.0, "box", spec, tuple(runs), "done"), results)
 
 
 def _comparison(experiment: Experiment) -> Comparison:
@@ -158,7 +158,7 @@ def test_the_content_of_the_load_is_part_of_a_verdict_that_depends_on_it(
     assert "the load was a list of words at temperature 0" in one.verdict and said in one.verdict
     assert said in " ".join(_comparison(one).notes)
     advised = AdvisedChange("spec.try", "try it", "up to +50 % tok/s", 1)
-    assert said in sentence(replace(one, advice=advised))
+    assert said in verdict_sentence(replace(one, advice=advised))
     own = _experiment(without, with_flag, _prompts("chats.jsonl, 40 prompts"))
     assert "list of words" not in own.verdict
     real = _experiment(without, with_flag, _with_real_text)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from workbench.bench.connection import Connection, ReceiveClock, resolve
+from workbench.bench.connection import Connection, ReceiveClock, resolve_endpoint
 from workbench.model.bench import BenchSpec
 
 
@@ -24,7 +24,7 @@ from workbench.model.bench import BenchSpec
     ],
 )
 def test_urls(url: str, endpoint: str, path: str, header: str) -> None:
-    found = resolve(BenchSpec(url, "m", endpoint=endpoint))
+    found = resolve_endpoint(BenchSpec(url, "m", endpoint=endpoint))
     assert (found.path, found.host_header, found.tls is not None) == (
         path,
         header,
@@ -44,7 +44,7 @@ def test_of_several_addresses_the_one_that_answers_is_used(monkeypatch: pytest.M
             (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", p)) for p in (other, port)
         ]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: found)
-        assert resolve(BenchSpec("http://localhost:1", "m")).address == ("127.0.0.1", port)
+        assert resolve_endpoint(BenchSpec("http://localhost:1", "m")).address == ("127.0.0.1", port)
 
 
 class Clocks:
@@ -87,7 +87,7 @@ def test_a_read_is_stamped_when_the_bytes_came_not_when_they_were_read() -> None
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         clock = ReceiveClock()
-        connection = Connection(resolve(BenchSpec(f"http://127.0.0.1:{port}", "m")), clock)
+        connection = Connection(resolve_endpoint(BenchSpec(f"http://127.0.0.1:{port}", "m")), clock)
         peer, _ = server.accept()
         deadline = time.monotonic() + 5
         stamps = []

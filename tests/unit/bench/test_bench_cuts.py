@@ -32,7 +32,7 @@ from test_bench_tls import certificate
 
 from workbench.bench import records
 from workbench.bench.client import Client
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.exchange import Exchange
 from workbench.bench.http1 import HttpError
 from workbench.bench.records import RequestRecord
@@ -329,7 +329,7 @@ def run(steps: list[Step], **fields: Any) -> Client:
             **fields,
         }
         spec = BenchSpec(server.url, "m", stream=False, **given)
-        client = Client(spec, resolve(spec), None, lambda r: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda r: None)
         client.run()
         assert all(
             r.body["stream"] is False and "stream_options" not in r.body for r in server.requests
@@ -375,7 +375,7 @@ def test_a_run_without_any_usage_counts_requests_and_no_tokens() -> None:
         spec = BenchSpec(
             server.url, "m", concurrency=2, requests=8, warmup=2, max_tokens=5, until_steady=True
         )
-        client = Client(spec, resolve(spec), None, lambda r: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda r: None)
         client.run()
     s = summarize(spec, client.counted, client.warmups, ClientFacts())
     assert (s.requests_ok, s.window, s.output_tokens, s.output_tok_s, s.window_output_tokens) == (

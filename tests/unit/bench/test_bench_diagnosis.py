@@ -9,7 +9,11 @@ import pytest
 from support.simulated_runs import REALISTIC, Noise, SimulatedRuns
 
 from workbench.bench import experiment as design
-from workbench.bench.experiment_disturbances import MeasuredRun, compiled_once, diagnosed
+from workbench.bench.experiment_disturbances import (
+    MeasuredRun,
+    compiled_once_note,
+    describe_disturbances,
+)
 from workbench.model.experiment import WARM_UP, Arm, ExperimentRun, ExperimentSpec
 
 QUIET = replace(REALISTIC, drift=0.0)
@@ -20,7 +24,7 @@ def pairs_of(seed: int, noise: Noise, pairs: int) -> list[tuple[MeasuredRun, Mea
     runs, place, found = SimulatedRuns(0.03, seed, noise), 0, []
     for pair in range(pairs):
         two = {}
-        for arm in design.order(spec, pair):
+        for arm in design.order_of_pair(spec, pair):
             two[arm] = MeasuredRun(ExperimentRun(place, pair, arm), runs.speed(arm, place))
             place += 1
         found.append((two["A"], two["B"]))
@@ -29,7 +33,7 @@ def pairs_of(seed: int, noise: Noise, pairs: int) -> list[tuple[MeasuredRun, Mea
 
 def share(word: str, noise: Noise, pairs: int = 8, count: int = 300) -> float:
     """Return the percentage of experiments in which an observation contains this word."""
-    said = [" ".join(diagnosed(pairs_of(seed, noise, pairs))) for seed in range(count)]
+    said = [" ".join(describe_disturbances(pairs_of(seed, noise, pairs))) for seed in range(count)]
     return 100 * sum(word in text for text in said) / count
 
 
@@ -74,7 +78,9 @@ def test_an_outlier_of_one_arm_is_reported_by_few_pairs() -> None:
         pairs = pairs_of(seed, QUIET, 3)
         a, b = pairs[seed % 3]
         pairs[seed % 3] = (a, replace(b, value=0.8 * b.value))
-        found += any(said.startswith("only B has outliers") for said in diagnosed(pairs))
+        found += any(
+            said.startswith("only B has outliers") for said in describe_disturbances(pairs)
+        )
     assert found > 80
 
 
@@ -103,16 +109,16 @@ def in_order(
 
 def test_the_note_on_a_trend_says_what_the_order_made_of_it() -> None:
     ratios = (1.0002, 0.9997, 1.0001, 1.0003, 0.9998)
-    (confounded,) = diagnosed(in_order(ratios, "aaaaa", 0.01))
+    (confounded,) = describe_disturbances(in_order(ratios, "aaaaa", 0.01))
     assert "A ran first in all 5 pairs, so +1.0 % of the difference between A and B" in confounded
-    (other,) = diagnosed(in_order(ratios, "bbbbb", 0.01))
+    (other,) = describe_disturbances(in_order(ratios, "bbbbb", 0.01))
     assert "B ran first in all 5 pairs, so -1.0 % of the difference between A and B" in other
-    (spread,) = diagnosed(in_order(ratios, "abaab", 0.01))
+    (spread,) = describe_disturbances(in_order(ratios, "abaab", 0.01))
     assert (
         "A ran first in 3 of 5 pairs, so this widens the interval and moves the difference by +0.2 %"
         in spread
     )
-    (even,) = diagnosed(in_order((*ratios, 1.0), "ababab", 0.01))
+    (even,) = describe_disturbances(in_order((*ratios, 1.0), "ababab", 0.01))
     assert "A ran first in 3 of 6 pairs, so this widens the interval and does not move it" in even
 
 
@@ -123,7 +129,8 @@ def test_one_disturbed_run_is_found() -> None:
         a, b = pairs[seed % 8]
         pairs[seed % 8] = (a, replace(b, value=0.9 * b.value))
         found += any(
-            said.startswith(f"pair {seed % 8 + 1} is an outlier") for said in diagnosed(pairs)
+            said.startswith(f"pair {seed % 8 + 1} is an outlier")
+            for said in describe_disturbances(pairs)
         )
     assert found > 80
 
@@ -139,7 +146,7 @@ def exact(values: Sequence[tuple[float, float]]) -> list[tuple[MeasuredRun, Meas
 
 
 def test_the_run_that_did_it_is_named() -> None:
-    said, arm = diagnosed(
+    said, arm = describe_disturbances(
         exact([(100, 103), (100.4, 103), (99.8, 103.1), (80, 103), (100.1, 102.8), (99.9, 103.2)])
     )
     assert (
@@ -150,11 +157,11 @@ def test_the_run_that_did_it_is_named() -> None:
 
 
 def test_a_step_is_distinguished_from_servers_that_alternate() -> None:
-    (step,) = diagnosed(
+    (step,) = describe_disturbances(
         exact([(100, 100.1), (100.2, 99.9), (100, 100.1), (95, 95.2), (94.9, 95), (95.1, 95)])
     )
     assert "came before run 7 and stayed" in step
-    (dice,) = diagnosed(
+    (dice,) = describe_disturbances(
         exact([(100, 95.1), (95, 100), (95.2, 95), (100.2, 100.1), (99.9, 94.9), (95, 100)])
     )
     assert "A 3 runs near 95.07 and 3 near 100" in dice and "selects one of the two" in dice
@@ -170,7 +177,7 @@ def test_a_first_run_like_the_others_is_seldom_called_cold(pairs: int) -> None:
         for seed in range(300):
             (first, _), *rest = pairs_of(seed, noise, pairs + 1)
             discarded = replace(first, run=replace(first.run, pair=WARM_UP))
-            told += any("a cold start" in text for text in diagnosed(rest, [discarded]))
+            told += any("a cold start" in text for text in describe_disturbances(rest, [discarded]))
         return told / 3
 
     assert told_pct(replace(QUIET, correlation=0.0)) <= 3.0
@@ -179,25 +186,25 @@ def test_a_first_run_like_the_others_is_seldom_called_cold(pairs: int) -> None:
 
 def test_a_cold_first_run_is_reported() -> None:
     first = [MeasuredRun(ExperimentRun(0, WARM_UP, "A"), 90.0)]
-    assert list(diagnosed(exact([(100, 103), (100.2, 103.3)]), first)) == [
+    assert list(describe_disturbances(exact([(100, 103), (100.2, 103.3)]), first)) == [
         "the discarded first run is -10.1 % from the other runs of A: a cold start"
     ]
     assert not list(
-        diagnosed(exact([(100, 103), (100.2, 103.3)]), [replace(first[0], value=100.4)])
+        describe_disturbances(exact([(100, 103), (100.2, 103.3)]), [replace(first[0], value=100.4)])
     )
 
 
 def test_a_compile_cache_is_reported_for_the_arms_that_have_one() -> None:
-    both = compiled_once(["vllm", "vllm"], [False, False])
+    both = compiled_once_note(["vllm", "vllm"], [False, False])
     assert both is not None and both.startswith(
         "all runs of A and all of B share the code compiled at the first start"
     )
-    one = compiled_once(["vllm", "vllm"], [False, True])
+    one = compiled_once_note(["vllm", "vllm"], [False, True])
     assert one is not None and one.startswith("all runs of A share")
-    assert compiled_once(["llamacpp", "vllm"], [False, True]) is None
+    assert compiled_once_note(["llamacpp", "vllm"], [False, True]) is None
 
 
 def test_equal_or_few_runs_are_no_trouble() -> None:
-    assert not list(diagnosed([]))
-    assert not list(diagnosed(exact([(100, 103)])))
-    assert not list(diagnosed(exact([(100, 103)] * 8)))
+    assert not list(describe_disturbances([]))
+    assert not list(describe_disturbances(exact([(100, 103)])))
+    assert not list(describe_disturbances(exact([(100, 103)] * 8)))

@@ -9,7 +9,7 @@ import pytest
 
 from workbench.bench import profiles
 from workbench.bench.energy import Idle, with_energy, without_energy
-from workbench.bench.repeated_runs import spread
+from workbench.bench.repeated_runs import spread_of_metrics
 from workbench.model.bench import BenchSpec, BenchSummary, GpuDuring
 from workbench.model.errors import InputError
 from workbench.model.json_records import from_json, to_json
@@ -150,9 +150,11 @@ def test_per_gpu_values_survive_json() -> None:
 def test_every_profile_is_a_run_that_can_be_made() -> None:
     known = {f.name for f in fields(BenchSpec)}
     for name in profiles.NAMES:
-        of_profile = profiles.fields(name)
+        of_profile = profiles.profile_fields(name)
         assert (
-            of_profile["profile"] == name and set(of_profile) <= known and profiles.titles()[name]
+            of_profile["profile"] == name
+            and set(of_profile) <= known
+            and profiles.profile_titles()[name]
         )
         spec = BenchSpec(url="", model="", **of_profile)
         assert spec.requests >= 8 * spec.concurrency and spec.warmup <= spec.requests
@@ -160,13 +162,13 @@ def test_every_profile_is_a_run_that_can_be_made() -> None:
 
 
 def test_the_documents_protocol() -> None:
-    spec = BenchSpec(url="", model="", **profiles.fields("document"))
+    spec = BenchSpec(url="", model="", **profiles.profile_fields("document"))
     assert (spec.concurrency, spec.requests, spec.max_tokens, spec.warmup) == (1, 10, 500, 0)
 
 
 def test_a_profile_that_is_none() -> None:
     with pytest.raises(InputError, match="'fast'") as caught:
-        profiles.get("fast")
+        profiles.get_profile("fast")
     assert "single-stream" in str(caught.value.next_step)
 
 
@@ -175,7 +177,7 @@ def test_a_profile_that_is_none() -> None:
 
 def test_the_spread_of_repeats() -> None:
     runs = [replace(BASE, output_tok_s=rate) for rate in (90.0, 100.0, 110.0)]
-    found = {one.metric: one for one in spread(runs)}
+    found = {one.metric: one for one in spread_of_metrics(runs)}
     assert found["output_tok_s"].geometric_mean == pytest.approx(
         (90 * 100 * 110) ** (1 / 3), abs=1e-3
     )
@@ -185,7 +187,7 @@ def test_the_spread_of_repeats() -> None:
 def test_an_invalid_run_is_left_out_and_one_run_has_no_spread() -> None:
     found = {
         one.metric: one
-        for one in spread([BASE, replace(BASE, output_tok_s=1.0, refused=("cached",))])
+        for one in spread_of_metrics([BASE, replace(BASE, output_tok_s=1.0, refused=("cached",))])
     }
     assert found["output_tok_s"].values == (90.0,) and found["output_tok_s"].cv_pct is None
-    assert spread([]) == ()
+    assert spread_of_metrics([]) == ()

@@ -50,7 +50,7 @@ def measured(
     results: dict[int, BenchResult] = {}
     runs = []
     for pair, factors in enumerate(speeds):
-        for arm in design.order(spec(**options), pair):
+        for arm in design.order_of_pair(spec(**options), pair):
             number = len(results) + 1
             result = result_of(number, arm, factors["AB".index(arm)], seed=pair)
             if flags and arm == "B":
@@ -59,7 +59,7 @@ def measured(
             results[number] = result
             runs.append(ExperimentRun(number - 1, pair, arm, "done", number))
     one = Experiment(1, 0.0, "box", spec(**options), tuple(runs), state)
-    return design.judged(one, results, quality)
+    return design.judge_experiment(one, results, quality)
 
 
 def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> None:
@@ -79,12 +79,12 @@ def test_runs_without_spread_could_not_have_shown_less_than_a_metric_tells() -> 
 def test_pairs_turn() -> None:
     one = experiment(*["done"] * 10)
     assert "".join(r.arm for r in one.runs) == "ABBAABBAAB"
-    assert [r.pair for r in one.runs] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and one.pairs_done == 5
+    assert [r.pair for r in one.runs] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] and one.completed_pairs == 5
 
 
 def test_the_order_inside_pairs_is_drawn_from_a_stored_seed() -> None:
     def drawn(seed: int) -> str:
-        return "".join(design.order(spec(order_seed=seed), pair)[0] for pair in range(12))
+        return "".join(design.order_of_pair(spec(order_seed=seed), pair)[0] for pair in range(12))
 
     orders = {drawn(seed) for seed in range(50)}
     assert drawn(7) == drawn(7) and len(orders) > 45, (
@@ -105,7 +105,7 @@ def test_both_runs_of_a_pair_have_one_seed_and_every_pair_its_own() -> None:
 def test_a_pair_with_a_failed_run_is_made_again_whole(states: list[str]) -> None:
     one = experiment(*states, "done", "done")
     assert [r.arm for r in one.runs[-2:]] == ["A", "B"] and {r.pair for r in one.runs} == {0}
-    assert one.pairs_done == 1 and len(design.complete_pairs(one)) == 1
+    assert one.completed_pairs == 1 and len(design.complete_pairs(one)) == 1
     assert (
         [r.state for r in one.runs[:-2]] == ["failed"]
         if len(states) == 1
@@ -118,7 +118,7 @@ def test_whatever_fails_pairs_are_of_neighbours_in_the_right_order(states: list[
     one = experiment(*states)
     assert [r.place for r in one.runs] == list(range(len(states)))
     pairs = design.complete_pairs(one)
-    assert len(pairs) == one.pairs_done
+    assert len(pairs) == one.completed_pairs
     for number, (a, b) in enumerate(pairs):
         assert (a.pair, b.pair, a.arm, b.arm) == (number, number, "A", "B") and abs(
             a.place - b.place
@@ -129,20 +129,24 @@ def test_whatever_fails_pairs_are_of_neighbours_in_the_right_order(states: list[
 def test_half_a_pair_from_before_an_interruption_is_made_again() -> None:
     one = experiment("done", "done", "done")
     one = design.with_run(one, replace(design.next_run(one), state="measuring"))
-    again = design.resumed(one)
+    again = design.resume_experiment(one)
     assert [r.state for r in again.runs] == ["done", "done", "dropped", "failed"]
-    assert design.tries(again, 1) == 0, "an interruption is no failure of the pair"
+    assert design.count_failed_runs(again, 1) == 0, "an interruption is no failure of the pair"
     assert (design.next_run(again).arm, design.next_run(again).pair) == ("B", 1)
 
 
 def test_restarts_follow_from_what_differs() -> None:
     gpu = Arm(gpu=GpuSettings(power_limit_w=400))
-    assert design.restarts(Arm(), KNOB) and design.restarts(Arm(envs=("A=1",)), Arm())
-    assert not design.restarts(Arm(), gpu) and not design.restarts(
+    assert design.restarts_servers(Arm(), KNOB) and design.restarts_servers(
+        Arm(envs=("A=1",)), Arm()
+    )
+    assert not design.restarts_servers(Arm(), gpu) and not design.restarts_servers(
         KNOB, replace(gpu, sets=KNOB.sets)
     )
-    assert design.restarts(Arm(), Arm(unsets=("enforce-eager",))), "a removed flag needs a start"
-    assert not design.restarts(Arm(), Arm())
+    assert design.restarts_servers(Arm(), Arm(unsets=("enforce-eager",))), (
+        "a removed flag needs a start"
+    )
+    assert not design.restarts_servers(Arm(), Arm())
     assert design.changes_gpus(spec(b=gpu)) and not design.changes_gpus(spec())
 
 
@@ -179,14 +183,14 @@ def test_gpu_settings_in_words_are_accepted_by_gpu_set() -> None:
 )
 def test_designs_that_cannot_be_carried_out(options: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        design.checked(spec(**options))
+        design.check_spec(spec(**options))
 
 
 @pytest.mark.parametrize(
     "name", ["output_tok_s", "power_w", "ttft_ms.p99", "e2e_ms.mean", "energy_per_request_j"]
 )
 def test_metrics_that_can_be_claimed(name: str) -> None:
-    assert design.checked(spec(metric=name)).metric == metric_called(name).name
+    assert design.check_spec(spec(metric=name)).metric == metric_called(name).name
 
 
 # -- runs that are not compared --------------------------------------------------------------------
@@ -194,17 +198,19 @@ def test_metrics_that_can_be_claimed(name: str) -> None:
 
 def test_runs_that_are_not_compared() -> None:
     good = result_of(1, "A", 1.0).summary
-    assert design.unfit(good, "output_tok_s") is None
+    assert design.why_unusable(good, "output_tok_s") is None
     failed = replace(good, requests_failed=2, errors={"reset": 2})
-    assert design.unfit(failed, "output_tok_s") == "2 of 130 requests failed (2 reset)"
+    assert design.why_unusable(failed, "output_tok_s") == "2 of 130 requests failed (2 reset)"
     assert (
-        design.unfit(replace(good, refused=("the cache answered",)), "output_tok_s")
+        design.why_unusable(replace(good, refused=("the cache answered",)), "output_tok_s")
         == "invalid result: the cache answered"
     )
     absent = replace(good, tok_per_joule=None, absent={"tok_per_joule": "too short"})
-    assert design.unfit(absent, "tok_per_joule") == "tok_per_joule was not measured: too short"
     assert (
-        design.unfit(replace(good, ttft_ms=None), "ttft_ms.p50")
+        design.why_unusable(absent, "tok_per_joule") == "tok_per_joule was not measured: too short"
+    )
+    assert (
+        design.why_unusable(replace(good, ttft_ms=None), "ttft_ms.p50")
         == "ttft_ms.p50 was not measured: the result has no value"
     )
 
@@ -219,19 +225,22 @@ def wobble(count: int, spread: float, change: float = 1.0) -> list[tuple[float, 
 
 
 def test_a_fixed_number_ends_by_number_whatever_is_seen() -> None:
-    assert design.enough(measured(wobble(2, 0.001, 1.5), "running")) is None
-    assert design.enough(measured(wobble(3, 0.001, 1.5), "running")) == "all 3 pairs are done"
+    assert design.why_enough_pairs(measured(wobble(2, 0.001, 1.5), "running")) is None
+    assert (
+        design.why_enough_pairs(measured(wobble(3, 0.001, 1.5), "running"))
+        == "all 3 pairs are done"
+    )
 
 
 def test_until_ends_by_width_and_not_before_five_pairs() -> None:
     options = {"until_pct": 2.0, "pairs": 16}
-    assert design.enough(measured(wobble(4, 1e-4, 1.5), "running", **options)) is None
-    assert design.enough(measured(wobble(5, 1e-4, 1.5), "running", **options)) == (
+    assert design.why_enough_pairs(measured(wobble(4, 1e-4, 1.5), "running", **options)) is None
+    assert design.why_enough_pairs(measured(wobble(5, 1e-4, 1.5), "running", **options)) == (
         "the interval is within ± 2 %"
     )
-    assert design.enough(measured(wobble(8, 0.10, 1.5), "running", **options)) is None
+    assert design.why_enough_pairs(measured(wobble(8, 0.10, 1.5), "running", **options)) is None
     assert "was not reached" in (
-        design.enough(measured(wobble(16, 0.10), "running", **options)) or ""
+        design.why_enough_pairs(measured(wobble(16, 0.10), "running", **options)) or ""
     )
 
 
@@ -243,8 +252,10 @@ def test_how_many_pairs_it_will_take() -> None:
     assert width[0] > 1.0 >= width[1]
     one = measured(wobble(4, 0.01), "running", **options)
     runs = tuple(replace(r, took_s=30.0) for r in one.runs)
-    assert design.left_s(replace(one, runs=runs)) == pytest.approx(30.0 * 2 * (wanted - 4))
-    assert design.left_s(one) is None, "nothing is known of how long a run takes"
+    assert design.estimated_left_s(replace(one, runs=runs)) == pytest.approx(
+        30.0 * 2 * (wanted - 4)
+    )
+    assert design.estimated_left_s(one) is None, "nothing is known of how long a run takes"
 
 
 # -- what it shows ---------------------------------------------------------------------------------
@@ -331,6 +342,8 @@ def test_no_difference_comes_with_the_smallest_that_would_have_been_seen() -> No
 def test_no_claim_about_unfinished_or_incomparable_runs() -> None:
     pairs = wobble(4, 0.004, 1.1)
     assert measured(pairs, "running").verdict.startswith("so far +10.")
+    rates = measured(pairs, "running", metric="request_s")
+    assert "(requests/s, 4 pairs)" in rates.verdict  # it said "request s"
     for state in ("stopped", "failed"):
         assert measured(pairs, state).verdict.startswith(
             "no claim: the experiment was not finished; so far +10."
@@ -352,10 +365,10 @@ def test_nothing_is_claimed_when_results_are_gone_or_unlike() -> None:
         n: result_of(n, r.arm, 1.0 if r.arm == "A" else 1.1, seed=r.pair)
         for n, r in enumerate(one.runs, 1)
     }
-    gone = design.judged(one, {n: r for n, r in results.items() if n != 3})
+    gone = design.judge_experiment(one, {n: r for n, r in results.items() if n != 3})
     assert gone.verdict == "no claim: the results of 1 of 4 pairs were deleted"
     other = replace(results[2], conditions=replace(CONDITIONS["B"], driver_version="999"))
-    unlike = design.judged(one, {**results, 2: other})
+    unlike = design.judge_experiment(one, {**results, 2: other})
     assert unlike.verdict.startswith("no claim: the runs are not comparable (")
     assert unlike.comparison is not None and unlike.comparison.metrics[0].verdict == HINT
 
@@ -380,7 +393,7 @@ def test_clocks_that_an_arm_causes_are_a_note_and_no_warning() -> None:
         n: with_clock(result_of(n, r.arm, 1.0, seed=r.pair), clocks[r.arm])
         for n, r in enumerate(one.runs, 1)
     }
-    found = design.judged(one, results).comparison
+    found = design.judge_experiment(one, results).comparison
     assert found is not None and found.like_for_like
     assert any("SM clocks differed" in note for note in found.notes)
 
@@ -388,12 +401,12 @@ def test_clocks_that_an_arm_causes_are_a_note_and_no_warning() -> None:
 def test_more_pairs_after_a_look_and_looking_until_cost_width() -> None:
     once = measured(wobble(6, 0.01))
     results = {n: result_of(n, r.arm, 1.0) for n, r in enumerate(once.runs, 1)}
-    again = design.judged(replace(once, extensions=1), results)
-    assert (design.level(once), design.level(again)) == (0.95, 0.9875)
+    again = design.judge_experiment(replace(once, extensions=1), results)
+    assert (design.confidence_level(once), design.confidence_level(again)) == (0.95, 0.9875)
     assert again.comparison is not None and any(
         "98.75 % interval" in note for note in again.comparison.notes
     )
-    assert design.level(experiment(until_pct=2.0, pairs=9)) == 0.965
+    assert design.confidence_level(experiment(until_pct=2.0, pairs=9)) == 0.965
 
 
 def test_other_metrics_are_claimed_only_after_correction_for_their_number() -> None:
@@ -433,6 +446,6 @@ def test_the_smallest_difference_is_seen_four_times_in_five() -> None:
 def test_a_metric_of_the_first_token_needs_answers_that_are_streamed() -> None:
     whole = BenchSpec("http://x", "m", stream=False)
     with pytest.raises(InputError, match="not streamed"):
-        design.measurable("ttft_ms.p50", whole)
-    design.measurable("output_tok_s", whole)
-    design.measurable("ttft_ms.p50", replace(whole, stream=True))
+        design.require_measurable("ttft_ms.p50", whole)
+    design.require_measurable("output_tok_s", whole)
+    design.require_measurable("ttft_ms.p50", replace(whole, stream=True))

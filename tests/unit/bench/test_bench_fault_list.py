@@ -43,7 +43,7 @@ from test_bench_tls import certificate
 from workbench.bench import records
 from workbench.bench.client import Client
 from workbench.bench.compare import compare
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import SILENT, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
@@ -279,7 +279,7 @@ def run(
         spec = BenchSpec(
             server.url, "m", salt="ab", requests=len(scripts), warmup=0, max_tokens=TOKENS, **given
         )
-        client = Client(spec, resolve(spec), None, lambda record: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
     if "timeout_s" not in fields and "stall_s" not in fields:
         silent = [r for r in client.counted if r.error in SILENT]

@@ -36,7 +36,7 @@ from workbench.bench import client as client_module
 from workbench.bench import records
 from workbench.bench.client import Client
 from workbench.bench.client_report import run_notes
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.poller import PollPoller
 from workbench.bench.records import RequestRecord
 from workbench.bench.result_validity import ClientFacts
@@ -61,7 +61,7 @@ def bench(url: str, **fields: Any) -> Client:
         **fields,
     }
     spec = BenchSpec(url=url, model="m", salt="ab", **given)
-    client = Client(spec, resolve(spec), None, lambda record: None)
+    client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
     client.run()
     assert sorted(r.index for r in client.counted) == list(range(len(client.counted)))
     return client
@@ -408,7 +408,7 @@ def test_no_two_prompts_share_their_front_and_two_runs_ask_the_same_words() -> N
             spec = BenchSpec(
                 server.url, "m", concurrency=2, requests=6, warmup=2, max_tokens=3, salt=salt
             )
-            Client(spec, resolve(spec), None, lambda r: None).run()
+            Client(spec, resolve_endpoint(spec), None, lambda r: None).run()
             seen.append(prompts(server))
     assert sorted(p[14:] for p in seen[0]) == sorted(p[14:] for p in seen[1])
     assert len({p[:6] for p in (*seen[0], *seen[1])}) == 16

@@ -14,7 +14,7 @@ from workbench.bench import records
 from workbench.bench.answer_sample import AnswerSample
 from workbench.bench.client import Client
 from workbench.bench.client_report import summary_message
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.exchange import Exchange
 from workbench.bench.kept_text import FIRST_CHARACTERS, LAST_CHARACTERS, KeptText
 from workbench.bench.records import RequestRecord
@@ -78,11 +78,11 @@ def test_a_sample_is_bounded_and_spread_over_the_run() -> None:
     for i in range(1000):
         reply = Reply()
         reply.text.add(f"answer {i}")
-        sample.add(RequestRecord(i, False, 0.0, 1, output_tokens=2), reply, f"{i}")
-    numbers = [int(answer.prompt) for answer in sample.answers()]
+        sample.add_answer(RequestRecord(i, False, 0.0, 1, output_tokens=2), reply, f"{i}")
+    numbers = [int(answer.prompt) for answer in sample.sampled_answers()]
     assert 5 <= len(numbers) <= 10 and sample.seen == 1000
     assert numbers[0] == 0 and numbers[-1] > 800
-    assert sample.answers()[0].text == "answer 0"
+    assert sample.sampled_answers()[0].text == "answer 0"
 
 
 def reports(answer: bytes, **fields: Any) -> tuple[list[RequestRecord], TextReport | None]:
@@ -90,7 +90,7 @@ def reports(answer: bytes, **fields: Any) -> tuple[list[RequestRecord], TextRepo
     given = {"concurrency": 2, "requests": 4, "warmup": 0, "max_tokens": 8, **fields}
     with ScriptedServer(openai(lambda request, n: [answer])) as server:
         spec = BenchSpec(server.url, "m", salt="s", **given)
-        client = Client(spec, resolve(spec), None, lambda record: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
     message = summary_message(spec, [client.report()], client.counted, client.warmups)
     stored = from_json(BenchSummary, json.loads(json.dumps(message["summary"])))

@@ -76,7 +76,7 @@ def test_the_endpoint_is_in_its_environment_and_the_key_in_none_of_its_output() 
 
 def test_the_servers_address_and_model_replace_placeholders() -> None:
     words = ["x", "--url={base_url}", "{model}", '{"a": 1}', "$HOME"]
-    with own_command.filled(words, "http://h/v1", "tiny") as argv:
+    with own_command.fill_in_server(words, "http://h/v1", "tiny") as argv:
         assert argv == ("x", "--url=http://h/v1", "tiny", '{"a": 1}', "$HOME")
 
 
@@ -103,7 +103,9 @@ def test_a_command_that_does_not_start_is_an_error(argv: tuple[str, ...], said: 
 def test_ended_by_a_signal() -> None:
     done, _ = ran(python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
     assert done.exit_code == -signal.SIGKILL
-    assert own_command.summary(done).refused == ("the benchmark command was ended by SIGKILL",)
+    assert own_command.command_summary(done).refused == (
+        "the benchmark command was ended by SIGKILL",
+    )
 
 
 def with_child(tmp_path: Path, *, ignores_term: bool) -> tuple[str, ...]:
@@ -143,7 +145,8 @@ def test_cancelling_ends_its_whole_group(
             await task
         return child
 
-    assert not alive(asyncio.run(cancelled()))
+    child = asyncio.run(cancelled())
+    eventually(lambda: not alive(child), "the child to end")
 
 
 @pytest.mark.slow
@@ -160,7 +163,7 @@ def test_the_deadline_and_a_cancelled_task_end_it_too(tmp_path: Path) -> None:
         return child, os.getpid()
 
     child, _ = asyncio.run(both())
-    assert not alive(child)
+    eventually(lambda: not alive(child), "the child to end")
 
 
 @pytest.mark.slow
@@ -175,7 +178,8 @@ while not os.path.exists({str(tmp_path / "child")!r}): time.sleep(0.02)
 print('left')"""
     done, _ = ran(python(leaver))
     assert (done.exit_code, done.output) == (0, ("left",)) and done.seconds < 10
-    assert not alive(int((tmp_path / "child").read_text()))
+    child = int((tmp_path / "child").read_text())
+    eventually(lambda: not alive(child), "the child to end")
 
 
 @pytest.mark.parametrize("end", ["its own end", "cancelled", "Workbench is killed"])
@@ -267,7 +271,7 @@ def test_tokens_and_requests_are_the_engines_counts() -> None:
     engine = EngineDuring(
         requests_finished=20, prompt_tokens=100, generation_tokens=500, prefix_hit_tokens=4
     )
-    s = own_command.with_counts(own_command.summary(done), engine)
+    s = own_command.with_counts(own_command.command_summary(done), engine)
     assert (s.requests_ok, s.output_tokens, s.output_tok_s, s.request_s, s.cached_tokens) == (
         20,
         500,
@@ -285,7 +289,7 @@ def test_without_counters_only_time_and_exit_are_known() -> None:
         "no metrics",
     )
     s = own_command.with_counts(
-        own_command.summary(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why)
+        own_command.command_summary(CommandOutcome(2, 0.0, 4.0, ())), EngineDuring(absent=why)
     )
     assert (
         s.output_tok_s is None and "no metrics" in s.absent["output_tok_s"] and s.duration_s == 4.0

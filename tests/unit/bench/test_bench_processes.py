@@ -21,10 +21,10 @@ from truth_server import TruthProcess
 from workbench.bench import load_share as share_module
 from workbench.bench.client_report import ClientReport, summary_message
 from workbench.bench.connection import Endpoint
-from workbench.bench.load_share import Share, processes_for
+from workbench.bench.load_share import Share, processes_for_load
 from workbench.bench.records import BenchOutcome, RequestRecord
 from workbench.bench.runner import BenchCancelled, run
-from workbench.bench.schedule import WarmupOutcome, arrivals
+from workbench.bench.schedule import WarmupOutcome, arrival_times
 from workbench.bench.steady_window import window_of
 from workbench.bench.workload import request_mark
 from workbench.model.bench import BenchProgress, BenchSpec
@@ -93,7 +93,7 @@ def test_the_number_of_processes_follows_streams_and_cores(
 ) -> None:
     monkeypatch.setattr(share_module.os, "sched_getaffinity", lambda pid: set(range(cores)))
     spec = replace(SPEC, concurrency=streams, requests=requests)
-    assert processes_for(spec, here) == expected
+    assert processes_for_load(spec, here) == expected
 
 
 def test_a_server_at_any_address_of_this_machine_is_here() -> None:
@@ -101,7 +101,7 @@ def test_a_server_at_any_address_of_this_machine_is_here() -> None:
     addressed by this machine's name."""
 
     def here(family: socket.AddressFamily, *address: Any) -> bool:
-        return Endpoint("x", 1, "/", None, family, address).here
+        return Endpoint("x", 1, "/", None, family, address).is_on_this_machine
 
     assert here(socket.AF_INET, "127.0.0.1", 1) and here(socket.AF_INET, "0.0.0.0", 1)
     assert not here(socket.AF_INET, "192.0.2.7", 1)  # for documentation: nobody's
@@ -113,15 +113,15 @@ def test_a_server_at_any_address_of_this_machine_is_here() -> None:
 
 @pytest.mark.parametrize("of", [1, 2, 3, 7])
 def test_shares_are_the_whole_without_an_overlap(of: int) -> None:
-    specs = [Share(first, of).spec(SPEC) for first in range(of)]
+    specs = [Share(first, of).spec_of_share(SPEC) for first in range(of)]
     for name in ("concurrency", "requests", "warmup"):
         assert sum(getattr(s, name) for s in specs) == getattr(SPEC, name)
     open_loop = replace(SPEC, rate=10.0)
-    whole = arrivals(open_loop, warmup=False)
+    whole = arrival_times(open_loop, warmup=False)
     assert whole is not None
     times = [next(whole) for _ in range(3 * of)]
     for first in range(of):
-        part = Share(first, of).times(arrivals(open_loop, warmup=False))
+        part = Share(first, of).due_times_of_share(arrival_times(open_loop, warmup=False))
         assert part is not None and [next(part) for _ in range(3)] == times[first::of]
 
 

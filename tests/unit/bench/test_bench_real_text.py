@@ -34,7 +34,7 @@ def content(spec: BenchSpec, index: int = 0) -> str:
 def test_excerpts_are_cut_from_the_ring_without_a_gap(texts: list[str], data: Any) -> None:
     ring = RealText(texts)
     whole = "".join(text.strip() + "\n\n" for text in texts)
-    start = ring.start(data.draw(st.floats(0, 0.999)), data.draw(st.integers(0, 10**6)))
+    start = ring.first_piece_of(data.draw(st.floats(0, 0.999)), data.draw(st.integers(0, 10**6)))
     pieces = data.draw(st.integers(1, 500))
     excerpt, longer = ring.excerpt(start, pieces), ring.excerpt(start, pieces + 1)
     assert excerpt and longer in whole * (pieces + 2)
@@ -61,17 +61,17 @@ def test_a_and_b_get_the_same_text_behind_another_mark() -> None:
 
 def test_the_prompts_of_a_run_differ_and_so_do_seeds() -> None:
     workload, other = Workload(WITH_TEXTS), Workload(replace(WITH_TEXTS, seed=1))
-    texts = [workload.prompt(index, warmup=False) for index in range(300)]
+    texts = [workload.synthetic_prompt(index, warmup=False) for index in range(300)]
     assert len({text.partition("] ")[2] for text in texts}) > 200
     assert len(set(texts)) == 300
-    assert other.prompt(0, warmup=False) != texts[0]
+    assert other.synthetic_prompt(0, warmup=False) != texts[0]
 
 
 def test_equal_excerpts_are_known_as_one_prompt() -> None:
     workload = Workload(WITH_TEXTS)
     by_name: dict[str, str] = {}
     for index in range(2000):
-        text = workload.prompt(index, warmup=False).partition("] ")[2]
+        text = workload.synthetic_prompt(index, warmup=False).partition("] ")[2]
         assert by_name.setdefault(workload.prompt_identity(index), text) == text
     assert len(by_name) < 2000, "the texts have fewer lines and sentences"
 
@@ -95,10 +95,10 @@ async def _count(asked: Mapping[str, Any]) -> int | None:
 @pytest.mark.parametrize("seed", [0, 5])
 def test_the_prompts_of_a_run_have_the_asked_length(tokens: int, seed: int) -> None:
     spec = replace(SPEC, input_tokens=tokens, requests=64, seed=seed)
-    found = asyncio.run(prompt_length.measure(spec, _count))
+    found = asyncio.run(prompt_length.measure_prompt_length(spec, _count))
     assert found is not None and abs(found.tokens - tokens) <= 0.02 * tokens
     workload = Workload(replace(spec, prompt_words=found.words, texts=shipped_contents()))
-    sent = [asyncio.run(_count(workload.fields(i, warmup=False))) for i in range(64)]
+    sent = [asyncio.run(_count(workload.prompt_fields(i, warmup=False))) for i in range(64)]
     assert abs(sum(n or 0 for n in sent) / 64 - tokens) <= 0.02 * tokens
 
 
@@ -106,9 +106,9 @@ def test_the_prompts_of_a_run_have_the_asked_length(tokens: int, seed: int) -> N
 def test_without_a_tokenizer_the_length_is_met_as_closely_as_a_warm_up_shows(seed: int) -> None:
     workload = Workload(replace(WITH_TEXTS, seed=seed))
     for _ in range(2):
-        counts = [asyncio.run(_count(workload.fields(i, warmup=True))) for i in range(16)]
-        workload.calibrate(round(sum(n or 0 for n in counts) / 16))
-    sent = [asyncio.run(_count(workload.fields(i, warmup=False))) for i in range(64)]
+        counts = [asyncio.run(_count(workload.prompt_fields(i, warmup=True))) for i in range(16)]
+        workload.calibrate_words([(i, n or 0) for i, n in enumerate(counts)])
+    sent = [asyncio.run(_count(workload.prompt_fields(i, warmup=False))) for i in range(64)]
     assert workload.calibrated and abs(sum(n or 0 for n in sent) / 64 - 128) <= 0.2 * 128
 
 

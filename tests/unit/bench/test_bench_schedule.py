@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import statistics
 import time
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,10 @@ from scripted_server import Request, ScriptedServer, Step, chat_events, chunk, c
 from workbench.bench.client import Client
 from workbench.bench.client_cpu import CpuLog
 from workbench.bench.client_report import run_notes
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import RequestRecord
-from workbench.bench.result_validity import ClientFacts, refusals
-from workbench.bench.schedule import RequestPhase, Warmup, arrivals
+from workbench.bench.result_validity import ClientFacts, reasons_for_invalid_result
+from workbench.bench.schedule import RequestPhase, Warmup, arrival_times
 from workbench.bench.steady_window import Window
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec
@@ -55,7 +56,7 @@ def bench(url: str, **fields: Any) -> Client:
         **fields,
     }
     spec = BenchSpec(url=url, model="m", salt="ab", **given)
-    client = Client(spec, resolve(spec), None, lambda record: None)
+    client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
     client.run()
     assert sorted(r.index for r in client.counted) == list(range(len(client.counted)))
     return client
@@ -80,21 +81,39 @@ def slow(seconds: float, answer: bytes = OK) -> Any:
 def test_a_schedule_is_its_seed_s_and_has_its_rate(rate: float, seed: int, arrival: str) -> None:
     spec = replace(SPEC, rate=rate, seed=seed, arrival=arrival)
     times, again = (
-        list(itertools.islice(arrivals(spec, warmup=False) or (), 2000)) for _ in range(2)
+        list(itertools.islice(arrival_times(spec, warmup=False) or (), 2000)) for _ in range(2)
     )
     assert times == again and times[0] == 0.0 and times == sorted(times)
     assert 1999 / times[-1] == pytest.approx(rate, rel=0.15)
-    others = itertools.islice(arrivals(replace(spec, seed=seed + 1), warmup=False) or (), 2000)
+    others = itertools.islice(arrival_times(replace(spec, seed=seed + 1), warmup=False) or (), 2000)
     assert (list(others) == times) == (arrival == "constant")
 
 
 def test_gaps_of_a_poisson_schedule_are_exponential() -> None:
-    times = list(itertools.islice(arrivals(replace(SPEC, rate=2.0), warmup=False) or (), 20_000))
+    times = list(
+        itertools.islice(arrival_times(replace(SPEC, rate=2.0), warmup=False) or (), 20_000)
+    )
     gaps = [b - a for a, b in itertools.pairwise(times)]
     mean = sum(gaps) / len(gaps)
     deviation = (sum((g - mean) ** 2 for g in gaps) / len(gaps)) ** 0.5
     assert mean == pytest.approx(0.5, rel=0.03) and deviation == pytest.approx(mean, rel=0.05)
-    assert arrivals(SPEC, warmup=False) is None
+    assert arrival_times(SPEC, warmup=False) is None
+
+
+@pytest.mark.parametrize("shape", [0.25, 4.0])
+def test_gaps_of_a_bursty_schedule_have_a_gamma_distribution(shape: float) -> None:
+    """The deviation of a gamma distribution is its mean / sqrt(shape)."""
+    spec = replace(SPEC, rate=2.0, burstiness=shape)
+    times = list(itertools.islice(arrival_times(spec, warmup=False) or (), 20_000))
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    assert statistics.fmean(gaps) == pytest.approx(0.5, rel=0.05)
+    assert statistics.stdev(gaps) == pytest.approx(0.5 / shape**0.5, rel=0.05)
+    poisson = replace(SPEC, rate=2.0)
+    even = replace(poisson, burstiness=1.0)
+    firsts = [
+        list(itertools.islice(arrival_times(s, warmup=False) or (), 5)) for s in (poisson, even)
+    ]
+    assert firsts[0] == firsts[1]
 
 
 @pytest.mark.flaky(reruns=1)  # seen to fail once on a machine at a load above 20
@@ -157,7 +176,7 @@ def test_requests_that_were_never_due_are_not_missing(fields: dict[str, Any]) ->
     with ScriptedServer(lambda request, n: [OK]) as server:
         client = bench(server.url, concurrency=4, warmup=4, **fields)
     assert client.unsent == 0
-    reasons = refusals(
+    reasons = reasons_for_invalid_result(
         client.spec, client.counted, ClientFacts(unsent=client.unsent), Window("whole run", 0, 1)
     )
     assert not any("never sent" in reason for reason in reasons)
@@ -169,7 +188,7 @@ def test_a_backlog_that_was_worked_off_gives_a_note_and_a_valid_result() -> None
         for i in range(30)
     ]
     spec = replace(SPEC, rate=10.0)
-    assert refusals(spec, made, ClientFacts(), Window("whole run", 0, 3)) == ()
+    assert reasons_for_invalid_result(spec, made, ClientFacts(), Window("whole run", 0, 3)) == ()
     assert "4 of 30 requests started more than 10 ms late (worst 300 ms)" in " ".join(
         summarize(spec, made, (), ClientFacts()).notes
     )
@@ -236,13 +255,13 @@ def test_each_request_is_held_to_its_own_length() -> None:
 
 def ended(warmup: Warmup, *end_us: int) -> list[bool]:
     first = warmup._seen
-    return [warmup.enough(record(first + i, end_us=us)) for i, us in enumerate(end_us)]
+    return [warmup.add_and_check_end(record(first + i, end_us=us)) for i, us in enumerate(end_us)]
 
 
 def outcome_note(warmup: Warmup) -> str:
     outcome = warmup.outcome()
     assert outcome is not None
-    return outcome.note()
+    return outcome.note_text()
 
 
 def test_warming_up_ends_when_two_windows_agree() -> None:
@@ -274,8 +293,8 @@ def test_failures_and_prompts_of_another_length_say_nothing() -> None:
     warmup = Warmup(replace(SPEC, until_steady=True, warmup=0))
     warmup.prompts_resized(4)
     assert ended(warmup, 500, 500, 500, 500, 500, 500, 500) == [False] * 7
-    assert not warmup.enough(record(7, error="reset"))
-    assert warmup.enough(record(8, end_us=500))
+    assert not warmup.add_and_check_end(record(7, error="reset"))
+    assert warmup.add_and_check_end(record(8, end_us=500))
 
 
 def test_a_server_that_gets_faster_is_warmed_up_and_the_prompts_have_the_measured_length() -> None:
@@ -322,7 +341,7 @@ def test_progress_names_the_warm_up_phase() -> None:
         spec = BenchSpec(
             server.url, "m", concurrency=1, requests=20, warmup=10, max_tokens=3, until_steady=True
         )
-        client = Client(spec, resolve(spec), None, lambda r: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda r: None)
         client.tick = lambda now: phases.append((client.progress().phase, client.progress().total))
         client.run()
     assert phases[0] == ("warming up", 10) and phases[-1] == ("measuring", 20)
@@ -334,7 +353,9 @@ def test_progress_names_the_warm_up_phase() -> None:
 def test_idle_streams_blame_what_made_them_idle() -> None:
     def said(end_us: int, until_s: float) -> str:
         made = [record(i, start_s=i / 40, end_us=end_us) for i in range(40)]
-        (reason,) = refusals(SPEC, made, ClientFacts(), Window("steady", 0.0, until_s))
+        (reason,) = reasons_for_invalid_result(
+            SPEC, made, ClientFacts(), Window("steady", 0.0, until_s)
+        )
         return reason
 
     assert "answers of 1.0 ms are too short" in said(1_000, 1.0)
@@ -345,20 +366,23 @@ def test_idle_streams_blame_what_made_them_idle() -> None:
 def test_idle_streams_are_invalid_only_in_a_closed_loops_steady_window() -> None:
     made = [record(i, start_s=float(i // 2), end_us=960_000) for i in range(16)]
     steady, whole = Window("steady", 1.0, 7.0), Window("whole run", 0.0, 8.0)
-    (said,) = refusals(SPEC, made, ClientFacts(), steady)
+    (said,) = reasons_for_invalid_result(SPEC, made, ClientFacts(), steady)
     assert said.startswith(
         "1.92 of 2 streams were in flight on average (96 %, at least 97 % are needed)"
     )
-    assert refusals(SPEC, made, ClientFacts(), whole) == ()
-    assert refusals(replace(SPEC, rate=2.0), made, ClientFacts(), steady) == ()
+    assert reasons_for_invalid_result(SPEC, made, ClientFacts(), whole) == ()
+    assert reasons_for_invalid_result(replace(SPEC, rate=2.0), made, ClientFacts(), steady) == ()
     fuller = [replace(r, end_us=980_000) for r in made]
-    assert refusals(SPEC, fuller, ClientFacts(), steady) == ()
+    assert reasons_for_invalid_result(SPEC, fuller, ClientFacts(), steady) == ()
 
 
 @pytest.mark.parametrize(("pct", "refused"), [(94.9, False), (95.1, True), (None, False)])
 def test_a_busy_client_makes_the_result_invalid(pct: float | None, refused: bool) -> None:
     facts = ClientFacts(client_cpu_pct=pct)
-    assert bool(refusals(SPEC, [record()], facts, Window("whole run", 0, 1))) == refused
+    assert (
+        bool(reasons_for_invalid_result(SPEC, [record()], facts, Window("whole run", 0, 1)))
+        == refused
+    )
 
 
 @pytest.mark.parametrize(
@@ -379,7 +403,14 @@ def test_a_cache_that_answers_makes_the_result_invalid(
 ) -> None:
     made = [record(i, cached_tokens=c) for i, c in enumerate(cached)]
     facts = ClientFacts(prompt_words=80)
-    assert bool(refusals(replace(SPEC, **spec), made, facts, Window("whole run", 0, 1))) == refused
+    assert (
+        bool(
+            reasons_for_invalid_result(
+                replace(SPEC, **spec), made, facts, Window("whole run", 0, 1)
+            )
+        )
+        == refused
+    )
 
 
 @pytest.mark.parametrize(("cached", "refused"), [((16, 16), False), ((16, 96), True)])
@@ -389,7 +420,7 @@ def test_real_text_may_have_fewer_tokens_than_pieces(
     """Of 512 tokens and more, vocabularies with many words have so; 16 may be a chat template."""
     made = [record(i, cached_tokens=c) for i, c in enumerate(cached)]
     facts, spec = ClientFacts(prompt_words=102), replace(SPEC, content="text")
-    assert bool(refusals(spec, made, facts, Window("whole run", 0, 1))) == refused
+    assert bool(reasons_for_invalid_result(spec, made, facts, Window("whole run", 0, 1))) == refused
 
 
 def test_template_hits_give_a_note() -> None:
@@ -412,7 +443,7 @@ def test_a_client_that_is_kept_from_its_core_sees_idle_streams() -> None:
     long for each record as its request took."""
     with ScriptedServer(slow(0.02)) as server:
         spec = BenchSpec(server.url, "m", concurrency=2, requests=16, warmup=2, max_tokens=3)
-        client = Client(spec, resolve(spec), None, lambda r: time.sleep(r.end_us / 1e6))
+        client = Client(spec, resolve_endpoint(spec), None, lambda r: time.sleep(r.end_us / 1e6))
         client.run()
     (said,) = summarize(spec, client.counted, client.warmups, ClientFacts()).refused
     assert "of 2 streams were in flight" in said

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.bench.records import SHORT, RequestRecord, total
+from workbench.bench.records import SHORT, RequestRecord, sum_or_none
 from workbench.bench.request_latency import tpot_ms
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.model.bench import BenchSpec, BenchSummary, Distribution
-from workbench.model.distribution import distribution, quantile
+from workbench.model.distribution import distribution_of, quantile
 from workbench.model.json_records import from_json, to_json
 
 SPEC = BenchSpec(
@@ -65,15 +65,15 @@ def test_quantiles_known_values() -> None:
 
 @given(values=FLOATS)
 def test_a_distribution_is_in_order(values: list[float]) -> None:
-    d = distribution(values)
+    d = distribution_of(values)
     assert d is not None and d.count == len(values)
     assert d.p95 is not None and d.min <= d.p50 <= d.p90 <= d.p95 <= d.max
     assert d.min - 1e-3 <= d.mean <= d.max + 1e-3
-    assert distribution([]) is None
+    assert distribution_of([]) is None
 
 
 def test_a_handful_of_values_has_no_p99() -> None:
-    few, enough = (distribution(float(n) for n in range(count)) for count in (999, 1000))
+    few, enough = (distribution_of(float(n) for n in range(count)) for count in (999, 1000))
     assert few is not None and few.p99 is None and few.p95 is not None
     assert enough is not None and enough.p99 == pytest.approx(989.01)
     stored = {**to_json(enough), "count": 64}
@@ -90,7 +90,7 @@ def test_the_metrics_of_a_run() -> None:
     assert (s.ttft_ms.mean, s.itl_ms.mean, s.tpot_ms.mean, s.e2e_ms.mean) == (100, 10, 10, 145)
     assert (s.itl_ms.count, s.ttft_ms.count) == (8, 2)
     assert s.tokens_per_chunk == 1 and s.per_stream_tok_s == pytest.approx(100)
-    assert set(s.absent) == {"power_w", "energy_j", "tok_per_joule"}
+    assert set(s.absent) == {"power_w", "energy_j", "tok_per_joule", "rate_error_pct"}
 
 
 def test_several_tokens_in_a_chunk_are_no_faster_gaps() -> None:
@@ -163,7 +163,7 @@ def test_every_missing_value_has_a_reason_and_json_keeps_all(values: list[Reques
     }
     of_a_rate = {"queue_ms", "ttft_from_schedule_ms", "e2e_from_schedule_ms"}
     of_embeddings = {"prompt_tok_s"}
-    of_slo = {"slo_pct", "goodput_request_s", "goodput_tok_s"}
+    of_slo = {"slo_pct", "goodput_request_s", "goodput_tok_s", "users"}
     other = elsewhere | of_a_rate | of_embeddings | of_slo | {"command_exit", "in_flight_mean"}
     assert {n for n, v in data.items() if v is None and n not in other} == {
         n for n in s.absent if data[n] is None
@@ -210,4 +210,4 @@ def test_a_requested_cache_gives_no_note() -> None:
 
 
 def test_totals() -> None:
-    assert (total([]), total([1, 2]), total([1, None])) == (0, 3, None)
+    assert (sum_or_none([]), sum_or_none([1, 2]), sum_or_none([1, None])) == (0, 3, None)

@@ -16,7 +16,7 @@ from scripted_server import SILENCE, ScriptedServer, chat_events, chunked
 from workbench.bench import records
 from workbench.bench import time_limits as limits_module
 from workbench.bench.client import Client
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.exchange import Exchange
 from workbench.bench.time_limits import LONGEST_RUN_S, RUN_S, Limits
 from workbench.model.bench import BenchSpec
@@ -147,7 +147,7 @@ def test_a_slow_server_finishes_the_document_profile() -> None:
     with scaled(1000), ScriptedServer(slow(10)) as server:
         options = {"profile": "document", "max_tokens": 10, "content": "words"}
         asked = replace(spec_from(None, options), url=server.url, model="m")
-        client = Client(asked, resolve(asked), None, lambda record: None)
+        client = Client(asked, resolve_endpoint(asked), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 10
 
@@ -157,6 +157,6 @@ def test_a_dead_server_does_not_hold_a_run() -> None:
         asked = BenchSpec(
             server.url, "m", concurrency=2, requests=4, max_tokens=10, input_tokens=1, warmup=0
         )
-        client = Client(asked, resolve(asked), None, lambda record: None)
+        client = Client(asked, resolve_endpoint(asked), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [records.TIMEOUT] * 4

@@ -12,7 +12,7 @@ from scripted_server import FIN, ScriptedServer, Step, chat_events, chunked
 
 from workbench.bench import records
 from workbench.bench.client import Client
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import RequestRecord
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import InputError
@@ -34,7 +34,7 @@ def bench(pem: Path, steps: list[Step], **fields: Any) -> list[RequestRecord]:
             "m",
             **{"concurrency": 2, "requests": 6, "warmup": 0, "max_tokens": 2000, **fields},
         )
-        client = Client(spec, resolve(spec), None, lambda r: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda r: None)
         client.run()
         assert server.connections == 2 or not all(r.ok for r in client.counted)
     return client.counted
@@ -72,7 +72,7 @@ def test_a_file_without_a_certificate_is_an_input_error(
     if content is not None:
         path.write_text(content)
     with pytest.raises(InputError, match=r"--cacert .*ca\.pem: "):
-        resolve(BenchSpec("https://127.0.0.1:1", "m", ca_file=str(path)))
+        resolve_endpoint(BenchSpec("https://127.0.0.1:1", "m", ca_file=str(path)))
 
 
 @pytest.mark.slow
@@ -80,6 +80,6 @@ def test_plain_http_behind_an_https_url_fails(monkeypatch: pytest.MonkeyPatch) -
     with ScriptedServer(lambda request, n: [LONG]) as server:
         url = server.url.replace("http:", "https:")
         spec = BenchSpec(url, "m", concurrency=1, requests=1, warmup=0, timeout_s=1.0)
-        client = Client(spec, resolve(spec), None, lambda r: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda r: None)
         client.run()
     assert client.counted[0].error in (records.CONNECT, records.TIMEOUT)

@@ -20,14 +20,14 @@ from workbench.model.experiment import Arm, Experiment, ExperimentSpec
 
 def spec_of(seed: int = 0, **options: Any) -> ExperimentSpec:
     given = {"pairs": twins.PAIRS, "order_seed": seed, "twins": TWINS, **options}
-    return design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **given))
+    return design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **given))
 
 
 def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
     """Return an experiment that ran to its end by the product's own rules."""
     experiment = Experiment(1, 0.0, "one", spec, restarts=True)
     results = {}
-    while design.enough(experiment) is None:
+    while design.why_enough_pairs(experiment) is None:
         for _ in "AB":
             run = design.next_run(experiment)
             result = runs.result(
@@ -38,8 +38,8 @@ def made(spec: ExperimentSpec, runs: SimulatedRuns) -> Experiment:
                 run, state="done", value=result.summary.output_tok_s, result_id=result.id
             )
             experiment = design.with_run(experiment, done)
-        experiment = design.judged(experiment, results)
-    return design.judged(replace(experiment, state="done"), results)
+        experiment = design.judge_experiment(experiment, results)
+    return design.judge_experiment(replace(experiment, state="done"), results)
 
 
 def test_each_arm_runs_on_each_host_in_half_of_the_pairs() -> None:
@@ -50,7 +50,9 @@ def test_each_arm_runs_on_each_host_in_half_of_the_pairs() -> None:
             assert hosts == set(TWINS), "of every two pairs one is swapped"
         for pair in range(8):
             assert {twins.host_of(spec, pair, arm) for arm in "AB"} == set(TWINS)
-    assert len({twins.swapped(spec_of(seed), 0) for seed in range(20)}) == 2, "which one is drawn"
+    assert len({twins.arms_are_swapped(spec_of(seed), 0) for seed in range(20)}) == 2, (
+        "which one is drawn"
+    )
     assert twins.host_of(spec_of(twins=()), 0, "A") is None
 
 
@@ -74,7 +76,7 @@ def test_without_noise_both_effects_are_exact() -> None:
 
 def test_the_formula_gives_what_a_hand_calculation_gives() -> None:
     """d = 0.10 and 0.12 as they are, 0.02 and 0.06 swapped."""
-    found = twins.separated([0.10, 0.02, 0.12, 0.06], [False, True, False, True], 0.0)
+    found = twins.separate_machine_effect([0.10, 0.02, 0.12, 0.06], [False, True, False, True], 0.0)
     assert found is not None and found.error is not None
     assert (found.change, found.machine, found.df) == (
         pytest.approx(0.075),
@@ -83,8 +85,8 @@ def test_the_formula_gives_what_a_hand_calculation_gives() -> None:
     )
     spread = (0.01**2 * 2 + 0.02**2 * 2) / 2
     assert found.error == pytest.approx(0.5 * math.sqrt(spread * (1 / 2 + 1 / 2)))
-    assert twins.separated([0.1, 0.2], [False, False], 0.0) is None
-    few = twins.separated([0.1, 0.2, 0.1], [False, False, True], 0.0)
+    assert twins.separate_machine_effect([0.1, 0.2], [False, False], 0.0) is None
+    few = twins.separate_machine_effect([0.1, 0.2, 0.1], [False, False, True], 0.0)
     assert few is not None and few.error is None
 
 

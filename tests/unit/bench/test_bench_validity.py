@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scripted_server import HEAD, RST, SILENCE, ScriptedServer, chat_events, chunked
 
 from workbench.bench.client import Client
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.records import STALL, RequestRecord
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.steady_window import end_s
@@ -51,6 +51,19 @@ def closed_loop(durations_s: list[float], streams: int = 4) -> list[RequestRecor
 
 def judged(made: list[RequestRecord], **fields: Any) -> BenchSummary:
     return summarize(replace(SPEC, requests=len(made), **fields), made, (), ClientFacts())
+
+
+# -- how much a run varies in itself ----------------------------------------------------------------
+
+
+def test_the_rate_of_a_run_is_as_sure_as_its_parts_agree() -> None:
+    assert judged(closed_loop([0.1] * 64)).rate_error_pct == pytest.approx(0.0, abs=0.001)
+    # each round of the four streams is 10 % slower or faster than the one before
+    uneven = [0.1 + 0.01 * (index // 8 % 2) for index in range(64)]
+    error = judged(closed_loop(uneven)).rate_error_pct
+    assert error is not None and 1.0 < error < 3.0
+    assert judged(closed_loop([0.1] * 12)).rate_error_pct is None  # too short
+    assert judged(closed_loop([0.1] * 64), rate=10.0).rate_error_pct is None
 
 
 # -- failures --------------------------------------------------------------------------------------
@@ -113,7 +126,7 @@ def test_a_server_that_stalls_now_and_then_is_rejected() -> None:
         spec = BenchSpec(
             server.url, "m", concurrency=4, requests=32, warmup=0, max_tokens=20, stall_s=0.2
         )
-        client = Client(spec, resolve(spec), None, lambda record: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
     summary = summarize(spec, client.counted, (), ClientFacts())
     stalled = summary.errors[STALL]
@@ -131,7 +144,7 @@ def test_a_server_that_fails_most_requests_is_rejected(steps: list[bytes | str])
         lambda request, n: [chunked(chat_events(3))] if n % 8 == 0 else steps
     ) as server:
         spec = BenchSpec(server.url, "m", concurrency=4, requests=64, warmup=0, max_tokens=3)
-        client = Client(spec, resolve(spec), None, lambda record: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
     summary = summarize(spec, client.counted, (), ClientFacts())
     assert summary.requests_failed > 40 and "requests failed at the server" in summary.refused[0]
@@ -181,12 +194,26 @@ def test_a_burst_that_is_over_before_the_first_answer_is_not_called_an_overload(
     assert judged(made, rate=100.0, concurrency=256).refused == ()
 
 
+@pytest.mark.parametrize(("late", "is_refused"), [(0.02, False), (0.05, True)])
+def test_a_client_that_falls_behind_its_rate_by_some_percent_is_rejected(
+    late: float, is_refused: bool
+) -> None:
+    made = [reply(i, (1 + late) * 0.1 * i, 0.05, due_s=0.1 * i) for i in range(100)]
+    refused = " ".join(judged(made, rate=10.0, concurrency=256).refused)
+    assert ("instead of the scheduled" in refused) == is_refused
+
+
 # -- length and drift ------------------------------------------------------------------------------
 
 
 def test_a_short_measurement_is_marked() -> None:
     one = judged([reply(0, 0.0, 0.009)], concurrency=1)
-    assert one.marked[0].startswith("the measurement is short: one request in 0.009 s")
+    assert one.marked[0] == (
+        "the measurement is short: one request in 0.009 s; use at least 4 requests and 1 s"
+    )
+    enough = judged([reply(i, 0.1 * i, 0.1) for i in range(4)], concurrency=1)
+    assert "is short: 4 requests in" in enough.marked[0]
+    assert enough.marked[0].endswith("use at least 1 s")
     assert judged(closed_loop([0.01] * 40)).marked and not judged(closed_loop([0.1] * 64)).marked
 
 

@@ -27,6 +27,7 @@ from scripted_server import (
 )
 from scripted_server import chunk as scripted_chunk
 from support.procs import eventually
+from truth_attainment import points_off
 from truth_server import TruthProcess
 
 from workbench.bench import runner, workers
@@ -38,6 +39,7 @@ from workbench.model.bench import BenchProgress, BenchSpec
 from workbench.model.distribution import quantile
 from workbench.model.errors import BenchError
 from workbench.model.json_records import to_json
+from workbench.model.slo import parse_slo
 
 OK = chunked(chat_events(3))
 WORKER = [sys.executable, "-P", "-m", "workbench.bench.worker"]
@@ -569,10 +571,12 @@ def test_times_agree_with_the_server_s_own_record() -> None:
     """TTFT and gaps against the times at which the server wrote. The bounds are for a shared
     machine; bench_client.py gives the real values."""
     with TruthProcess("--ttft-ms", "30", "--itl-ms", "5", "--jitter", "0.3") as server:
-        spec = spec_for(server.url, concurrency=8, requests=24, warmup=8, max_tokens=20)
+        slo = "ttft<=30@p50, tpot<=5.1@p50"
+        spec = spec_for(server.url, concurrency=8, requests=24, warmup=8, max_tokens=20, slo=slo)
         outcome = asyncio.run(run(spec))
         truth = server.stop()
     assert outcome.summary.output_tokens == 24 * 20 and len(truth) == 32
+    assert points_off(outcome, truth, parse_slo(slo)) < 100 / 24 + 0.1  # one request of 24
     ttft, gaps = [], []
     for record in outcome.requests:
         true = truth[request_mark(outcome.spec.salt, f"r/{record.index}")]

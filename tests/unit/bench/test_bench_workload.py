@@ -16,7 +16,7 @@ from scripted_server import Request, ScriptedServer, chat_events, chunked, plain
 
 from workbench.bench import prompt_length
 from workbench.bench.client import Client
-from workbench.bench.connection import resolve
+from workbench.bench.connection import resolve_endpoint
 from workbench.bench.result_validity import ClientFacts
 from workbench.bench.summary import summarize
 from workbench.bench.workload import Workload, request_mark
@@ -44,14 +44,16 @@ def test_marks_are_as_long_in_every_prompt() -> None:
 
 def test_the_tokenizers_number_of_words_is_not_changed_by_calibration() -> None:
     workload = Workload(replace(SPEC, prompt_words=17))
-    before = workload.prompt(0, warmup=False)
-    workload.calibrate(5000)
-    assert workload.prompt(0, warmup=False) == before and not workload.calibrated
+    before = workload.synthetic_prompt(0, warmup=False)
+    workload.calibrate_words([(0, 5000)])
+    assert workload.synthetic_prompt(0, warmup=False) == before and not workload.calibrated
     assert len(before.partition(": ")[2].split()) == 17
 
 
 def test_the_same_words_for_a_and_b_and_another_front() -> None:
-    a, b = (Workload(replace(SPEC, salt=salt)).prompt(3, warmup=False) for salt in ("a", "b"))
+    a, b = (
+        Workload(replace(SPEC, salt=salt)).synthetic_prompt(3, warmup=False) for salt in ("a", "b")
+    )
     assert a != b and a.partition("] ")[2] == b.partition("] ")[2]
 
 
@@ -138,13 +140,19 @@ def test_the_length_is_met_as_closely_as_a_word_allows(
     wanted: int, per_word: float, template: int
 ) -> None:
     found = asyncio.run(
-        prompt_length.measure(replace(SPEC, input_tokens=wanted), counted(per_word, template))
+        prompt_length.measure_prompt_length(
+            replace(SPEC, input_tokens=wanted), counted(per_word, template)
+        )
     )
     assert found is not None
     shortest = round(template + per_word * 7)  # mark, five words of the task, one word
     assert abs(found.tokens - max(wanted, shortest)) <= per_word + 1
     assert (
-        len(Workload(replace(SPEC, prompt_words=found.words)).prompt(0, warmup=False).split())
+        len(
+            Workload(replace(SPEC, prompt_words=found.words))
+            .synthetic_prompt(0, warmup=False)
+            .split()
+        )
         == found.words + 6
     )
 
@@ -153,7 +161,7 @@ def test_a_server_that_does_not_count() -> None:
     async def none(asked: Mapping[str, Any]) -> int | None:
         return None
 
-    assert asyncio.run(prompt_length.measure(SPEC, none)) is None
+    assert asyncio.run(prompt_length.measure_prompt_length(SPEC, none)) is None
 
 
 @pytest.mark.parametrize("endpoint", ["chat", "completions"])
@@ -164,7 +172,7 @@ def test_counted_prompts_equal_sent_prompts(endpoint: str) -> None:
         seen.append(asked)
         return 10
 
-    asyncio.run(prompt_length.measure(replace(SPEC, endpoint=endpoint), count))
+    asyncio.run(prompt_length.measure_prompt_length(replace(SPEC, endpoint=endpoint), count))
     assert {name for asked in seen for name in asked} == {
         "prompt" if endpoint == "completions" else "messages"
     }
@@ -198,7 +206,7 @@ def test_natural_lengths_end_where_the_model_ends_them() -> None:
     }
     with ScriptedServer(lambda request, n: [chunked(chat_events(2 + n))]) as server:
         spec = BenchSpec(server.url, "m", **spec_fields)
-        client = Client(spec, resolve(spec), None, lambda record: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 4
     notes = summarize(spec, client.counted, (), ClientFacts()).notes
@@ -223,7 +231,7 @@ def test_a_server_that_knows_max_completion_tokens_only() -> None:
 
     with ScriptedServer(answer) as server:
         spec = BenchSpec(server.url, "m", concurrency=1, requests=4, warmup=0, max_tokens=3)
-        client = Client(spec, resolve(spec), None, lambda record: None)
+        client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
         client.run()
     assert [r.error for r in client.counted] == [None] * 4
 
@@ -235,7 +243,7 @@ def test_bodies_differ_only_in_their_prompt() -> None:
     workload = Workload(replace(SPEC, prompts=('"say \\"a\\" \\\\ \\u00e9"', '"b"')))
     for index in (0, 1, 0):
         asked = json.loads(workload.body(index, warmup=False))
-        assert asked["messages"] == workload.fields(index, warmup=False)["messages"]
+        assert asked["messages"] == workload.prompt_fields(index, warmup=False)["messages"]
     assert "\u00e9".encode() in workload.body(0, warmup=False)
 
 

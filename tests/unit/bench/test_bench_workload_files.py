@@ -61,23 +61,23 @@ def write(tmp_path: Path, *lines: Any) -> Path:
     ],
 )
 def test_forms(tmp_path: Path, line: Any, prompt: Any) -> None:
-    found = prompt_file.read(write(tmp_path, line))
+    found = prompt_file.read_prompts(write(tmp_path, line))
     assert [json.loads(one) for one in found.prompts] == [prompt]
 
 
 def test_a_result_keeps_name_count_and_digest_of_a_prompt_file(tmp_path: Path) -> None:
     path = write(tmp_path, {"prompt": "very private"}, b"", b"   ", {"prompt": "b"})
-    found = prompt_file.read(path)
+    found = prompt_file.read_prompts(path)
     assert (
         found.name.startswith("prompts.jsonl (2 prompts, sha256 ") and "private" not in found.name
     )
-    other = prompt_file.read(write(tmp_path, {"prompt": "very public"}, {"prompt": "b"}))
+    other = prompt_file.read_prompts(write(tmp_path, {"prompt": "very public"}, {"prompt": "b"}))
     assert other.name != found.name
 
 
 def test_byte_order_mark_crlf_and_line_separators_inside_a_text(tmp_path: Path) -> None:
     path = write(tmp_path, b'\xef\xbb\xbf{"prompt": "a\xe2\x80\xa8b"}\r', b'{"text": "c"}\r')
-    assert [json.loads(one) for one in prompt_file.read(path).prompts] == ["a\u2028b", "c"]
+    assert [json.loads(one) for one in prompt_file.read_prompts(path).prompts] == ["a\u2028b", "c"]
 
 
 SHAREGPT = [
@@ -102,7 +102,7 @@ SHAREGPT = [
 def test_sharegpt_as_it_is_distributed(tmp_path: Path, indent: int | None, mark: bytes) -> None:
     path = tmp_path / "ShareGPT_V3.json"
     path.write_bytes(mark + json.dumps(SHAREGPT, indent=indent, ensure_ascii=False).encode())
-    found = prompt_file.read(path)
+    found = prompt_file.read_prompts(path)
     assert [json.loads(one) for one in found.prompts] == [
         [{"role": "user", "content": "hi\u2028"}],
         [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}],
@@ -114,7 +114,7 @@ def test_a_bad_entry_of_an_array_is_named(tmp_path: Path) -> None:
     path = tmp_path / "array.json"
     path.write_text(json.dumps([{"prompt": "fine"}, {"question": "a"}]))
     with pytest.raises(InputError, match="entry 2: the prompt has no field"):
-        prompt_file.read(path)
+        prompt_file.read_prompts(path)
 
 
 def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
@@ -124,7 +124,9 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
         {"prompt": "b"},
         {"messages": USER, "max_tokens": 9},
     )
-    spec = BenchSpec("u", "m", max_tokens=5, prompts=prompt_file.read(path).prompts, salt="ab")
+    spec = BenchSpec(
+        "u", "m", max_tokens=5, prompts=prompt_file.read_prompts(path).prompts, salt="ab"
+    )
     workload = Workload(spec)
     bodies = [json.loads(workload.body(i, warmup=False)) for i in range(4)]
     assert [b["max_tokens"] for b in bodies] == [b["min_tokens"] for b in bodies] == [7, 5, 9, 7]
@@ -163,7 +165,7 @@ def test_a_line_may_name_the_length_of_its_answer(tmp_path: Path) -> None:
 def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, line: Any, said: str) -> None:
     path = write(tmp_path, {"prompt": "fine"}, line)
     with pytest.raises(InputError) as caught:
-        prompt_file.read(path)
+        prompt_file.read_prompts(path)
     assert str(path) + said in caught.value.message and ("one JSON object per line") in str(
         caught.value.next_step
     )
@@ -173,11 +175,11 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
     for name, said in (
         ("gone", "cannot be read"),
-        (".", "cannot be read"),
+        (".", "is not a regular file"),
         ("empty", "contains no prompt"),
     ):
         with pytest.raises(InputError, match=said):
-            prompt_file.read(tmp_path / name)
+            prompt_file.read_prompts(tmp_path / name)
 
 
 @given(data=st.binary(max_size=300))
@@ -187,7 +189,7 @@ def test_any_bytes_are_parsed_or_rejected(
     path = tmp_path_factory.mktemp("any") / "p"
     path.write_bytes(data)
     try:
-        found = prompt_file.read(path)
+        found = prompt_file.read_prompts(path)
     except InputError:
         return
     assert found.prompts and all(json.loads(one) for one in found.prompts)

@@ -37,7 +37,9 @@ class Clock:
     def row(self, body: Any, answer: bytes, path: str = CHAT) -> Row:
         self.now += 1000
         request = body if isinstance(body, bytes) else json.dumps(body).encode()
-        made, _ = self.traffic.row(path, request, answer, at_ms=self.now, end_ms=self.now + 500)
+        made, _ = self.traffic.row_of_exchange(
+            path, request, answer, at_ms=self.now, end_ms=self.now + 500
+        )
         return made
 
     def chat(self, *messages: Message, tokens: int) -> Row:
@@ -120,7 +122,13 @@ def test_lengths_come_from_what_the_answer_reports(name: str) -> None:
     row = Clock().row(body, answer, path)
     expected = (42, 8) if estimated else (40, 9)  # 160 characters and a role, 32 characters
     assert (row.prompt_tokens, row.answer_tokens) == expected
-    assert row.estimated == estimated and ('"estimated":true' in row.line()) == estimated
+    assert row.estimated == estimated and ('"estimated":true' in row.trace_line()) == estimated
+
+
+@pytest.mark.parametrize("most", [{"max_tokens": 5}, {"sampling_params": {"max_new_tokens": 5}}])
+def test_an_estimated_answer_is_no_longer_than_its_request_allows(most: dict[str, Any]) -> None:
+    row = Clock().row({**MESSAGES, **most}, READ["no usage"][2])
+    assert row.answer_tokens == 5 and row.estimated
 
 
 def test_lengths_without_usage_follow_the_prompts_that_have_one() -> None:
@@ -190,8 +198,8 @@ def test_a_file_of_rows_is_read_back_as_it_was_captured(tmp_path: Path) -> None:
             rows.append(clock.chat(*messages, tokens=tokens))
             messages.append(said("assistant", words(30, 99 - turn)))
     path = tmp_path / "captured.jsonl"
-    path.write_text("".join(row.line() for row in rows))
-    read = trace_file.read(path)
+    path.write_text("".join(row.trace_line() for row in rows))
+    read = trace_file.read_trace(path)
     assert len(read.requests) == 20 and read.seconds == 19
     share = sum(row.reused_tokens for row in rows) / sum(row.prompt_tokens for row in rows)
     assert abs(read.reuse - share) < 0.005
@@ -208,6 +216,6 @@ def test_no_two_captures_and_no_file_have_the_same_hashes_of_a_text() -> None:
     one, two = CapturedTraffic(), CapturedTraffic()
     for traffic in (one, two):
         body = json.dumps({"prompt": words(100)}).encode()
-        row, _ = traffic.row("/v1/completions", body, usage(100, 2), at_ms=0, end_ms=1)
+        row, _ = traffic.row_of_exchange("/v1/completions", body, usage(100, 2), at_ms=0, end_ms=1)
         assert row.blocks == list(range(7))  # numbers in turn: nothing of the text
     assert not set(one._blocks._known) & set(two._blocks._known)

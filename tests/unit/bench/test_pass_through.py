@@ -214,6 +214,7 @@ def test_a_server_that_is_not_there_resets_the_connection() -> None:
         try:
             with pytest.raises(ConnectionResetError):
                 await talk(number, asked(b"{}"))
+            assert (port.passed.refused, port.passed.requests) == (1, 0)
         finally:
             await port.close()
 

@@ -15,10 +15,10 @@ from workbench.bench.rate_capacity import (
     LEAST_REQUESTS,
     RateRun,
     RateSearch,
-    answer,
+    answer_sentence,
     judge_rate,
-    least_rate,
-    look_s,
+    lowest_measurable_rate,
+    short_run_s,
 )
 from workbench.model.slo import LimitAttained, parse_slo
 
@@ -51,7 +51,7 @@ def searched(
         if wanted is None:
             return found
         rate, seconds = wanted
-        assert least_rate(HORIZON_S) <= rate <= most
+        assert lowest_measurable_rate(HORIZON_S) <= rate <= most
         made = run(measure(rate), round(rate * seconds), whole=seconds >= HORIZON_S)
         levels.setdefault(rate, []).append(made)
         assert sum(map(len, levels.values())) < 40
@@ -87,29 +87,29 @@ def test_a_server_without_noise_is_bracketed(capacity: float, first: float) -> N
 
 def test_the_answer_is_a_bracket_over_the_horizon() -> None:
     found = searched(lambda rate: 100.0 if rate <= 6.38 else 60.0)
-    said = answer(found, ended=True)
+    said = answer_sentence(found, ended=True)
     assert said.startswith("holds 6.17, fails 6.73 requests/s over 10 min (attainment >= 99."), said
     assert "ttft<=500@p95 binds: 400 ms at 6.73 requests/s" in said
 
 
 def test_no_answer_without_a_bracket_is_called_one() -> None:
-    assert answer(RateSearch(TTFT, {}), ended=False) == "no rate was decided over 10 min"
+    assert answer_sentence(RateSearch(TTFT, {}), ended=False) == "no rate was decided over 10 min"
     none = searched(lambda rate: 0.0)
-    assert "no rate holds; less than 1.67 requests/s needs a longer --horizon" in answer(
+    assert "no rate holds; less than 1.67 requests/s needs a longer --horizon" in answer_sentence(
         none, ended=True
     )
     half = RateSearch(TTFT, {4.0: [run(100.0)]})
-    assert "a rate that fails was not found" in answer(half, ended=False)
+    assert "a rate that fails was not found" in answer_sentence(half, ended=False)
     top = searched(lambda rate: 100.0, most=8.0)
-    assert answer(top, ended=True).startswith("holds 8 requests/s over 10 min (")
-    assert "higher rates were not asked for" in answer(top, ended=True)
+    assert answer_sentence(top, ended=True).startswith("holds 8 requests/s over 10 min (")
+    assert "higher rates were not asked for" in answer_sentence(top, ended=True)
 
 
 @pytest.mark.parametrize("horizon_s", [10.0, 60.0, 600.0, 3600.0])
 def test_a_horizon_has_enough_requests_and_a_look_is_shorter(horizon_s: float) -> None:
-    rate = least_rate(horizon_s)
+    rate = lowest_measurable_rate(horizon_s)
     assert rate * horizon_s >= LEAST_REQUESTS > 0.98 * rate * horizon_s
-    assert look_s(rate, horizon_s) <= 0.21 * horizon_s
+    assert short_run_s(rate, horizon_s) <= 0.21 * horizon_s
 
 
 def test_a_slow_queue_makes_requests_dependent() -> None:

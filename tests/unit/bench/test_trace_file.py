@@ -53,6 +53,25 @@ TALKS = [
 ]
 
 
+# as AIPerf writes turns: what they add, and the pause before; the second session is a captured one
+SESSIONS: list[dict[str, Any]] = [
+    {"session_id": "a", "timestamp": 0, "input_length": 1536, "output_length": 100}
+    | {"hash_ids": [0, 1, 2]},
+    {
+        "session_id": "a",
+        "delay": 2450,
+        "input_length": 600,
+        "output_length": 50,
+        "hash_ids": [7, 8],
+    },
+    {"session_id": "b", "timestamp": 900, "input_length": 700, "output_length": 30}
+    | {"hash_ids": [0, 5]},
+    {"session_id": "a", "delay": 500, "input_length": 40, "output_length": 10},
+    {"session_id": "b", "timestamp": 1800, "delay": 400, "input_length": 1300, "output_length": 5}
+    | {"hash_ids": [0, 6, 9]},
+]
+
+
 def lines(*rows: Any) -> str:
     return "\n".join(json.dumps(row) for row in rows)
 
@@ -60,7 +79,7 @@ def lines(*rows: Any) -> str:
 def read(tmp_path: Path, text: str | bytes, first: int | None = None) -> trace_file.Trace:
     path = tmp_path / "trace.any"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return trace_file.read(path, first)
+    return trace_file.read_trace(path, first)
 
 
 def requests(trace: trace_file.Trace) -> list[tuple[float, int, int]]:
@@ -111,7 +130,7 @@ def test_only_blocks_from_the_first_one_on_are_reused(tmp_path: Path) -> None:
     reused = 512 + (512 + 512 + 100)
     assert found.reuse == pytest.approx(reused / (1124 + 1300 + 1224 + 900), abs=1e-6)
     assert found.input_tokens == 1137 and found.output_tokens == 145
-    blocks = trace_load(found.requests).blocks
+    blocks = trace_load(found.requests).blocks_of
     # one block from where the second leaves them; the shorter text is the beginning of the longer
     assert blocks(0) == [(0, 512), (1, 612)] and blocks(2) == [(0, 512), (1, 712)]
 
@@ -133,8 +152,8 @@ def test_the_size_of_blocks_follows_from_their_number(
         for tokens, hashes in rows
     ]
     load = trace_load(read(tmp_path, lines(*made)).requests)
-    assert [tokens for _, tokens in load.blocks(0)] == blocks
-    assert len({number for number, _ in load.blocks(0)}) == len(blocks)
+    assert [tokens for _, tokens in load.blocks_of(0)] == blocks
+    assert len({number for number, _ in load.blocks_of(0)}) == len(blocks)
 
 
 def test_the_first_requests_are_read_without_the_rest(tmp_path: Path) -> None:
@@ -153,9 +172,10 @@ def test_conversations_are_requests_turn_by_turn(tmp_path: Path, text: str) -> N
     load = trace_load(found.requests)
     assert load.first_turns == [0, 2] and load.next_turn == {0: 1}
     assert [load.first_turn_of(index) for index in range(3)] == [0, 0, 2]
-    assert [one["role"] for one in load.messages(1)] == ["user", "assistant", "user"]
+    assert [one["role"] for one in load.messages_of(1)] == ["user", "assistant", "user"]
     assert (
-        load.messages(1)[:1] == load.messages(0) and load.messages(1)[2]["content"] == "Who pays?"
+        load.messages_of(1)[:1] == load.messages_of(0)
+        and load.messages_of(1)[2]["content"] == "Who pays?"
     )
     assert load.output_tokens == [20, 1, 2]
     # 85 tokens of the first question are in the second request too
@@ -201,7 +221,17 @@ def row(**fields: Any) -> str:
         (row(hash_ids=[0, "x", 2]), "hash_ids contains 'x', but needs whole numbers"),
         (row(hash_ids=[0, -1, 2]), "hash_ids contains -1"),
         (row(hash_ids={"a": 1}), "hash_ids is not a list"),
-        (row(session_id="s", hash_ids=[]), ":1: the request belongs to a session"),
+        (lines(*2 * [SESSIONS[0] | {"hash_ids": []}]), ":2: the request is a turn of the session"),
+        (row(session_id=[1]), ":1: the session_id is [1], which is no text or whole number"),
+        (row(session_id=True), ":1: the session_id is True, which is no text or whole number"),
+        ('{"timestamp": ' + 5000 * "9" + "}", ":1: a number has thousands of digits"),
+        ('[{"conversations": ' + 5000 * "9" + "}]", "entry 1: a number has thousands of digits"),
+        (
+            lines(TALKS[0]) + '\n{"id": ' + 5000 * "9" + "}",
+            ":2: a number has thousands of digits",
+        ),
+        (row(delay=-1), ":1: the delay -1 is negative"),
+        ('{"timestamp": 1, "timestamp": 2}', ":1: the field 'timestamp' is there twice"),
         (row(hash_ids=[1, 2]) + "\n" + row(hash_ids=[1, 2, 3, 4, 5]), ":2: 5 hashes for 1,124"),
         (row(hash_ids=[*range(2000)]), ":1: 2,000 hashes for 1,124 prompt tokens"),
         ('{"prompt": "hello"}', ":1: the request has no timestamp; its fields are prompt"),
@@ -239,9 +269,9 @@ def test_a_malformed_trace_is_refused_with_its_line(
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"gone\.csv does not exist"):
-        trace_file.read(tmp_path / "gone.csv")
+        trace_file.read_trace(tmp_path / "gone.csv")
     with pytest.raises(InputError, match="is not a regular file"):
-        trace_file.read(tmp_path)
+        trace_file.read_trace(tmp_path)
 
 
 def test_too_many_requests_need_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +340,7 @@ def check_spoiled(path: Path, seeds: range) -> tuple[int, int]:
     for seed in seeds:
         path.write_bytes(spoiled(random.Random(seed)))
         try:
-            found = trace_file.read(path)
+            found = trace_file.read_trace(path)
         except InputError as error:
             assert str(path) in error.message and error.next_step, seed
             refused += 1
@@ -319,7 +349,7 @@ def check_spoiled(path: Path, seeds: range) -> tuple[int, int]:
         assert 0 <= found.reuse < 1, seed
         if found.seconds is None:
             load = trace_load(found.requests)
-            assert all(load.messages(index) for index in range(len(found.requests))), seed
+            assert all(load.messages_of(index) for index in range(len(found.requests))), seed
             continue
         made = requests(found)
         assert made == sorted(made, key=lambda one: one[0]), seed
@@ -337,3 +367,34 @@ def test_a_spoiled_trace_is_read_or_refused(tmp_path: Path) -> None:
 def test_10_000_spoiled_traces_are_read_or_refused(tmp_path: Path) -> None:
     taken, refused = check_spoiled(tmp_path / "spoiled", range(1000, 11_000))
     assert taken + refused == 10_000
+
+
+def test_a_turn_of_a_session_adds_to_the_prompt_and_the_answer_before_it(tmp_path: Path) -> None:
+    found = read(tmp_path, lines(*SESSIONS))
+    load = trace_load(found.requests)
+    assert [load.input_tokens(index) for index in range(5)] == [1536, 700, 1300, 2236, 2326]
+    assert (load.first_turns, load.next_turn) == ([0, 1], {0: 3, 1: 2, 3: 4})
+    assert (load.times_s, load.pauses_s) == ([0.0, 0.9], {2: 0.4, 3: 2.45, 4: 0.5})
+    first, then, last = (load.blocks_of(index) for index in (0, 3, 4))
+    assert first[0] == then[0] == (0, 512)
+    assert [number for number, _ in last] == [number for number, _ in first]
+    assert found.seconds == 2.95 and "3 later turns of sessions" in found.name
+    assert found.reuse == round((512 + 512 + 1536 + 2236) / (1536 + 700 + 1300 + 2236 + 2326), 6)
+
+
+def test_a_pause_counts_in_the_length_of_a_trace_also_beside_a_timestamp(tmp_path: Path) -> None:
+    """A pause of 11 hours beside a timestamp passed the limit of 4 hours, and the replay waited."""
+    turns = [SESSIONS[0], {**SESSIONS[3], "timestamp": 1, "delay": 40_000_000}]
+    assert read(tmp_path, lines(*turns)).seconds == 40_000.0
+    later = [SESSIONS[0], {**SESSIONS[3], "timestamp": 3000, "delay": 500}]
+    assert read(tmp_path, lines(*later)).seconds == 3.0
+
+
+def test_a_trace_with_too_many_hashes_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.bench.trace_file._MOST_HASHES", 4)
+    text = "\n".join(row(hash_ids=[0, 1, 2]) for _ in range(2))
+    with pytest.raises(InputError, match=":2: the trace has more than 4 hash_ids") as error:
+        read(tmp_path, text)
+    assert "--first N" in (error.value.next_step or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import tracemalloc
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,14 +19,19 @@ from support.made_results import result
 from workbench.bench import prompt_length, runner, trace_file
 from workbench.bench.load_share import Share
 from workbench.bench.records import RequestRecord
-from workbench.bench.result_validity import ClientFacts, marks, refusals
-from workbench.bench.schedule import arrivals
+from workbench.bench.result_validity import (
+    ClientFacts,
+    reasons_for_invalid_result,
+    reliability_marks,
+)
+from workbench.bench.schedule import arrival_times
 from workbench.bench.steady_window import window_of
 from workbench.bench.time_limits import RUN_S, Limits
+from workbench.bench.trace_load import trace_load
 from workbench.bench.trace_reuse import reuse_findings
 from workbench.bench.workload import Workload
 from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
-from workbench.model.bench_cli_options import options
+from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.errors import InputError
 from workbench.quality.texts import shipped_contents
 from workbench.session.bench.spec import spec_from
@@ -54,11 +60,28 @@ def shared(a: str, b: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
 
 
+def tokens_of(text: str) -> int:
+    """Return the tokens of a text: those of words by their letters, every other sign, and one that
+    begins the text."""
+    return 1 + sum(
+        -(-len(part) // 5) if part.isalpha() else len(part.encode()) // 3 + 1
+        for part in re.findall(r"[A-Za-z]+|[^A-Za-z\s]|\n+", text)
+    )
+
+
+async def count(fields: Mapping[str, Any]) -> int | None:
+    if "prompt" in fields:
+        return tokens_of(fields["prompt"])
+    return 20 + tokens_of(fields["messages"][0]["content"])
+
+
 def test_prompts_share_the_blocks_that_the_trace_says(tmp_path: Path) -> None:
     spec = spec_of(tmp_path)
+    length = asyncio.run(prompt_length.measure_passages(replace(spec, texts=()), count))
+    assert length is not None
+    spec = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.numbers)
     first, second, third = (prompt(spec, index) for index in range(3))
-    per_token = len(first) / 1124
-    assert shared(first, second) == pytest.approx(512 * per_token, rel=0.1)
+    assert 20 + tokens_of(first[: shared(first, second)]) == pytest.approx(512, abs=8)
     assert third.startswith(first) and len(third) > len(first)
     assert shared(first, prompt(replace(spec, salt="cd"), 0)) < 3
     assert shared(first, prompt(spec, 0, warmup=True)) < 3
@@ -84,10 +107,10 @@ def test_answers_have_the_lengths_of_the_trace(tmp_path: Path) -> None:
 
 def test_the_times_follow_the_speed_and_the_share(tmp_path: Path) -> None:
     spec = spec_of(tmp_path, speed=2.0)
-    times = arrivals(spec, warmup=False)
+    times = arrival_times(spec, warmup=False)
     assert times is not None and [*times] == pytest.approx([0, 0.1, 0.15])
-    assert arrivals(spec, warmup=True) is None
-    of_one = Share(1, 2).times(arrivals(spec, warmup=False))
+    assert arrival_times(spec, warmup=True) is None
+    of_one = Share(1, 2).due_times_of_share(arrival_times(spec, warmup=False))
     assert of_one is not None and [*of_one] == pytest.approx([0.1])
     assert spec.trace_s == pytest.approx(0.15) and spec.concurrency == 256
     assert spec.requests == 3 and spec.input_tokens == 1216 and spec.max_tokens == 6
@@ -95,27 +118,41 @@ def test_the_times_follow_the_speed_and_the_share(tmp_path: Path) -> None:
     assert Limits(replace(spec, trace_s=7200.0, seconds=60.0)).deadline_s == 60 + RUN_S
 
 
-def test_prompts_have_the_lengths_of_the_trace_by_the_servers_tokenizer(tmp_path: Path) -> None:
-    rows = [{"timestamp": n, "input_length": 200 + 90 * n, "output_length": 1} for n in range(60)]
+def lengths_of(spec: BenchSpec) -> list[int]:
+    return [20 + tokens_of(prompt(spec, index)) for index in range(spec.requests)]
+
+
+def test_each_prompt_has_the_length_of_the_trace_by_the_servers_tokenizer(tmp_path: Path) -> None:
+    rows = [
+        {"timestamp": n, "input_length": n, "output_length": 1, "hash_ids": [0, n][: -(-n // 512)]}
+        for n in range(50, 1024, 16)
+    ]
     spec = spec_of(tmp_path, rows)
-
-    def tokens(text: str) -> int:  # letters in threes, all else alone; and a template
-        return 20 + round(sum(1 / 3 if sign.isascii() else 1.0 for sign in text))
-
-    async def count(fields: Mapping[str, Any]) -> int | None:
-        return tokens(fields["messages"][0]["content"])
-
-    length = asyncio.run(prompt_length.measure_trace(spec, count))
+    length = asyncio.run(prompt_length.measure_passages(replace(spec, texts=()), count))
     assert length is not None
-    fitted = replace(spec, prompt_words=length.words)
-    made = [tokens(prompt(fitted, index)) for index in range(60)]
-    assert sum(made) == pytest.approx(60 * spec.input_tokens, rel=0.02)
-    assert length.tokens == pytest.approx(spec.input_tokens, rel=0.02)
+    fitted = replace(spec, prompt_words=length.words, passage_tokens=length.tokens.numbers)
+    wanted = [row["input_length"] for row in rows]
+    apart = [abs(a - b) for a, b in zip(lengths_of(fitted), wanted, strict=True)]
+    assert sorted(apart)[-4] <= 5 and max(apart) <= 12
 
     async def silent(fields: Mapping[str, Any]) -> int | None:
         return None
 
-    assert asyncio.run(prompt_length.measure_trace(spec, silent)) is None
+    assert asyncio.run(prompt_length.measure_passages(spec, silent)) is None
+
+
+def test_two_lengths_of_the_warm_up_tell_the_template_from_the_text(tmp_path: Path) -> None:
+    rows = [{"timestamp": n, "input_length": 100 + 9 * n, "output_length": 1} for n in range(60)]
+    workload = Workload(spec_of(tmp_path, rows))
+
+    def asked(index: int, *, warmup: bool) -> str:
+        return str(json.loads(workload.body(index, warmup=warmup))["messages"][0]["content"])
+
+    workload.calibrate_words([(n, 60 + tokens_of(asked(n, warmup=True))) for n in range(8)])
+    made = [60 + tokens_of(asked(n, warmup=False)) for n in range(60)]
+    apart = [a - row["input_length"] for a, row in zip(made, rows, strict=True)]
+    assert abs(sum(apart)) / 60 < 12
+    assert abs(sum(apart[:10])) / 10 < 20, "of the short ones"
 
 
 # -- a run
@@ -148,6 +185,42 @@ def test_two_processes_share_a_trace(tmp_path: Path) -> None:
     assert sorted(one["output_tokens"] for one in outcome.samples) == [*range(1, 12)]
     words = outcome.summary.text.load.prompt_words if outcome.summary.text else None
     assert words is not None and words < 80  # of a prompt of 40 tokens, not of 512
+
+
+# -- sessions
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_turn_of_a_session_starts_a_pause_after_the_answer_before_it(
+    tmp_path: Path, processes: int
+) -> None:
+    turn = {"session_id": "a", "input_length": 60, "output_length": 3}
+    rows: list[dict[str, Any]] = [
+        {"timestamp": 0, **turn},
+        {"delay": 300, **turn},
+        {"timestamp": 500, "input_length": 80, "output_length": 2},
+        {"delay": 0, **turn},
+        {"timestamp": 20, **turn, "session_id": "b"},
+        {"delay": 40, **turn, "session_id": "b"},
+    ]
+    spec = spec_of(tmp_path, rows, warmup=2, concurrency=4, speed=2.0)
+    with ScriptedServer(answer) as server:
+        outcome = asyncio.run(runner.run(replace(spec, url=server.url), processes=processes))
+        sent = [one.body["messages"][0]["content"] for one in server.requests][2:]
+    assert outcome.summary.requests_ok == 6 and not outcome.partial
+    by_index = {one["index"]: one for one in outcome.samples}
+    assert sorted(by_index) == [*range(6)]
+    load = trace_load(spec.trace)
+    began = min(one["due_s"] for one in outcome.samples)
+    for index, before in [(after, before) for before, after in load.next_turn.items()]:
+        one, earlier = by_index[index], by_index[before]
+        ended_s = earlier["start_s"] + earlier["end_us"] / 1e6
+        pause_s = one["start_s"] - ended_s
+        assert load.pauses_s[index] / 2 - 1e-3 <= pause_s < load.pauses_s[index] / 2 + 0.1
+        assert one["due_s"] is None or one["due_s"] <= one["start_s"]
+    assert by_index[load.first_turns[-1]]["due_s"] - began == pytest.approx(0.25, abs=1e-3)
+    grown = [one for one in sent if len(one) > 2.2 * len(min(sent, key=len))]
+    assert len(grown) >= 2, "prompts of later turns contain those before"
 
 
 # -- conversations
@@ -265,14 +338,15 @@ def test_a_late_schedule_is_refused_and_a_busier_second_half_is_marked(tmp_path:
     late = [record_of(n, n * 1.2, 0.1) for n in range(40)]
     window = window_of(spec, late)
     assert any(
-        "instead of the scheduled" in why for why in refusals(spec, late, ClientFacts(), window)
+        "instead of the scheduled" in why
+        for why in reasons_for_invalid_result(spec, late, ClientFacts(), window)
     )
     growing = [record_of(n, n, 0.5 if n < 20 else n - 10) for n in range(40)]
     window = window_of(spec, growing)
-    assert not refusals(spec, growing, ClientFacts(), window)
-    assert any("did not keep up" in why for why in marks(spec, growing, window))
+    assert not reasons_for_invalid_result(spec, growing, ClientFacts(), window)
+    assert any("did not keep up" in why for why in reliability_marks(spec, growing, window))
     at_once = [record_of(0.0, 0.02 * n, 0.1) for n in range(20)]
-    assert not refusals(spec, at_once, ClientFacts(), window_of(spec, at_once))
+    assert not reasons_for_invalid_result(spec, at_once, ClientFacts(), window_of(spec, at_once))
 
 
 @pytest.mark.parametrize(
@@ -345,15 +419,9 @@ def test_options_that_a_trace_decides_are_refused(
         spec_of(tmp_path, **given)
 
 
-def test_options_of_a_trace_need_one() -> None:
-    for name in ("speed", "first"):
-        with pytest.raises(InputError, match=f"--{name} needs a trace"):
-            spec_from(None, {name: 2})
-
-
 def test_the_command_that_repeats_a_trace_names_what_it_does_not_decide(tmp_path: Path) -> None:
     spec = replace(spec_of(tmp_path, first=2, speed=0.5, warmup=3, content="text"), texts=())
-    assert options(spec) == (
+    assert bench_cli_options(spec) == (
         *("--concurrency", "256", "--warmup", "3"),
         *("--trace", "talks.jsonl", "--speed", "0.5x", "--first", "2"),
     )
@@ -368,7 +436,7 @@ def test_a_large_trace_starts_in_little_memory(tmp_path: Path) -> None:
     path.write_text("\n".join(map(json.dumps, rows)))
     tracemalloc.start()
     try:
-        found = trace_file.read(path)
+        found = trace_file.read_trace(path)
         spec = replace(spec_of(tmp_path), trace=found.requests)
         Workload(spec).body(1999, warmup=False)
         most_bytes = tracemalloc.get_traced_memory()[1]

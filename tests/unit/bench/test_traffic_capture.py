@@ -20,7 +20,7 @@ from support.procs import eventually
 
 from workbench.bench import trace_file
 from workbench.bench.pass_through import Exchange
-from workbench.bench.trace_writer import frame
+from workbench.bench.trace_writer import TOTALS_WANTED, encode_exchange
 from workbench.bench.traffic_capture import TrafficCapture
 from workbench.model.errors import InputError, StoreError
 
@@ -60,10 +60,13 @@ def test_the_file_is_in_order_and_contains_no_text(tmp_path: Path) -> None:
     path = tmp_path / "made.jsonl"
     path.touch()
     said = [" ".join(PLANTED[at : at + 50]) for at in (0, 50, 20)]
-    frames = [frame(exchange(text, at_s), 5.0) for text, at_s in zip(said, (9, 7, 8), strict=True)]
-    frames.append(frame(exchange("x", 9, status=500), 5.0))
+    frames = [
+        encode_exchange(exchange(text, at_s), 5.0)
+        for text, at_s in zip(said, (9, 7, 8), strict=True)
+    ]
+    frames.append(encode_exchange(exchange("x", 9, status=500), 5.0))
     with writer(path) as process:
-        out, _ = process.communicate(b"".join(frames) + frame(exchange("y", 9), 5.0)[:-3])
+        out, _ = process.communicate(b"".join(frames) + encode_exchange(exchange("y", 9), 5.0)[:-3])
     assert process.returncode == 0  # the last frame was cut
     written = path.read_text()
     assert [json.loads(line)["timestamp"] for line in written.splitlines()] == [2000, 3000, 4000]
@@ -71,7 +74,7 @@ def test_the_file_is_in_order_and_contains_no_text(tmp_path: Path) -> None:
     last = json.loads(out.splitlines()[-1])
     assert last["requests"] == 3 and last["seconds"] == 2
     assert last["left_out"] == {"answered with HTTP 500": 1}
-    assert len(trace_file.read(path).requests) == 3
+    assert len(trace_file.read_trace(path).requests) == 3
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -82,11 +85,11 @@ def test_what_was_written_stays_whole_if_the_writer_is_killed(tmp_path: Path) ->
         assert process.stdin is not None and process.stdout is not None
         process.stdout.readline()  # it is ready
         for number in range(20):
-            process.stdin.write(frame(exchange("w" * 9000, number), 0.0))
+            process.stdin.write(encode_exchange(exchange("w" * 9000, number), 0.0) + TOTALS_WANTED)
             process.stdin.flush()
             process.stdout.readline()
         process.kill()
-    assert len(trace_file.read(path).requests) == 20
+    assert len(trace_file.read_trace(path).requests) == 20
 
 
 async def _answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -149,7 +152,10 @@ def test_a_capture_tells_what_it_wrote(tmp_path: Path) -> None:
                 await ask(made.url, f"{' '.join(PLANTED)} {number}")
             await made.drain()
             told = await made.end()
-        assert told["requests"] == told["conversations"] == 5 and made.passed["requests"] == 5
+        assert (
+            told["requests"] == told["conversations"] == 5
+            and made.counts_of_passed["requests"] == 5
+        )
         assert told["reused_tokens"] > 0.7 * told["prompt_tokens"] and not made.lost
 
     run(go())
@@ -164,11 +170,12 @@ def test_a_killed_writer_is_named_and_its_file_ends_with_a_whole_line(tmp_path: 
         async with server() as place:
             made = await capturing(path, place)
             await ask(made.url, "hello")
-            while not made.told:
+            while not (await made.read_totals())["requests"]:
                 await asyncio.sleep(0.01)
             assert made._writer is not None
             os.kill(made._writer.pid, signal.SIGKILL)
             await made.ended.wait()
+            assert (await made.read_totals())["requests"] == 1, "the last ones"
             await ask(made.url, "the port still passes on")
             with path.open("a") as file:
                 file.write('{"timestamp":')  # what a kill in the middle of a long line leaves
@@ -176,7 +183,7 @@ def test_a_killed_writer_is_named_and_its_file_ends_with_a_whole_line(tmp_path: 
                 await made.end()
 
     run(go())
-    assert len(trace_file.read(path).requests) == 1
+    assert len(trace_file.read_trace(path).requests) == 1
 
 
 def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
@@ -230,4 +237,4 @@ def test_what_was_passed_on_is_in_the_file_although_the_command_is_killed(tmp_pa
         return path.read_bytes().count(b"\n") >= 50
 
     eventually(written, "50 lines")
-    assert len(trace_file.read(path).requests) >= 50
+    assert len(trace_file.read_trace(path).requests) >= 50

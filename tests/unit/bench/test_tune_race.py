@@ -12,14 +12,14 @@ from workbench.bench.tune_race import (
     START,
     Noise,
     RaceSize,
+    entry_for_final,
     findable_pct,
-    gains,
-    leader,
+    mean_gains,
     noise_of,
     race_size,
     run_noise_pct,
     second_block,
-    simulate,
+    simulate_tune,
 )
 from workbench.model.errors import InputError
 
@@ -37,15 +37,15 @@ def test_candidates_are_left_out_before_the_final_gets_too_few_pairs() -> None:
 
 
 def test_a_block_without_the_start_preset_compares_nothing() -> None:
-    assert gains([{("a",): 1.0}]) == {}
+    assert mean_gains([{("a",): 1.0}]) == {}
     blocks = [{START: 1.0, ("a",): 1.2, ("b",): 1.1}, {START: 0.5, ("a",): 0.6}]
-    assert gains(blocks) == {("a",): pytest.approx(0.15)}
+    assert mean_gains(blocks) == {("a",): pytest.approx(0.15)}
 
 
 def test_a_machine_that_slows_down_between_the_blocks_favours_nobody() -> None:
     first = {START: 1.0, ("a",): 1.04, ("b",): 1.05}
     slower = {START: 0.7, ("a",): 0.74, ("b",): 0.74}
-    assert leader(gains([first, slower])) == ("b",)
+    assert entry_for_final(mean_gains([first, slower])) == ("b",)
 
 
 def test_two_that_gain_are_joined_only_if_one_server_can_have_both() -> None:
@@ -72,14 +72,17 @@ def test_the_noise_of_a_tune_is_measured_from_its_own_runs() -> None:
     ratios = [rng.gauss(0, math.sqrt(2) * math.hypot(0.015, 0.01)) for _ in range(400)]
     measured = noise_of(1.0, ratios)
     assert measured is not None and measured.server_pct == pytest.approx(1.5, rel=0.15)
-    assert noise_of(1.0, ratios[:4]) is None and noise_of(None, ratios) is None
+    assert noise_of(1.0, ratios[:4]) is None
+    with_runs = noise_of(None, ratios)
+    assert with_runs is not None and with_runs.run_pct == 0.0
+    assert with_runs.server_pct > measured.server_pct  # that of the runs is in it
     assert noise_of(50.0, ratios) == Noise(0.0, 50.0)
 
 
 def test_nothing_meets_the_start_preset_if_nothing_was_faster() -> None:
-    slower = gains([{START: 1.0, ("a",): 0.9}])
-    assert leader(slower) is None and leader({}) is None
-    assert leader(slower, start_holds=False) == ("a",)
+    slower = mean_gains([{START: 1.0, ("a",): 0.9}])
+    assert entry_for_final(slower) is None and entry_for_final({}) is None
+    assert entry_for_final(slower, start_holds=False) == ("a",)
 
 
 def test_a_gain_of_eight_percent_is_proven_and_equal_candidates_are_not() -> None:
@@ -94,5 +97,5 @@ def test_what_a_tune_finds_depends_on_the_noise() -> None:
 
 def test_a_claim_is_never_about_a_slower_candidate() -> None:
     rng = random.Random(3)
-    ended = [simulate({"a": -5.0}, race_size(1, 30), Noise(), rng) for _ in range(50)]
+    ended = [simulate_tune({"a": -5.0}, race_size(1, 30), Noise(), rng) for _ in range(50)]
     assert not any(one.least_pct for one in ended)

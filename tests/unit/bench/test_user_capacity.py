@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +16,8 @@ from workbench.bench.user_capacity import (
     LevelRun,
     Search,
     Verdict,
-    answer,
-    judge,
+    answer_sentence,
+    judge_level,
     requests_of_a_run,
 )
 from workbench.model.slo import LimitAttained, parse_slo
@@ -31,9 +32,11 @@ def run(reached_ms: float | None, kept_pct: float, requests: int = 100) -> Level
 def searched(measure: Callable[[int], LevelRun], first: int = 8, most: int = 4096) -> Search:
     levels: dict[int, list[LevelRun]] = {}
     users = Search(TPOT, levels, first, most).next_level()
+    number = 0
     while users is not None:
-        levels.setdefault(users, []).append(measure(users))
-        assert len(levels[users]) <= MOST_RUNS
+        number += 1
+        levels.setdefault(users, []).append(replace(measure(users), number=number))
+        assert len(levels[users]) <= MOST_RUNS + 2
         users = Search(TPOT, levels, first, most).next_level()
     return Search(TPOT, levels, first, most)
 
@@ -53,41 +56,44 @@ def test_a_server_without_noise_is_found_within_five_percent(capacity: int, firs
 
 
 def test_one_run_decides_nothing() -> None:
-    assert judge((), TPOT) is None
-    judged = judge((run(1.0, 100.0),), TPOT)
+    assert judge_level((), TPOT) is None
+    judged = judge_level((run(1.0, 100.0),), TPOT)
     assert judged is not None and judged.verdict == Verdict.OPEN
 
 
 def test_requests_that_all_keep_the_limit_are_not_enough_if_they_are_few() -> None:
     few = (run(10.0, 100.0, 20), run(10.0, 100.0, 20))
     many = (run(10.0, 100.0, 60), run(10.0, 100.0, 60))
-    assert [judge(runs, TPOT).verdict for runs in (few, many)] == ["open", "holds"]  # type: ignore[union-attr]
+    assert [judge_level(runs, TPOT).verdict for runs in (few, many)] == ["open", "holds"]  # type: ignore[union-attr]
 
 
 def test_runs_that_disagree_leave_the_level_open() -> None:
     apart = tuple(run(ms, 100.0) for ms in (30.0, 39.0, 30.0, 39.0))
     alike = tuple(run(ms, 100.0) for ms in (34.0, 34.2, 34.1, 34.0))
-    assert judge(apart, TPOT).verdict == Verdict.OPEN  # type: ignore[union-attr]
-    assert judge(alike, TPOT).verdict == Verdict.HOLDS  # type: ignore[union-attr]
+    assert judge_level(apart, TPOT).verdict == Verdict.OPEN  # type: ignore[union-attr]
+    assert judge_level(alike, TPOT).verdict == Verdict.HOLDS  # type: ignore[union-attr]
 
 
 def test_requests_that_fail_make_the_level_fail() -> None:
     found = searched(lambda users: run(20.0, 100.0) if users <= 16 else run(None, 60.0))
     assert (found.holds, found.fails) == (16, 17)
-    assert "too many requests failed at 17 users" in answer(found, ended=True)
+    assert "too many requests failed at 17 users" in answer_sentence(found, ended=True)
 
 
 def test_a_server_that_no_user_can_use() -> None:
     found = searched(lambda users: run(90.0, 0.0))
     assert (found.holds, found.fails) == (None, 1)
-    said = answer(found, ended=True)
+    said = answer_sentence(found, ended=True)
     assert said.startswith("fails at 1 user; no level holds; tpot<=40@p95 binds: 90 ms at 1 user")
 
 
 def test_the_highest_number_that_was_asked_for_ends_the_search() -> None:
     found = searched(lambda users: run(10.0, 100.0), most=20)
     assert (found.holds, found.fails) == (20, None)
-    assert "more users were not asked for" in answer(found, ended=True)
+    said = answer_sentence(found, ended=True)
+    assert (
+        "more users were not asked for; no limit binds yet: tpot is nearest (10 of 40 ms)" in said
+    )
 
 
 def test_the_answer_names_what_is_open_and_what_binds() -> None:
@@ -102,20 +108,62 @@ def test_the_answer_names_what_is_open_and_what_binds() -> None:
         seen.append(users)
         return measure(users)
 
-    said = answer(searched(counted), ended=True)
-    assert said.startswith("holds 22 users (attainment >= 98")
+    said = answer_sentence(searched(counted), ended=True)
+    assert said.startswith("holds 22 users (attainment >= 99")
     assert "fails at 24; 23 is open; tpot<=40@p95 binds: 41.74 ms at 24 users" in said
+
+
+def test_both_ends_are_measured_again_in_turn_after_all_other_levels() -> None:
+    seen: list[int] = []
+
+    def measure(users: int) -> LevelRun:
+        seen.append(users)
+        return exact(12)(users)
+
+    found = searched(measure)
+    assert (found.holds, found.fails, found.changed) == (12, 13, None)
+    assert seen[-4:] == [12, 13, 12, 13] or seen[-4:] == [13, 12, 13, 12]
+
+
+@pytest.mark.parametrize("slow_from", [6, 9])
+def test_a_machine_that_gets_slower_is_noticed_and_answered_for_as_it_is_now(
+    slow_from: int,
+) -> None:
+    """Runs one after the other are alike; minutes later, the same level is twice as slow."""
+    seen: list[int] = []
+
+    def measure(users: int) -> LevelRun:
+        seen.append(users)
+        slow = 2.0 if len(seen) > slow_from else 1.0
+        return exact(12)(round(users * slow))
+
+    found = searched(measure)
+    assert (found.holds, found.fails) == (6, 7) and found.changed is not None
+    assert "the speed changed meanwhile: later runs at" in answer_sentence(found, ended=True)
+
+
+def test_a_machine_whose_speed_comes_and_goes_gets_a_wide_bracket() -> None:
+    seen: list[int] = []
+
+    def measure(users: int) -> LevelRun:
+        seen.append(users)
+        slow = 1.5 if len(seen) // 5 % 2 else 1.0
+        return exact(12)(round(users * slow))
+
+    found = searched(measure)
+    assert found.holds is not None and found.holds <= 9
+    assert found.fails is None or found.fails >= 12
 
 
 def test_a_cliff_is_named() -> None:
     found = searched(lambda users: run(20.0, 100.0) if users <= 12 else run(200.0, 0.0))
-    assert "a cliff: 5.0 times the limit" in answer(found, ended=True)
+    assert "a cliff: 5.0 times the limit" in answer_sentence(found, ended=True)
 
 
 def test_before_its_end_a_search_claims_no_more_than_it_measured() -> None:
-    assert answer(Search(TPOT, {}), ended=False) == "no number of users was decided"
+    assert answer_sentence(Search(TPOT, {}), ended=False) == "no number of users was decided"
     half = Search(TPOT, {8: (run(10.0, 100.0), run(10.0, 100.0))})
-    assert answer(half, ended=False).startswith(
+    assert answer_sentence(half, ended=False).startswith(
         "holds 8 users (attainment >= 98.2 %); a level that fails was not found"
     )
 

@@ -10,7 +10,13 @@ from collections.abc import Sequence
 import pytest
 
 from workbench.bench import watch_rule
-from workbench.bench.watch_rule import Noise, judge, needs_more_pairs, needs_second, p_of_loss
+from workbench.bench.watch_rule import (
+    Noise,
+    judge_night,
+    needs_more_pairs,
+    needs_second_experiment,
+    p_value_of_loss,
+)
 from workbench.model.watch import MEMORY, SPEED, START
 
 SLOWER = [0.03, 0.031, 0.029, 0.03, 0.032, 0.028, 0.03, 0.03]
@@ -19,14 +25,18 @@ EQUAL = [0.004, -0.004, 0.003, -0.003, 0.002, -0.002, 0.001, -0.001]
 
 def test_a_better_candidate_needs_three_pairs_and_no_second_experiment() -> None:
     faster = {SPEED: [-loss for loss in SLOWER[:3]]}
-    assert not needs_more_pairs(faster) and not needs_second(faster)
-    assert needs_more_pairs({SPEED: SLOWER[:3]}) and needs_second({SPEED: SLOWER})
-    assert not needs_second({SPEED: EQUAL}) and not needs_second({}) and not needs_more_pairs({})
+    assert not needs_more_pairs(faster) and not needs_second_experiment(faster)
+    assert needs_more_pairs({SPEED: SLOWER[:3]}) and needs_second_experiment({SPEED: SLOWER})
+    assert (
+        not needs_second_experiment({SPEED: EQUAL})
+        and not needs_second_experiment({})
+        and not needs_more_pairs({})
+    )
 
 
 def test_an_alarm_needs_both_experiments() -> None:
     def alarmed(first: Sequence[float], second: Sequence[float]) -> bool:
-        ((loss,),) = judge([({SPEED: first}, {SPEED: second})])
+        ((loss,),) = judge_night([({SPEED: first}, {SPEED: second})])
         return loss.alarm
 
     assert alarmed(SLOWER, SLOWER * 2)
@@ -37,7 +47,7 @@ def test_an_alarm_needs_both_experiments() -> None:
 
 def test_a_loss_too_small_to_matter_is_no_alarm() -> None:
     half_a_percent = [0.005 + loss / 100 for loss in EQUAL]
-    ((loss,),) = judge([({SPEED: half_a_percent}, {SPEED: half_a_percent * 2})])
+    ((loss,),) = judge_night([({SPEED: half_a_percent}, {SPEED: half_a_percent * 2})])
     assert loss.p is not None and loss.p < 1e-6 and not loss.alarm
 
 
@@ -45,7 +55,7 @@ def test_a_loss_too_small_to_matter_is_no_alarm() -> None:
 def test_start_time_and_kv_tokens_are_judged_too(measure: str, ratio: float) -> None:
     worse = [abs(math.log(ratio)) + loss for loss in EQUAL]
     entry = ({SPEED: EQUAL, measure: worse}, {SPEED: EQUAL * 2, measure: worse * 2})
-    (losses,) = judge([entry])
+    (losses,) = judge_night([entry])
     assert {loss.measure: loss.alarm for loss in losses} == {SPEED: False, measure: True}
 
 
@@ -54,17 +64,17 @@ def test_more_presets_make_the_level_of_each_smaller() -> None:
     loss = [0.02 + rng.gauss(0, 0.02) for _ in range(24)]
     entry = ({SPEED: loss[:8]}, {SPEED: loss[8:]})
     equal = ({SPEED: EQUAL}, {})
-    p = judge([entry])[0][0].p
+    p = judge_night([entry])[0][0].p
     assert p is not None and watch_rule.NIGHT_ALPHA / 500 < p < watch_rule.NIGHT_ALPHA
-    assert judge([entry])[0][0].alarm
-    assert not judge([entry, *[equal] * 500])[0][0].alarm
+    assert judge_night([entry])[0][0].alarm
+    assert not judge_night([entry, *[equal] * 500])[0][0].alarm
 
 
 def test_p_of_loss_is_one_sided_and_never_divides_by_nothing() -> None:
-    assert p_of_loss([0.1]) is None
-    sure, unsure = p_of_loss([0.03] * 8), p_of_loss([0.0] * 8)
+    assert p_value_of_loss([0.1]) is None
+    sure, unsure = p_value_of_loss([0.03] * 8), p_value_of_loss([0.0] * 8)
     assert sure is not None and sure < 1e-9 and unsure == pytest.approx(0.5)
-    opposite = p_of_loss([-0.03] * 8)
+    opposite = p_value_of_loss([-0.03] * 8)
     assert opposite is not None and opposite > 0.99
 
 

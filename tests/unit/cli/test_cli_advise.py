@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.session.test_session_advice import eager_on_four_cards
-from workbench.cli.parser import parse
+from workbench.cli.parser import parse_command_line
 from workbench.model.errors import InputError
 from workbench.session.session import Session
 
 
 def advise(*words: str) -> int:
-    arguments = parse(["advise", *words])
+    arguments = parse_command_line(["advise", *words])
     done = arguments.handler(arguments)
     return asyncio.run(done) if asyncio.iscoroutine(done) else done
 
@@ -54,6 +55,14 @@ def test_json_has_every_field_of_a_finding(capsys: pytest.CaptureFixture[str]) -
     assert {"text", "evidence", "fix", "expected_gain", "source"} <= {
         name for name, value in eager.items() if value
     }
+
+
+def test_a_fix_names_the_host_of_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    made = eager_on_four_cards(env={}, host="gpu-box")
+    summary = replace(made.summary, slo_pct=90.0)
+    Session.of_host().results.db.add(made.spec, made.conditions, summary)
+    assert advise("2") == 0
+    assert "workbench --host gpu-box capacity RUN" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [("9",), ("1", "--expect", "0"), ("1", "--expect", "nan")])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cli.parser import parse
+from workbench.cli.parser import parse_command_line
 from workbench.model.errors import InputError
-from workbench.session.fleet.fleet import members
+from workbench.session.fleet.fleet import fleet_members
 
 HOSTS = """
 [hosts.spark-01]
@@ -29,24 +29,24 @@ def written() -> None:
 
 
 def test_without_names_it_is_hosts_toml_with_its_labels(written: None) -> None:
-    assert members([], None) == (["spark-01", "spark-02"], {"spark-01": "left"})
-    assert members(["sim:gb10", "spark-02"], None)[0] == ["sim:gb10", "spark-02"]
-    assert members([], "sparks")[0] == ["spark-01", "spark-02"]
+    assert fleet_members([], None) == (["spark-01", "spark-02"], {"spark-01": "left"})
+    assert fleet_members(["sim:gb10", "spark-02"], None)[0] == ["sim:gb10", "spark-02"]
+    assert fleet_members([], "sparks")[0] == ["spark-01", "spark-02"]
     with pytest.raises(InputError, match="has no cluster 'nothing'"):
-        members([], "nothing")
+        fleet_members([], "nothing")
 
 
 def test_without_hosts_toml_it_is_this_machine_and_the_ssh_aliases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "local" in members([], None)[0] and not [
-        n for n in members([], None)[0] if n.startswith("sim:")
+    assert "local" in fleet_members([], None)[0] and not [
+        n for n in fleet_members([], None)[0] if n.startswith("sim:")
     ]
 
 
 @pytest.mark.parametrize("before", ["--host gpu-box", "--simulate gb10", "--container podman:vllm"])
 def test_one_host_given_as_for_other_commands_is_refused(before: str) -> None:
-    arguments = parse([*before.split(), "fleet"])
+    arguments = parse_command_line([*before.split(), "fleet"])
     with pytest.raises(InputError, match="takes its hosts as arguments"):
         arguments.handler(arguments)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.cli.parser import parse
+from workbench.cli.parser import parse_command_line
 from workbench.model.errors import InputError
 from workbench.session.session import Session
 
@@ -25,14 +25,14 @@ from workbench.session.session import Session
 def test_every_form_of_the_screen_accepts_an_interval(
     argv: list[str], command: str, target: str | None
 ) -> None:
-    found = parse(argv)
+    found = parse_command_line(argv)
     assert (found.command, found.interval, getattr(found, "target", None)) == (command, 0.5, target)
 
 
 @pytest.mark.parametrize("text", ["0.1", "61", "x", "nan", "-1"])
 def test_an_interval_out_of_range_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="is not a number of seconds"):
-        parse(["demo", f"--interval={text}"])
+        parse_command_line(["demo", f"--interval={text}"])
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, 0.3), (2.0, 2.0)])

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.fake_canned import canned_result
 
-from workbench.cli.parser import EPILOG, parse, tree
-from workbench.cli.registry import FILES, commands_of
+from workbench.cli.parser import EPILOG, argparse_tree, parse_command_line
+from workbench.cli.registry import FIRST_WORDS, commands_of
 from workbench.cli.results import row_lines
 from workbench.hosts import ssh_names
 from workbench.model.errors import InputError
@@ -35,12 +35,12 @@ def parsers(
 def ssh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the .ssh directory of a home in which no name is resolved."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(ssh_names, "_resolves", lambda host: False)
+    monkeypatch.setattr(ssh_names, "_name_resolves", lambda host: False)
     (tmp_path / ".ssh").mkdir()
     return tmp_path / ".ssh"
 
 
-COMMANDS = [found for word in FILES for found in commands_of(word)]
+COMMANDS = [found for word in FIRST_WORDS for found in commands_of(word)]
 EXAMPLES = [line.strip() for line in EPILOG.splitlines() if line.startswith("  workbench")]
 EXAMPLES += [line for found in COMMANDS for line in found.examples if not line.startswith("eval")]
 
@@ -52,8 +52,8 @@ def test_every_command_has_an_example() -> None:
 def test_one_command_loads_the_files_of_that_command_only() -> None:
     code = (
         "import sys\n"
-        "from workbench.cli.parser import parse\n"
-        "parse(['presets', 'path'])\n"
+        "from workbench.cli.parser import parse_command_line\n"
+        "parse_command_line(['presets', 'path'])\n"
         "assert not {'bench', 'sweeps', 'gpu_settings'} & {m.rpartition('.')[2] for m in "
         "sys.modules}"
     )
@@ -64,13 +64,13 @@ def test_one_command_loads_the_files_of_that_command_only() -> None:
 def test_the_parser_accepts_every_example(line: str, ssh_home: Path) -> None:
     words = shlex.split(line.split(" > ")[0])
     assert words[0] == "workbench"
-    assert parse(words[1:]).command
+    assert parse_command_line(words[1:]).command
 
 
 def test_every_argument_of_every_command_has_help() -> None:
     unexplained = [
         f"{name}: {action.dest}"
-        for name, parser in parsers(tree())
+        for name, parser in parsers(argparse_tree())
         for action in parser._actions
         if not isinstance(action, argparse._SubParsersAction) and not action.help
     ]
@@ -79,13 +79,47 @@ def test_every_argument_of_every_command_has_help() -> None:
 
 @pytest.mark.parametrize("words", [("--host", "box", "servers"), ("servers", "--host", "box")])
 def test_global_options_are_accepted_before_and_after_the_command(words: tuple[str, ...]) -> None:
-    space = parse([*words, "--json"])
+    space = parse_command_line([*words, "--json"])
     assert (space.command, space.host, space.simulate, space.json) == ("servers", "box", None, True)
 
 
-def test_two_different_hosts_are_rejected() -> None:
-    with pytest.raises(InputError, match="--host is given twice"):
-        parse(["--host", "a", "servers", "--host", "b"])
+@pytest.mark.parametrize(
+    "words", [("tune", "vllm-any"), ("gpu", "set"), ("experiment", "show", "3")]
+)
+def test_an_unknown_option_points_to_the_help_of_its_command(words: tuple[str, ...]) -> None:
+    """It pointed to `workbench --help`, which lists no option of a command."""
+    with pytest.raises(InputError, match="unrecognized arguments: --frob") as refused:
+        parse_command_line(["--host", "box", *words, "--frob"])
+    command = " ".join(words[: 1 + (words[0] != "tune")])
+    assert refused.value.next_step == f"workbench {command} --help"
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("--host a servers --host b", "--host"),
+        ("gpu set --gpu 0 --gpu 1 --power-limit 200", "--gpu"),
+        ("gpu set --gpu all --gpu 1 --power-limit 200", "--gpu"),
+        ("gpu set --persistence on --persistence off", "--persistence"),
+    ],
+)
+def test_an_option_is_not_given_twice_with_different_values(line: str, option: str) -> None:
+    """argparse took the last: `gpu set --gpu 0 --gpu 1` changed one GPU without a word."""
+    with pytest.raises(InputError, match=f"{option} is given twice"):
+        parse_command_line(line.split())
+
+
+def test_an_option_with_nan_is_given_once() -> None:
+    """NaN is not equal to itself, so it was "given twice"."""
+    arguments = parse_command_line(
+        ["capacity", "run-1", "--slo", "ttft<=1", "--rate", "--horizon", "nan"]
+    )
+    assert arguments.horizon != arguments.horizon
+
+
+def test_an_option_may_be_repeated_with_its_value() -> None:
+    line = ["gpu", "set", "--gpu", "0", "--gpu", "0", "--power-limit", "200"]
+    assert parse_command_line(line).gpu == "0"
 
 
 @pytest.mark.parametrize("alias", ["gpus", "gpu2", "bench1", "server1", "star"])
@@ -93,20 +127,20 @@ def test_a_configured_host_is_opened_even_if_its_name_resembles_a_command(
     alias: str, ssh_home: Path
 ) -> None:
     (ssh_home / "config").write_text(f"Host other {alias}\n  HostName 192.0.2.1\n")
-    space = parse([alias])
+    space = parse_command_line([alias])
     assert (space.command, space.target) == ("screen", alias)
 
 
 def test_a_form_is_known_by_the_name_that_its_tool_has() -> None:
     for word in ("llama-swap", "llamaswap"):
-        assert parse(["export", "vllm-any", "--as", word]).form == "llamaswap"
+        assert parse_command_line(["export", "vllm-any", "--as", word]).form == "llamaswap"
 
 
 def test_a_host_in_front_of_a_command_is_answered_with_the_option(ssh_home: Path) -> None:
     """`workbench box1 servers` said that ssh knows no box1, and proposed `workbench box1`."""
     (ssh_home / "config").write_text("Host box1\n  HostName 192.0.2.1\n")
     with pytest.raises(InputError, match="'box1' is a host and not a command") as caught:
-        parse(["box1", "servers"])
+        parse_command_line(["box1", "servers"])
     assert "`workbench --host box1 servers`" in str(caught.value.next_step)
 
 
@@ -120,7 +154,7 @@ def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> Non
     )
     for name in ("node-7", "included", "plain", "ported", "me@any", "box.example", "::1"):
         assert ssh_names.is_known(name), name
-    assert ssh_names._in_known_hosts("192.168.1.61")
+    assert ssh_names._is_in_known_hosts("192.168.1.61")
     assert not ssh_names.is_known("frobnicate")
 
 
@@ -129,7 +163,7 @@ def test_ssh_patterns_known_hosts_and_addresses_are_hosts(ssh_home: Path) -> Non
 )
 def test_a_mistyped_command_is_not_opened_as_a_host(word: str, hint: str, ssh_home: Path) -> None:
     with pytest.raises(InputError, match=hint):
-        parse([word])
+        parse_command_line([word])
 
 
 def test_help_and_readme_agree_on_the_difference_that_pairs_detect() -> None:
@@ -137,7 +171,7 @@ def test_help_and_readme_agree_on_the_difference_that_pairs_detect() -> None:
     three, five, eight = (f"{pct:g} %" for pct in SHOWS_PCT.values())
     reference = (Path(__file__).parents[3] / "docs" / "REFERENCE.md").read_text()
     assert f"3 pairs are for {three}, 5 for {five}, 8 for {eight}." in reference
-    told = " ".join(dict(parsers(tree()))["experiment"].format_help().split())
+    told = " ".join(dict(parsers(argparse_tree()))["experiment"].format_help().split())
     assert f"3 detect a difference of {three}, 5 of {five}, 8 of {eight} (3)" in told
 
 
@@ -146,3 +180,10 @@ def test_a_result_of_a_users_own_command_shows_no_concurrency() -> None:
     own = replace(ours, spec=replace(ours.spec, command=("vllm", "bench", "serve")))
     first, second = row_lines([own, ours])
     assert "  c=-  " in first and f"  c={ours.spec.concurrency}  " in second
+
+
+def test_a_long_model_name_leaves_room_for_the_rest_of_the_line() -> None:
+    path = "/mnt/data/models/" + "a-very-long-folder/" * 12 + "Llama-3.3-70B-FP8"
+    one = canned_result(1)
+    (line,) = row_lines([replace(one, conditions=replace(one.conditions, model=path))])
+    assert "…" in line and "Llama-3.3-70B-FP8  c=" in line and len(line) < 160

@@ -10,12 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from support import made_results
 
 from workbench.cli.bench import levels_of
 from workbench.cli.load_options import load_of
-from workbench.cli.parser import parse
-from workbench.model.bench_cli_options import options
+from workbench.cli.parser import parse_command_line
+from workbench.cli.result_output import result_lines
+from workbench.model.bench import BenchResult
+from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.declared_options import (
+    SEARCH,
+    TRACE,
     CheckedText,
     Choice,
     Command,
@@ -27,16 +32,20 @@ from workbench.model.declared_options import (
     Number,
     Switch,
     Whole,
-    called,
+    name_for_message,
 )
 from workbench.model.errors import InputError
 from workbench.model.experiment import OPTIONS as DESIGN
 from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.json_records import from_json, to_json
-from workbench.model.load_spec import OPTIONS, BenchSpec
+from workbench.model.load_spec import OF_A_SEARCH, OPTIONS, BenchSpec, option_texts
 from workbench.model.preset import Benchmark
-from workbench.tui.modals.bench_form import IN_FORM, overrides
+from workbench.report.formats.stated_load import check_load
+from workbench.session.bench.spec import spec_from
+from workbench.tui.modals.bench_form import IN_FORM, spec_overrides
 from workbench.tui.modals.declared_fields import text_of
+from workbench.tui.modals.sweep_form import Wanted, load_of_search
+from workbench.tui.pages.result import load_text
 
 NO_NUMBERS = ("12", "", None, True, float("nan"), float("inf"), -(10**400), 10**400)
 IMPOSSIBLE: dict[type, tuple[Any, ...]] = {  # kind of an option -> values that it refuses
@@ -87,7 +96,7 @@ REPLAYED = [o for o in OPTIONS if o.field not in _BY_ANOTHER_NAME]
 
 
 def given_by(words: tuple[str, ...]) -> dict[str, Any]:
-    arguments = parse(["bench", "RUN", *words])
+    arguments = parse_command_line(["bench", "RUN", *words])
     levels = levels_of(arguments.levels)
     return load_of(arguments) | ({"concurrency": levels[0]} if levels else {})
 
@@ -97,7 +106,7 @@ def test_the_words_of_an_option_set_its_value(pair: tuple[DeclaredOption, Any]) 
     option, value = pair
     option.check(value)
     named = option.dest if option.field != "command" else "command"
-    assert given_by(option.kind.words(option.name, value)) == {named: value}
+    assert given_by(option.kind.command_line_words(option.name, value)) == {named: value}
 
 
 @given(st.fixed_dictionaries({}, optional={o.field: values_of(o) for o in REPLAYED}))
@@ -106,7 +115,7 @@ def test_the_command_that_repeats_a_load_sets_every_option(load: dict[str, Any])
     if load.get("ca_file"):
         load.pop("insecure", None)
     spec = replace(BenchSpec("http://x", "m"), **load)
-    again = replace(BenchSpec("http://x", "m"), **given_by(options(spec)))
+    again = replace(BenchSpec("http://x", "m"), **given_by(bench_cli_options(spec)))
     assert again == spec
     assert from_json(BenchSpec, to_json(spec)) == spec
 
@@ -122,12 +131,12 @@ def test_the_form_reads_what_it_shows(load: dict[str, Any]) -> None:
     of_trace["trace_file"] = load.pop("trace_file")
     content = load.pop("content")
     no_trace = {**texts, "trace_file": ""}
-    assert overrides(no_trace) == load, "a prompts file has its own content"
-    assert overrides({**no_trace, "prompts_file": ""})["content"] == content
+    assert spec_overrides(no_trace) == load, "a prompts file has its own content"
+    assert spec_overrides({**no_trace, "prompts_file": ""})["content"] == content
     replayed = {**of_trace, "warmup": load["warmup"], "seconds": load["seconds"]}
-    assert overrides({**texts, "prompts_file": ""}) == replayed
+    assert spec_overrides({**texts, "prompts_file": ""}) == replayed
     with pytest.raises(InputError, match="exclude each other"):
-        overrides(texts)
+        spec_overrides(texts)
 
 
 @given(
@@ -159,6 +168,71 @@ def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: Decla
         Benchmark.model_validate({option.field: object()})
 
 
+def other_value(option: DeclaredOption) -> Any:
+    """Return a value of the option that is not the default."""
+    match option.kind:
+        case Whole():
+            return 3
+        case Number() | Fraction():
+            return 0.5
+        case Choice(choices=choices):
+            return next(each for each in choices if each != option.default)
+        case Switch() | Constant():
+            return not option.default
+        case CheckedText():
+            return CHECKED_TEXTS[option.field][0]
+    return "word"
+
+
+def made_with(option: DeclaredOption) -> BenchResult:
+    """Return a result whose load has a value of the option that is not the default."""
+    made = made_results.result()
+    return replace(made, spec=replace(made.spec, **{option.field: other_value(option)}))
+
+
+@pytest.mark.parametrize(
+    "option", [each for each in OPTIONS if each.in_line], ids=lambda option: option.field
+)
+def test_the_screen_and_the_command_say_an_option_alike(option: DeclaredOption) -> None:
+    result = made_with(option)
+    said = option.line_text(getattr(result.spec, option.field))
+    assert said and f", {said}" in load_text(result) and f", {said}" in next(result_lines(result))
+    assert option_texts(made_results.result().spec) == ()
+
+
+@pytest.mark.parametrize(
+    "option", [each for each in OPTIONS if each.unknown_to], ids=lambda option: option.field
+)
+def test_an_export_refuses_an_option_that_its_form_does_not_know(option: DeclaredOption) -> None:
+    for tool in option.unknown_to:
+        with pytest.raises(InputError, match=f"in {tool}'s form: it has no word for {option.name}"):
+            check_load(made_with(option), tool)
+
+
+@pytest.mark.parametrize(
+    "option", [each for each in OPTIONS if each.needs], ids=lambda option: option.field
+)
+def test_an_option_without_the_one_that_it_needs_is_refused(option: DeclaredOption) -> None:
+    with pytest.raises(InputError, match=f"{option.name} has no effect without --") as refused:
+        spec_from(None, {option.field: other_value(option)})
+    assert refused.value.next_step.endswith(f"or leave out {option.name}")
+
+
+def test_an_option_names_fields_that_a_load_has() -> None:
+    beside = {field for each in OPTIONS for field, _ in each.no_effect_beside}
+    assert beside <= {one.name for one in fields(BenchSpec)}
+    decided_by = {word for each in OPTIONS for word in each.decided_by}
+    assert decided_by == {TRACE, SEARCH}
+
+
+def test_a_search_for_users_has_no_option_that_it_decides() -> None:
+    of_command = vars(parse_command_line(["capacity", "RUN", "--slo", "ttft<=500"]))
+    wanted = Wanted("users", [], None, {}, "ttft<=500@p95")
+    for option in OF_A_SEARCH:
+        assert option.dest not in of_command
+        assert option.field not in load_of_search({option.field: other_value(option)}, wanted)
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [(option, value) for option in OPTIONS for value in IMPOSSIBLE.get(type(option.kind), ())],
@@ -166,7 +240,7 @@ def test_an_option_is_declared_at_a_field_and_its_default_is_valid(option: Decla
 def test_an_impossible_value_is_refused_by_the_name_of_its_option(
     option: DeclaredOption, value: Any
 ) -> None:
-    with pytest.raises(InputError, match=called(option.field)) as refused:
+    with pytest.raises(InputError, match=name_for_message(option.field)) as refused:
         option.check(value)
     assert len(f"{refused.value.message} {refused.value.next_step}") < 250
 
@@ -182,7 +256,7 @@ def test_an_impossible_value_is_refused_by_the_name_of_its_option(
 )
 def test_a_body_that_no_request_can_carry_is_refused(text: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        parse(["bench", "RUN", "--extra-body", text])
+        parse_command_line(["bench", "RUN", "--extra-body", text])
 
 
 def test_a_text_of_other_bytes_than_utf_8_is_refused() -> None:
@@ -201,8 +275,8 @@ def test_the_words_of_an_experiment_set_its_design(design: dict[str, Any]) -> No
     words: list[str] = []
     for name, value in design.items():
         by_field[name].check(value)
-        words += by_field[name].kind.words(by_field[name].name, value)
-    arguments = parse(["experiment", "RUN", *words])
+        words += by_field[name].kind.command_line_words(by_field[name].name, value)
+    arguments = parse_command_line(["experiment", "RUN", *words])
     given_by_words = {o.field: getattr(arguments, o.dest) for o in DESIGN}
     assert {name: value for name, value in given_by_words.items() if value is not None} == design
     spec = replace(ExperimentSpec(Arm(), Arm(), {}), **design)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from workbench.cli.fit import _contexts
+from workbench.cli.fit import _parse_context_lengths
 from workbench.cli.servers import find_run
 from workbench.model.errors import InputError
 from workbench.model.plan import LaunchPlan
@@ -30,8 +30,8 @@ def test_an_option_of_a_launcher(run_as: str, option: str) -> None:
 
 def test_a_context_length() -> None:
     with pytest.raises(InputError, match="has no lengths"):
-        _contexts(f"8192,{LONG}")
-    assert _contexts("8192, 40960") == [8192, 40960]
+        _parse_context_lengths(f"8192,{LONG}")
+    assert _parse_context_lengths("8192, 40960") == [8192, 40960]
 
 
 def test_a_run() -> None:

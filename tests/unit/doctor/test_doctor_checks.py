@@ -12,11 +12,12 @@ import pytest
 
 import workbench.doctor
 from workbench.doctor import facts_text
-from workbench.doctor.checks import findings
+from workbench.doctor.checks import all_findings
 from workbench.doctor.engine_packages import EnginePackages
-from workbench.doctor.examination import Examination
+from workbench.doctor.examination import GPUS_S, READING_S, Examination
 from workbench.doctor.host_values import UNLIMITED, HostValues, IdleState, Worker
-from workbench.doctor.table import data
+from workbench.doctor.table import table_data
+from workbench.gpu.telemetry.source import HUNG_S
 from workbench.hosts.base import HostFacts
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import (
@@ -103,6 +104,10 @@ Change = Callable[[Examination], Examination]
 
 def values(**changes: Any) -> Change:
     return lambda seen: replace(seen, values=replace(seen.values, **changes))
+
+
+def on_host(**changes: Any) -> Change:
+    return lambda seen: replace(seen, host_sample=replace(seen.host_sample, **changes))
 
 
 def facts(**changes: Any) -> Change:
@@ -222,6 +227,15 @@ FAULTS: tuple[tuple[str, Level, Change], ...] = (
     ("stack.nccl", Level.WARN, stack({"nvidia-nccl-cu13": "", "nvidia-nccl-cu12": "2.27.7"})),
     ("cuda.home", Level.WARN, values(cuda_home="/usr/local/cuda-12.1", cuda_home_missing=True)),
     ("cuda.nvcc", Level.WARN, both(values(nvcc=None), stack({"flashinfer-jit-cache": ""}))),
+    ("gpu.slowed", Level.WARN, sample(event_reasons=("HW thermal slowdown",), temperature_c=90)),
+    ("gpu.slowed", Level.INFO, sample(event_reasons=("SW power cap",))),
+    ("host.prochot", Level.WARN, on_host(prochot=True, rails_w={"dc_input": 96.0})),
+    ("host.pressure", Level.WARN, on_host(memory_pressure_pct=20.0)),
+    ("host.pressure", Level.WARN, on_host(io_pressure_pct=60.0)),
+    ("gpu.pcie-replays", Level.HINT, sample(pcie_replay_count=900)),
+    ("gpu.xid", Level.WARN, values(xids=("x NVRM: Xid (PCI:0000:01:00): 79, pid=1, off the bus",))),
+    ("gpu.xid", Level.HINT, values(xids=("NVRM: Xid (PCI:0000:01:00): 31, pid=1",))),
+    ("gpu.xid", Level.HINT, values(xids=("NVRM: Xid (PCI:0000:01:00): 999, pid=1",))),
     ("cuda.nvcc-arch", Level.WARN, values(nvcc_version="12.6")),
     (
         "cuda.nvcc-torch",
@@ -229,10 +243,14 @@ FAULTS: tuple[tuple[str, Level, Change], ...] = (
         both(values(nvcc_version="12.9"), stack({"flashinfer-jit-cache": ""})),
     ),
 )
+STUCK = sample(sm_mhz=611, gpu_util_pct=96.0)
 NO_FAULTS: tuple[tuple[str, Change], ...] = (
     ("idle states of a guest", both(values(idle_states=(IdleState("C6", 133, True),)), facts(virtualization="kvm"))),
     ("no network card needs locked memory", values(memlock_kib=64)),
     ("a worker of a run of Workbench", values(workers=(Worker(80, 1, "systemd", "VLLM::EngineCore"),))),
+    ("a link repeats a packet now and then", sample(pcie_replay_count=3)),
+    ("only GB10 is stuck at such clocks", STUCK),
+    ("an idle GPU has a reason", sample(event_reasons=("GPU idle",))),
     ("an idle link slows down", sample(pstate=8, pcie_gen=1)),
     ("GB10 has no link to compare", gpu(unified_memory=True, compute_capability="12.1", pcie_width_max=1)),
     ("nvcc is not needed for compiled kernels", values(nvcc=None)),
@@ -241,19 +259,34 @@ NO_FAULTS: tuple[tuple[str, Change], ...] = (
 )  # fmt: skip
 
 
+def test_a_hidden_cap_is_named_only_without_a_reason() -> None:
+    gb10 = both(gpu(name="NVIDIA GB10", unified_memory=True), STUCK)(HEALTHY)
+    assert "gb10.hidden-cap" in codes(gb10)
+    named = sample(event_reasons=("SW power cap",))(gb10)
+    assert "gb10.hidden-cap" not in codes(named) and "gpu.slowed" in codes(named)
+
+
+def test_each_xid_shows_the_newest_line_of_its_own_gpu_and_number() -> None:
+    rows = (("1", 13), ("2", 13), ("1", 137), ("1", 13))
+    lines = [f"[{n}] NVRM: Xid (PCI:0000:0{gpu}:00): {x}, a" for n, (gpu, x) in enumerate(rows)]
+    found = [f for f in all_findings(values(xids=tuple(lines))(HEALTHY)) if f.code == "gpu.xid"]
+    assert [f.evidence for f in found] == [lines[3], lines[1], lines[2]]
+    assert "13 of PCI:0000:01:00 2 times" in found[0].text
+
+
 def codes(seen: Examination) -> set[str]:
-    return {finding.code for finding in findings(seen)}
+    return {finding.code for finding in all_findings(seen)}
 
 
 def test_a_healthy_host_has_no_finding() -> None:
-    assert findings(HEALTHY) == []
+    assert all_findings(HEALTHY) == []
 
 
 @pytest.mark.parametrize(
     ("code", "level", "change"), FAULTS, ids=[f"{code} {level}" for code, level, _ in FAULTS]
 )
 def test_each_check_fires(code: str, level: Level, change: Change) -> None:
-    found = [finding for finding in findings(change(HEALTHY)) if finding.code == code]
+    found = [finding for finding in all_findings(change(HEALTHY)) if finding.code == code]
     assert [finding.level for finding in found] == [level]
     assert_says_what_to_do(found[0])
 
@@ -289,7 +322,18 @@ def test_the_fault_of_one_gpu_names_that_gpu() -> None:
             replace(HEALTHY.samples[0], index=1, uuid="GPU-b", pcie_width=8),
         ),
     )
-    assert [f.text for f in findings(two)] == ["GPU 1 has a PCIe link of 8 lanes; the card has 16"]
+    assert [f.text for f in all_findings(two)] == [
+        "GPU 1 has a PCIe link of 8 lanes; the card has 16"
+    ]
+
+
+def test_a_driver_that_was_not_read_is_not_called_missing() -> None:
+    """Another finding says that the GPUs could not be read in time."""
+    unread = Examination(HostFacts("box", "local"))
+    assert not any(finding.code.startswith("driver.") for finding in all_findings(unread))
+    assert dict(facts_text.fact_lines(unread))["driver"] == "not read"
+    # the time for a reading ends before that for all of the GPUs, and after the agent's own
+    assert 2 * HUNG_S < READING_S <= GPUS_S - 2
 
 
 def test_without_a_gpu_no_stack_is_wrong() -> None:
@@ -297,7 +341,7 @@ def test_without_a_gpu_no_stack_is_wrong() -> None:
         HEALTHY
     )
     assert codes(cpu) == {"driver.no-library"}
-    assert "torch 2.13.0+cpu (without CUDA)" in dict(facts_text.lines(cpu))[""]
+    assert "torch 2.13.0+cpu (without CUDA)" in dict(facts_text.fact_lines(cpu))[""]
 
 
 @pytest.mark.parametrize(
@@ -312,11 +356,11 @@ def test_a_limit_is_shown_in_a_unit_that_fits(
     memlock_kib: int, files_hard: int | None, limits: str
 ) -> None:
     seen = values(memlock_kib=memlock_kib, files_hard=files_hard)(HEALTHY)
-    assert dict(facts_text.lines(seen))["limits"].endswith(limits)
+    assert dict(facts_text.fact_lines(seen))["limits"].endswith(limits)
 
 
 def test_every_row_of_the_table_names_its_source() -> None:
-    table = data()
+    table = table_data()
     rows = [
         *table["architectures"],
         *table["packages"],

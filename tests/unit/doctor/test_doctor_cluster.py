@@ -285,7 +285,7 @@ FAULTS: dict[str, tuple[ClusterReport, Level, str]] = {
 
 
 def fired(report: ClusterReport) -> dict[str, Finding]:
-    return {f.code.removeprefix("cluster."): f for f in cluster_checks.findings(report)}
+    return {f.code.removeprefix("cluster."): f for f in cluster_checks.cluster_findings(report)}
 
 
 def test_two_nodes_that_fit_together_have_no_finding() -> None:
@@ -309,7 +309,9 @@ def test_a_missing_model_is_copied_from_a_node_that_has_it_or_downloaded() -> No
         f"workbench models copy {one.model} --from spark-01 --to spark-02"
     )
     both = replace(one, nodes=tuple(replace(node, model=missing) for node in one.nodes))
-    fixes = {f.fix for f in cluster_checks.findings(both) if f.code == "cluster.model-missing"}
+    fixes = {
+        f.fix for f in cluster_checks.cluster_findings(both) if f.code == "cluster.model-missing"
+    }
     assert fixes == {
         f"workbench --host {name} models download {one.model}" for name in ("spark-01", "spark-02")
     }

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from workbench.cli import main
-from workbench.doctor.known_traps import KINDS, KnownTrap, known_traps, summary
+from workbench.doctor.known_traps import KINDS, KnownTrap, known_traps, known_traps_summary
 from workbench.engines import trap_rules
 from workbench.gpu.settings.setting_traps import all_traps
-from workbench.server.log_patterns import patterns
+from workbench.server.log_patterns import patterns_of_engine
 
 PACKAGE = Path(__file__).parents[3] / "workbench"
 
@@ -26,7 +26,7 @@ def codes_in(*folders: str) -> set[str]:
 
 KNOWN: dict[str, Callable[[], set[str]]] = {
     "plan": lambda: codes_in("engines", "session/plans", "session/servers") | {"host.port"},
-    "log": lambda: {f"log.{pattern.id}" for pattern in patterns()},
+    "log": lambda: {f"log.{pattern.id}" for pattern in patterns_of_engine()},
     "doctor": lambda: codes_in("doctor"),
     "advisor": lambda: codes_in("advisor"),
     "text": lambda: codes_in("model", "server"),
@@ -39,7 +39,7 @@ def test_the_traps_are_all_there_and_most_are_seen() -> None:
     assert [trap.id for trap in traps] == [f"{number:02}" for number in range(1, 125)]
     assert len({trap.title for trap in traps}) == 124
     seen = [trap for trap in traps if trap.seen_by]
-    assert len(seen) >= 55 and f"sees {len(seen)}," in summary()
+    assert len(seen) >= 55 and f"sees {len(seen)}," in known_traps_summary()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,8 +56,8 @@ def test_each_trap_has_a_source_a_status_and_a_decision() -> None:
         assert trap.status in ("reproduced", "measured", "contributed", "reported")
         assert trap.seen_by or trap.why_not, trap.id
         assert len(set(trap.seen_by)) == len(trap.seen_by)
-        codes = trap.decision.partition(";")[0].split(", ")
-        assert len(set(codes)) == len(codes), trap.decision
+        codes = trap.decision_text.partition(";")[0].split(", ")
+        assert len(set(codes)) == len(codes), trap.decision_text
 
 
 def test_a_trap_that_nobody_decided_or_of_an_unknown_kind_is_refused() -> None:
@@ -77,8 +77,10 @@ def test_doctor_lists_every_trap_with_what_sees_it(
         assert len(document["traps"]) == 124 and document["seen"] >= 55
         assert document["traps"][44]["seen_by"] == ["plan:kv.quant-pair"]
     else:
-        assert all(f"  {trap.title}" in said and trap.decision in said for trap in known_traps())
-        assert said.splitlines()[0].strip() == summary()
+        assert all(
+            f"  {trap.title}" in said and trap.decision_text in said for trap in known_traps()
+        )
+        assert said.splitlines()[0].strip() == known_traps_summary()
 
 
 def test_each_rule_about_traps_is_in_the_table() -> None:

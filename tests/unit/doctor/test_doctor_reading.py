@@ -38,7 +38,9 @@ def program(path: Path, text: str) -> str:
 
 
 def ask(python: str, timeout_s: float = 10.0) -> EnginePackages:
-    return asyncio.run(engine_packages.ask(LocalHost(), "vllm", python, ("pytest",), timeout_s))
+    return asyncio.run(
+        engine_packages.ask_engine_python(LocalHost(), "vllm", python, ("pytest",), timeout_s)
+    )
 
 
 def test_the_values_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -54,7 +56,7 @@ def test_the_values_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-            seen = asyncio.run(host_values.read(LocalHost(), [port, 1], 30))
+            seen = asyncio.run(host_values.read_host_values(LocalHost(), [port, 1], 30))
     finally:
         worker.kill()
         worker.wait()
@@ -74,7 +76,7 @@ def test_a_toolkit_that_prints_without_end(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "bin").mkdir()
     program(tmp_path / "bin" / "nvcc", "#!/bin/sh\nexec yes 'release 12.8, V1'\n")
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    seen = asyncio.run(host_values.read(LocalHost(), [], 30))
+    seen = asyncio.run(host_values.read_host_values(LocalHost(), [], 30))
     assert seen.nvcc and seen.files_hard
 
 
@@ -126,7 +128,7 @@ def test_a_python_that_is_none(tmp_path: Path, text: str, problem: str) -> None:
     JSON | st.fixed_dictionaries({"packages": JSON, "needs": JSON, "cuda": JSON, "python": JSON})
 )
 def test_any_answer_is_read(answer: object) -> None:
-    found = engine_packages.parse("vllm", "python3", json.dumps(answer))
+    found = engine_packages.parse_packages("vllm", "python3", json.dumps(answer))
     assert all(isinstance(text, str) for text in found.versions.values())
 
 
@@ -137,7 +139,7 @@ KEYS = st.sampled_from(
 
 @given(st.lists(st.tuples(KEYS, st.text() | st.from_regex(r"[0-9A-F ]{0,30}"))))
 def test_any_output_of_the_script_is_read(lines: list[tuple[str, str]]) -> None:
-    seen = host_values.parse("\n".join(f"{key}={value}" for key, value in lines))
+    seen = host_values.parse_host_values("\n".join(f"{key}={value}" for key, value in lines))
     assert "\x1b" not in f"{seen}"
 
 

@@ -4,12 +4,14 @@ trial leaves no process behind."""
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +24,7 @@ from support.procs import eventually
 import workbench
 from workbench.doctor import multi_gpu, multi_gpu_text
 from workbench.doctor.multi_gpu import FILE, GpuPaths
-from workbench.doctor.multi_gpu_checks import findings
+from workbench.doctor.multi_gpu_checks import gpu_path_findings
 from workbench.gpu import topology
 from workbench.hosts.local import LocalHost
 from workbench.model.findings import Level
@@ -88,46 +90,50 @@ def tried(
 
 
 def codes(paths: GpuPaths) -> set[str]:
-    return {one.code for one in findings(paths) if one.code != "paths.numa"}
+    return {one.code for one in gpu_path_findings(paths) if one.code != "paths.numa"}
 
 
 def text_of(paths: GpuPaths, code: str) -> tuple[str, str]:
-    one = next(one for one in findings(paths) if one.code == code)
+    one = next(one for one in gpu_path_findings(paths) if one.code == code)
     return one.text, one.fix or ""
 
 
 def test_a_host_on_which_all_is_right_has_no_finding() -> None:
-    paths = multi_gpu.parse(seen(), tried(), "vllm")
-    assert not findings(paths)
-    assert multi_gpu_text.matrix(paths) == [("GPU 0", "·", "27.0"), ("GPU 1", "27.0", "·")]
-    lines = dict(multi_gpu_text.lines(paths))
+    paths = multi_gpu.parse_gpu_paths(seen(), tried(), "vllm")
+    assert not gpu_path_findings(paths)
+    assert multi_gpu_text.path_matrix(paths) == [("GPU 0", "·", "27.0"), ("GPU 1", "27.0", "·")]
+    lines = dict(multi_gpu_text.trial_lines(paths))
     assert lines["all-reduce"] == "1 MiB over 2 GPUs: 55 µs, every byte right"
     assert lines["GPU 0"] == "slot PCIE3, 0000:01:00.0, PCIe 4 x16 (31.5 GB/s), ACS no redirect"
 
 
 def test_the_devices_of_torch_are_matched_by_uuid_and_not_by_their_place() -> None:
-    paths = multi_gpu.parse(seen(), tried(there={"wrong_bytes": 7, "first_wrong": 4096}), "vllm")
+    paths = multi_gpu.parse_gpu_paths(
+        seen(), tried(there={"wrong_bytes": 7, "first_wrong": 4096}), "vllm"
+    )
     text, _ = text_of(paths, "paths.wrong-bytes")
     assert text.startswith("7 bytes of a copy from GPU 1 to GPU 0 arrived wrong, the first at 4096")
-    assert multi_gpu_text.matrix(paths)[1] == ("GPU 1", "? WRONG", "·")
+    assert multi_gpu_text.path_matrix(paths)[1] == ("GPU 1", "? WRONG", "·")
 
 
 def test_a_slow_path_names_the_slot_of_the_slower_link() -> None:
     said = seen()
     said["gpus"][1]["pcie_width"] = 4
-    paths = multi_gpu.parse(said, tried(there={"wrong_bytes": 0, "gb_s": 2.7}), "vllm")
+    paths = multi_gpu.parse_gpu_paths(said, tried(there={"wrong_bytes": 0, "gb_s": 2.7}), "vllm")
     text, _ = text_of(paths, "paths.slow")
     assert "from GPU 1 to GPU 0 2.7 GB/s arrive, nominal are 7.9" in text
     assert "PCIe 4 x4 (GPU 1, slot PCIE4, 0000:02:00.0)" in text
     # through the memory of the host, a path may have less than half
-    assert codes(multi_gpu.parse(seen(), tried(peer=False, there={"gb_s": 9.0}), "vllm")) == {
-        "paths.off"
-    }
+    assert codes(
+        multi_gpu.parse_gpu_paths(seen(), tried(peer=False, there={"gb_s": 9.0}), "vllm")
+    ) == {"paths.off"}
 
 
 def test_a_gpu_that_gives_back_other_bytes_than_it_got_is_at_fault_itself() -> None:
     wrong = {"wrong_bytes": 5, "first_wrong": 0, "sender_wrong_bytes": 5}
-    text, fix = text_of(multi_gpu.parse(seen(), tried(back=wrong), "vllm"), "paths.wrong-bytes")
+    text, fix = text_of(
+        multi_gpu.parse_gpu_paths(seen(), tried(back=wrong), "vllm"), "paths.wrong-bytes"
+    )
     assert text.startswith("GPU 0 gave back other bytes") and "another slot" in fix
 
 
@@ -141,26 +147,29 @@ def test_a_gpu_that_gives_back_other_bytes_than_it_got_is_at_fault_itself() -> N
 def test_a_hang_has_the_fix_for_what_the_host_says(
     of_gpus: dict[str, Any], code: str, fix: str
 ) -> None:
-    paths = multi_gpu.parse(seen(**of_gpus), tried(pair={"hang": True}), "vllm")
-    found = {one.code: one for one in findings(paths)}
+    paths = multi_gpu.parse_gpu_paths(seen(**of_gpus), tried(pair={"hang": True}), "vllm")
+    found = {one.code: one for one in gpu_path_findings(paths)}
     assert fix in (found["paths.hang"].fix or "") and fix in (found[code].fix or "")
     assert found[code].level is Level.WARN and found["paths.hang"].source
-    assert [change.text for change in found["paths.hang"].changes] == [
+    assert [change.option_text for change in found["paths.hang"].changes] == [
         "--env NCCL_P2P_DISABLE=1",
         "--set disable-custom-all-reduce=true",
     ]
     # without a broken path it is no more than a hint
-    calm = multi_gpu.parse(seen(**of_gpus), tried(), "vllm")
-    assert [one.level for one in findings(calm)] == [Level.HINT]
-    assert codes(multi_gpu.parse(seen(iommu="identity"), tried(), "vllm")) == set()
+    calm = multi_gpu.parse_gpu_paths(seen(**of_gpus), tried(), "vllm")
+    assert [one.level for one in gpu_path_findings(calm)] == [Level.HINT]
+    assert codes(multi_gpu.parse_gpu_paths(seen(iommu="identity"), tried(), "vllm")) == set()
 
 
 def test_a_collective_that_works_without_p2p_says_so() -> None:
     outcomes = {"hang": True}, {"wrong_bytes": 0, "mean_us": 80.0}
-    text, _ = text_of(multi_gpu.parse(seen(), tried(reductions=outcomes), "v"), "paths.nccl-hang")
+    text, _ = text_of(
+        multi_gpu.parse_gpu_paths(seen(), tried(reductions=outcomes), "v"), "paths.nccl-hang"
+    )
     assert text.endswith("it hangs; without peer-to-peer copies (NCCL_P2P_DISABLE=1) it is right")
     text, fix = text_of(
-        multi_gpu.parse(seen(), tried(reductions=({"hang": True},) * 2), "v"), "paths.nccl-hang"
+        multi_gpu.parse_gpu_paths(seen(), tried(reductions=({"hang": True},) * 2), "v"),
+        "paths.nccl-hang",
     )
     assert text.endswith("so it does without peer-to-peer copies") and "NCCL_DEBUG=INFO" in fix
 
@@ -171,11 +180,13 @@ def test_a_collective_that_works_without_p2p_says_so() -> None:
         ([{"error": "torch cannot be imported: No module named 'torch'"}], "cannot be imported"),
         ([{"hang": True}], "torch did not find its GPUs within 20 s"),
         ([{"torch": "2.1", "devices": [], "error": "this torch is built without CUDA"}], "CUDA"),
+        ([{"torch": "2.1", "devices": []}, {"error": "no more"}], "no more"),
+        ([{"torch": "2.1", "devices": []}], "ended before its first case"),
     ],
 )
 def test_a_trial_that_could_not_begin_says_why(printed: list[dict[str, Any]], said: str) -> None:
-    paths = multi_gpu.parse(seen(), printed, "vllm")
-    assert said in text_of(paths, "paths.untried")[0] and not multi_gpu_text.matrix(paths)
+    paths = multi_gpu.parse_gpu_paths(seen(), printed, "vllm")
+    assert said in text_of(paths, "paths.untried")[0] and not multi_gpu_text.path_matrix(paths)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -194,9 +205,9 @@ def test_no_answer_of_a_program_raises(seed: int) -> None:
     for _ in range(50):
         first = spoilt(seen())
         printed = [one for one in map(spoilt, tried()) if isinstance(one, dict)]
-        paths = multi_gpu.parse(first if isinstance(first, dict) else {}, printed, "vllm")
-        findings(paths)
-        shown = [*multi_gpu_text.matrix(paths), *multi_gpu_text.lines(paths)]
+        paths = multi_gpu.parse_gpu_paths(first if isinstance(first, dict) else {}, printed, "vllm")
+        gpu_path_findings(paths)
+        shown = [*multi_gpu_text.path_matrix(paths), *multi_gpu_text.trial_lines(paths)]
         assert "\x1b" not in json.dumps(shown)
 
 
@@ -264,13 +275,14 @@ def start(tmp_path: Path, profile: str, fault: dict[str, Any], case_s: float) ->
         [sys.executable, "-c", PROGRAM, json.dumps(orders)],
         env=environment(tmp_path, profile, fault),
         stdout=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         start_new_session=True,
     )
 
 
 def printed_by(process: Any) -> list[dict[str, Any]]:
-    out, _ = process.communicate(timeout=30)
+    out = process.stdout.read()  # its stdin stays open
+    process.communicate(timeout=30)
     return [json.loads(line) for line in out.splitlines()]
 
 
@@ -287,9 +299,48 @@ def test_each_broken_path_is_named_and_leaves_nothing(
         {**said["gpus"][0], "index": index, "uuid": f"GPU-{device['uuid']}"}
         for index, device in enumerate(printed[0]["devices"])
     ]
-    found = codes(multi_gpu.parse(said, printed, "vllm"))
+    found = codes(multi_gpu.parse_gpu_paths(said, printed, "vllm"))
     assert found == wanted
     assert not left_behind(tmp_path)
+
+
+TORCH_PYTHON = os.environ.get("WORKBENCH_TORCH_PYTHON") or sys.executable
+HAS_TORCH = sys.executable != TORCH_PYTHON or importlib.util.find_spec("torch") is not None
+
+
+def real_trial(backend: str, case_s: float) -> Any:
+    orders = {"case_s": case_s, "total_s": 60, "words": 1 << 20, "backend": backend}
+    return subprocess.Popen(
+        [TORCH_PYTHON, "-W", "ignore", "-c", PROGRAM, json.dumps(orders)],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TORCH, reason="no torch here: name a Python in WORKBENCH_TORCH_PYTHON")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_collective_of_the_real_torch_is_right_and_its_hang_is_named(stopped: bool) -> None:
+    """Two real processes add up with gloo, in which the CPU stands for the GPUs. A rank that does not
+    run is what a GPU that hangs looks like to the others."""
+    trial = real_trial("gloo", case_s=5.0 if stopped else 60.0)
+    if stopped:
+        children = Path(f"/proc/{trial.pid}/task/{trial.pid}/children")
+        eventually(children.read_text, "the first rank", 60)
+        os.kill(int(children.read_text().split()[0]), signal.SIGSTOP)
+    (said,) = printed_by(trial)
+    assert said["case"] == "all-reduce" and said["ranks"] == 2
+    if stopped:
+        assert said["hang"] and said["limit_s"] == 5.0
+    else:
+        assert said["wrong_bytes"] == 0 and said["mean_us"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_TORCH, reason="no torch here: name a Python in WORKBENCH_TORCH_PYTHON")
+def test_the_real_torch_has_gpus_or_says_why_not() -> None:
+    said = printed_by(real_trial("nccl", case_s=60.0))[0]
+    assert bool(said["devices"]) is ("error" not in said)
 
 
 @pytest.mark.slow
@@ -303,25 +354,75 @@ def test_a_killed_trial_takes_its_hanging_children_along(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+def test_a_trial_ends_with_its_stdin(tmp_path: Path) -> None:
+    """A Workbench that is killed, or a link that is lost, closes it."""
+    process = start(tmp_path, "four-pcie", {"hang": [[0, 1]]}, case_s=60.0)
+    assert process.stdout.readline().startswith(b'{"torch"')
+    eventually(lambda: len(left_behind(tmp_path)) == 2, "the child that hangs")
+    process.stdin.close()
+    process.wait(timeout=10)
+    process.stdout.close()
+    eventually(lambda: not left_behind(tmp_path), "the end of the child")
+
+
+@pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_a_hundred_trials_leave_nothing(tmp_path: Path) -> None:
-    """Whole ones and ones that are killed at any moment, each with another broken path."""
-    chance = random.Random(7)
+    """Each with another broken path, and each names it."""
     for number in range(100):
         fault, wanted = BROKEN[number % len(BROKEN)]
         state = tmp_path / str(number)
         state.mkdir()
-        process = start(state, "four-pcie", fault, case_s=1.0)
-        if number % 3 == 0:
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(timeout=chance.uniform(0.0, 0.1))
-            os.kill(process.pid, signal.SIGKILL)
-            process.communicate()
-        else:
-            printed = printed_by(process)
-            found = codes(multi_gpu.parse(seen(), printed, "vllm"))
-            assert "paths.hang" in found or "paths.hang" not in wanted
-        eventually(lambda mark=state: not left_behind(mark), "the end of all processes", 10)
+        began = time.monotonic()
+        printed = printed_by(start(state, "four-pcie", fault, case_s=1.0))
+        assert time.monotonic() - began < 20, (number, fault)
+        said = seen()
+        said["gpus"] = [
+            {**said["gpus"][0], "index": index, "uuid": f"GPU-{device['uuid']}"}
+            for index, device in enumerate(printed[0]["devices"])
+        ]
+        assert codes(multi_gpu.parse_gpu_paths(said, printed, "vllm")) == wanted, (number, fault)
+        assert not left_behind(state)
+
+
+KILLED = """
+import asyncio, sys
+from workbench.doctor import multi_gpu
+from workbench.hosts.local import LocalHost
+from workbench.server.engine_probe import InstalledEngine
+from workbench.sim.simulated_host import SimulatedHost
+
+async def work():
+    host = SimulatedHost(LocalHost(), "rtx-5060ti-x2", sys.argv[1])
+    await host.connect()
+    print("begins", flush=True)
+    await multi_gpu.try_copies(host, InstalledEngine("vllm", "/usr/bin/vllm"), 60.0)
+
+asyncio.run(work())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_hundred_killed_workbenches_leave_no_trial(tmp_path: Path) -> None:
+    """Each is killed at another moment of a trial that hangs for 60 s."""
+    chance = random.Random(11)
+    driver = tmp_path / "driver"
+    driver.mkdir()
+    (driver / "faults.json").write_text('{"copies": {"hang": [[0, 1]]}}')
+    for number in range(100):
+        argv = [sys.executable, "-c", KILLED, str(tmp_path)]
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        assert process.stdout is not None and process.stdout.readline() == b"begins\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=chance.uniform(0.0, 1.5))
+        process.kill()
+        process.communicate()
+        began = time.monotonic()
+        eventually(lambda: not left_behind(driver), f"the end of all, {number}", 10)
+        assert time.monotonic() - began < 8, number
 
 
 @pytest.mark.slow
@@ -361,10 +462,10 @@ def test_a_start_on_several_gpus_offers_the_trial_and_tells_its_outcome() -> Non
         return [(str(one.level), one.code) for one in found]
 
     assert said() == [("hint", "paths.untested")] and said([1]) == []
-    asyncio.run(multi_gpu.keep(host, seen(), tried(), "vllm"))
+    asyncio.run(multi_gpu.keep_trial_outcome(host, seen(), tried(), "vllm"))
     assert said() == []
     assert said(driver=replace(driver, driver_version="610.1")) == [("hint", "paths.untested")]
-    asyncio.run(multi_gpu.keep(host, seen(), tried(pair={"hang": True}), "vllm"))
+    asyncio.run(multi_gpu.keep_trial_outcome(host, seen(), tried(pair={"hang": True}), "vllm"))
     assert said() == [("warn", "paths.hang")]
     for broken in (b"", b"[]", b"{}", b'{"tested_unix_s": 1, "seen": 3, "tried": [4]}', b"\xff"):
         host.files[f"/state/workbench/{FILE}"] = broken

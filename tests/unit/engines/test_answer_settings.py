@@ -10,7 +10,7 @@ from workbench.engines import catalog
 from workbench.engines.answer_settings import (
     answer_changes,
     answer_settings,
-    flag_sets,
+    meaning_of_answer_flag,
     plan_changes,
     quality_between,
 )
@@ -61,13 +61,15 @@ def with_flags(**flags: object) -> dict[str, object]:
     ],
 )
 def test_what_a_flag_sets(engine: str | None, flag: str, sets: str) -> None:
-    assert flag_sets(engine, flag) == sets
+    assert meaning_of_answer_flag(engine, flag) == sets
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "llamacpp", "tabbyapi"])
 def test_each_engine_has_flags_of_each_kind_in_its_catalog(engine: str) -> None:
-    newest = catalog.versions(engine)[-1]
-    found = {flag_sets(engine, name) for name in catalog.load(engine, newest).flags}
+    newest = catalog.catalog_versions(engine)[-1]
+    found = {
+        meaning_of_answer_flag(engine, name) for name in catalog.load_catalog(engine, newest).flags
+    }
     assert {"KV cache type", "speculation", "parallelism", "model"} <= found
 
 

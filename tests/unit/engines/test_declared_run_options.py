@@ -86,3 +86,10 @@ PARENT: dict[str, Any] = {
     "model": {"id": "org/tiny"},
     "provenance": {"document": "none", "status": "untested"},
 }
+
+
+def test_a_preset_of_somebody_else_cannot_choose_an_image_unasked() -> None:
+    images = [
+        option for options in OPTIONS.values() for option in options if option.name == "image"
+    ]
+    assert images and all(option.foreign for option in images)

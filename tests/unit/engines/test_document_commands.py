@@ -325,7 +325,7 @@ CASES: tuple[Case, ...] = (
 
 
 def planned(case: Case) -> LaunchPlan:
-    catalog = engines.get(case.engine).catalog(case.version)
+    catalog = engines.get_engine(case.engine).catalog(case.version)
     plan = LaunchPlan(
         case.engine,
         case.facts.id,
@@ -390,9 +390,9 @@ def test_each_fix_removes_its_finding_is_undone_in_one_step_and_is_the_printed_o
         assert editor.plan == planned(case)
         options: dict[str, list[str]] = {"--set": [], "--unset": [], "--env": []}
         for change in finding.changes:
-            option, assignment = shlex.split(change.text)
+            option, assignment = shlex.split(change.option_text)
             options[option].append(assignment)
-        editor.assign(options["--set"], options["--unset"], options["--env"])
+        editor.apply_assignments(options["--set"], options["--unset"], options["--env"])
         assert (set(map(str, editor.plan.flags)), editor.plan.env) == (
             set(map(str, fixed.flags)),
             fixed.env,

@@ -12,13 +12,13 @@ from workbench.engines import catalog as catalogs
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind
 
-VERSIONS = [(e, v) for e in engines.names() for v in catalogs.versions(e)]
+VERSIONS = [(e, v) for e in engines.engine_names() for v in catalogs.catalog_versions(e)]
 COUNTS = {"vllm": 176, "sglang": 210, "tabbyapi": 73, "llamacpp": 251}
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
 def test_every_catalog_is_complete_and_consistent(name: str, version: str) -> None:
-    catalog = engines.get(name).catalog(version)
+    catalog = engines.get_engine(name).catalog(version)
     assert (catalog.engine, catalog.version) == (name, version)
     assert len(catalog.flags) >= COUNTS[name]
     for flag_name, spec in catalog.flags.items():
@@ -30,22 +30,22 @@ def test_every_catalog_is_complete_and_consistent(name: str, version: str) -> No
             assert spec.minimum < spec.maximum
         for alias in spec.aliases:
             assert (
-                engines.lookup(catalog, alias).name == flag_name
+                engines.look_up_flag(catalog, alias).name == flag_name
                 or alias.lstrip("-") in catalog.flags
             ), alias
 
 
 def test_every_engine_has_what_a_plan_needs() -> None:
-    for name in engines.names():
-        flags = engines.get(name).catalog().flags
+    for name in engines.engine_names():
+        flags = engines.get_engine(name).catalog().flags
         assert flags["host"].kind == FlagKind.STR
         assert (flags["port"].minimum, flags["port"].maximum) == (1, 65535)
-        assert all(f in flags for f in engines.get(name).model_flags)
+        assert all(f in flags for f in engines.get_engine(name).model_flags)
 
 
 def test_unknown_engine_names_the_known_ones() -> None:
     with pytest.raises(InputError, match="ollama") as error:
-        engines.get("ollama")
+        engines.get_engine("ollama")
     assert "llamacpp" in str(error.value)
 
 
@@ -62,11 +62,11 @@ def test_loading_reads_one_catalog_and_the_texts_of_its_engine(
         return read_text(path, *args)
 
     monkeypatch.setattr(Path, "read_text", counted)
-    catalogs.load.cache_clear()
-    catalogs._help.cache_clear()
-    catalogs.load(name, version)
+    catalogs.load_catalog.cache_clear()
+    catalogs._flag_help_sentences.cache_clear()
+    catalogs.load_catalog(name, version)
     assert sorted(read) == sorted([f"{name}-{version}.json", "help.json"])
-    catalogs.load(name, version)
+    catalogs.load_catalog(name, version)
     assert len(read) == 2, "once in a process"
 
 
@@ -85,7 +85,7 @@ def test_loading_reads_one_catalog_and_the_texts_of_its_engine(
     ],
 )
 def test_nearest_catalog(wanted: str | None, used: str) -> None:
-    assert engines.get("vllm").catalog(wanted).version == used
+    assert engines.get_engine("vllm").catalog(wanted).version == used
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_nearest_catalog(wanted: str | None, used: str) -> None:
     ],
 )
 def test_version_ranges(version: str, wanted: str | None, inside: bool) -> None:
-    assert engines.satisfies(version, wanted) is inside
+    assert engines.version_satisfies(version, wanted) is inside
 
 
 def test_patch_releases_share_flags_only_in_vllm() -> None:
-    vllm, sglang, tabbyapi = map(engines.get, ("vllm", "sglang", "tabbyapi"))
+    vllm, sglang, tabbyapi = map(engines.get_engine, ("vllm", "sglang", "tabbyapi"))
     assert vllm.same_release("0.33.2", "0.33.0") and not vllm.same_release("0.32.0", "0.33.0")
     assert sglang.same_release("0.5.23.post1", "0.5.23") and not sglang.same_release(
         "0.5.15", "0.5.23"
@@ -121,29 +121,38 @@ def test_patch_releases_share_flags_only_in_vllm() -> None:
 
 
 def test_flags_are_found_by_every_spelling() -> None:
-    new, old = engines.get("vllm").catalog("0.33.0"), engines.get("vllm").catalog("0.32.0")
+    new, old = (
+        engines.get_engine("vllm").catalog("0.33.0"),
+        engines.get_engine("vllm").catalog("0.32.0"),
+    )
     for spelling in ("tensor-parallel-size", "--tensor_parallel_size", "-tp", "tp"):
         assert engines.canonical_name(new, spelling) == "tensor-parallel-size"
-    assert engines.lookup(new, "no-enforce-eager")[::2] == ("enforce-eager", True)
-    assert engines.lookup(new, "disable-prefix-caching")[::2] == ("enable-prefix-caching", True)
-    assert engines.lookup(new, "no-enable-prefix-caching")[::2] == ("enable-prefix-caching", True)
-    assert engines.lookup(old, "disable-prefix-caching").spec is None
+    assert engines.look_up_flag(new, "no-enforce-eager")[::2] == ("enforce-eager", True)
+    assert engines.look_up_flag(new, "disable-prefix-caching")[::2] == (
+        "enable-prefix-caching",
+        True,
+    )
+    assert engines.look_up_flag(new, "no-enable-prefix-caching")[::2] == (
+        "enable-prefix-caching",
+        True,
+    )
+    assert engines.look_up_flag(old, "disable-prefix-caching").spec is None
     # refused by 0.32, taken again by 0.33
-    assert engines.lookup(old, "disable-log-requests").spec is None
-    assert engines.lookup(new, "disable-log-requests")[::2] == ("enable-log-requests", True)
+    assert engines.look_up_flag(old, "disable-log-requests").spec is None
+    assert engines.look_up_flag(new, "disable-log-requests")[::2] == ("enable-log-requests", True)
     assert engines.canonical_name(new, "device-memory-utilization") == "gpu-memory-utilization"
 
 
 def test_sglang_accepts_unambiguous_prefixes() -> None:
-    catalog = engines.get("sglang").catalog()
+    catalog = engines.get_engine("sglang").catalog()
     assert engines.canonical_name(catalog, "--tp") == "tensor-parallel-size"
     assert engines.canonical_name(catalog, "ep") == "expert-parallel-size"
     for ambiguous in ("pp", "cuda-graph-max-bs", "cuda-graph-bs"):
-        assert engines.lookup(catalog, ambiguous).spec is None
+        assert engines.look_up_flag(catalog, ambiguous).spec is None
 
 
 def test_llamacpp_aliases_keep_their_case() -> None:
-    catalog = engines.get("llamacpp").catalog()
+    catalog = engines.get_engine("llamacpp").catalog()
     assert engines.canonical_name(catalog, "-c") == "ctx-size"
     assert engines.canonical_name(catalog, "-C") == "cpu-mask"
     assert engines.canonical_name(catalog, "ngl") == "n-gpu-layers"
@@ -171,18 +180,18 @@ def test_llamacpp_aliases_keep_their_case() -> None:
     ],
 )
 def test_search_finds_the_intended_flag_first(engine: str, typed: str, first: str) -> None:
-    assert engines.search(engines.get(engine).catalog(), typed)[0].name == first
+    assert engines.search_flags(engines.get_engine(engine).catalog(), typed)[0].name == first
 
 
 def test_search_lists_all_flags_without_text_and_none_for_nonsense() -> None:
-    catalog = engines.get("vllm").catalog()
-    assert [s.name for s in engines.search(catalog, "  ")] == list(catalog.flags)
-    assert engines.search(catalog, "zzzzqqqq") == []
+    catalog = engines.get_engine("vllm").catalog()
+    assert [s.name for s in engines.search_flags(catalog, "  ")] == list(catalog.flags)
+    assert engines.search_flags(catalog, "zzzzqqqq") == []
     assert engines.search_env(catalog, "log stats")[0].name == "VLLM_LOG_STATS_INTERVAL"
 
 
 def test_nearest_name() -> None:
-    catalog = engines.get("vllm").catalog()
+    catalog = engines.get_engine("vllm").catalog()
     assert engines.nearest_name(catalog, "max-num-seq") == "max-num-seqs"
     assert engines.nearest_name(catalog, "kv-dtype") == "kv-cache-dtype"
     assert engines.nearest_name(catalog, "qwertzuiop") is None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from workbench import engines
+from workbench.engines.base import Engine
+from workbench.engines.own_flags import catalog_entries
 from workbench.model.errors import PlanError
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import LaunchPlan, Node
@@ -20,7 +23,7 @@ def plan(engine: str, model: str = "org/model", **kw: Any) -> LaunchPlan:
 
 
 def argv(p: LaunchPlan) -> list[str]:
-    return list(engines.get(p.engine).command(p).argv)
+    return list(engines.get_engine(p.engine).command(p).argv)
 
 
 def test_vllm() -> None:
@@ -153,7 +156,7 @@ def test_tabbyapi() -> None:
         "gpu_split": [20, 24.5],
         "cache_mode": "Q8",
     }
-    command = engines.get("tabbyapi").command(
+    command = engines.get_engine("tabbyapi").command(
         plan("tabbyapi", "/m/Mistral-exl3/", flags=flags, workdir="/opt/tabby")
     )
     assert list(command.argv) == [
@@ -181,7 +184,7 @@ def test_tabbyapi_writes_a_file_for_settings_without_a_flag() -> None:
         "template_vars_default": {"enable_thinking": False},
         "loras": [{"name": "x", "scaling": 1.0}],
     }
-    command = engines.get("tabbyapi").command(plan("tabbyapi", "m", flags=flags))
+    command = engines.get_engine("tabbyapi").command(plan("tabbyapi", "m", flags=flags))
     assert command.argv[-2:] == ("--config", "{run_dir}/config.yml")
     assert json.loads(command.files["config.yml"]) == {
         "model": {"template_vars_default": {"enable_thinking": False}},
@@ -236,12 +239,35 @@ def test_unknown_flags_are_kept() -> None:
     assert argv(plan("vllm", flags=flags))[-8:] == expected
 
 
+class OtherNames(Engine):
+    name = "sglang"
+    launch = ("serve",)
+    default_port = 8000
+    model_flags = ("model-path",)
+    option_names: ClassVar[Mapping[str, str]] = {
+        "host": "server-name",
+        "tensor-parallel-size": "tp",
+    }
+
+
+def test_an_engine_may_call_the_flags_of_plans_by_other_names() -> None:
+    made = OtherNames().command(plan("sglang", "m", flags={"tensor-parallel-size": 2}))
+    expected = ("serve", "--model-path", "m", "--server-name", "127.0.0.1", "--port", "8000")
+    assert made.argv == (*expected, "--tp", "2")
+    printed = [{"names": [f"--{n}"], "kind": "str"} for n in ("server-name", "port", "model-path")]
+    flags = catalog_entries(OtherNames(), "0.5.23", {"flags": printed})["flags"]
+    assert [flag["name"] for flag in flags] == ["host", "port", "model-path"]
+    assert flags[0]["aliases"] == ["--server-name"]  # a command line with it is read
+
+
 def test_host_and_port_are_explicit_and_occur_once() -> None:
-    command = engines.get("vllm").command(plan("vllm", flags={"host": "0.0.0.0", "port": "9000"}))
+    command = engines.get_engine("vllm").command(
+        plan("vllm", flags={"host": "0.0.0.0", "port": "9000"})
+    )
     assert (command.host, command.port) == ("0.0.0.0", 9000)
     assert command.argv.count("--port") == command.argv.count("--host") == 1
     with pytest.raises(PlanError, match="port"):
-        engines.get("vllm").command(plan("vllm", flags={"port": "eighty"}))
+        engines.get_engine("vllm").command(plan("vllm", flags={"port": "eighty"}))
 
 
 def test_nodes_get_their_own_flags_and_environment() -> None:
@@ -250,12 +276,12 @@ def test_nodes_get_their_own_flags_and_environment() -> None:
         Node("worker", 1, {"node-rank": 1, "headless": True}, {"IP": "10.0.0.2"}),
     )
     p = plan("vllm", flags={"nnodes": 2}, nodes=nodes)
-    head, worker = (engines.get("vllm").command(p, n) for n in nodes)
+    head, worker = (engines.get_engine("vllm").command(p, n) for n in nodes)
     assert head.argv[-2:] == ("--node-rank", "0") and head.env == {}
     assert worker.argv[-3:] == ("--node-rank", "1", "--headless") and worker.env == {
         "IP": "10.0.0.2"
     }
-    assert "--node-rank" not in engines.get("vllm").command(p).argv
+    assert "--node-rank" not in engines.get_engine("vllm").command(p).argv
 
 
 def test_plans_without_a_valid_command_raise() -> None:

@@ -49,11 +49,11 @@ VLLM = "(APIServer pid=17) INFO 11-20 23:20:11 [some.py:1] "
     ],
 )
 def test_phases(engine: str, line: str, phase: str | None) -> None:
-    assert engines.get(engine).phase(line) == phase
+    assert engines.get_engine(engine).start_phase_of_line(line) == phase
 
 
 def test_moved_port() -> None:
-    tabby = engines.get("tabbyapi")
+    tabby = engines.get_engine("tabbyapi")
     assert tabby.moved_port_log is not None
     moved = tabby.moved_port_log.search(
         "WARNING:  Port 5000 is currently in use. Switching to 5001."
@@ -62,7 +62,7 @@ def test_moved_port() -> None:
 
 
 def test_versions_of_other_software_are_not_the_version_of_vllm() -> None:
-    version = engines.get("vllm").version_log
+    version = engines.get_engine("vllm").version_log
     for line, expected in {
         VLLM + "  █▄█▀ █ █  version 0.32.0": "0.32.0",
         VLLM + "vLLM API server version 0.11.0": "0.11.0",
@@ -75,8 +75,8 @@ def test_versions_of_other_software_are_not_the_version_of_vllm() -> None:
 
 
 def test_metrics_name_known_quantities() -> None:
-    for name in engines.names():
-        engine = engines.get(name)
+    for name in engines.engine_names():
+        engine = engines.get_engine(name)
         assert set(engine.metrics) <= set(engines.METRICS)
         assert bool(engine.metrics) == (engine.metrics_path is not None)
         assert all(

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.model_facts import facts_of, from_config, model_key, needs_look
+from workbench.engines.model_facts import facts_for_plan, from_config, model_key, needs_look
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts
 from workbench.session.conditions import ceiling_of
@@ -36,12 +36,12 @@ def shipped(preset_id: str, **variables: str) -> LaunchPlan:
 def edited(plan: LaunchPlan, *sets: str) -> PlanEditor:
     editor = PlanEditor(plan)
     editor.around = type(editor.around)(gpus=(A100,) * 4)
-    editor.assign(sets, (), ())
+    editor.apply_assignments(sets, (), ())
     return editor
 
 
 def test_a_presets_sizes_are_valid_for_its_own_model() -> None:
-    plan = edited(shipped("vllm-qwen3-vl-2b-dp4"), "max-num-seqs=8").effective
+    plan = edited(shipped("vllm-qwen3-vl-2b-dp4"), "max-num-seqs=8").effective_plan
     assert (
         plan.model_facts is not None
         and plan.model_facts.weight_bytes
@@ -62,14 +62,14 @@ def test_a_presets_sizes_are_valid_for_its_own_model() -> None:
 )
 def test_sizes_are_not_used_for_another_model(change: str) -> None:
     editor = edited(shipped("vllm-qwen3-vl-2b-dp4"), change)
-    facts = editor.effective.model_facts
+    facts = editor.effective_plan.model_facts
     assert (
         facts is not None
         and facts.weight_bytes is None
         and facts.bytes_per_token is None
         and facts.missing
     )
-    limit = ceiling_of(editor.effective, (A100,) * 4)
+    limit = ceiling_of(editor.effective_plan, (A100,) * 4)
     assert editor.view().memory is None and limit is not None
     assert limit.tok_s_per_stream is None and limit.reason == facts.missing
     (said,) = [f for f in editor.findings() if f.code == "model.facts"]
@@ -80,7 +80,7 @@ def test_sizes_are_not_used_for_another_model(change: str) -> None:
 
 def test_sizes_are_not_used_for_another_model_of_a_variable() -> None:
     other = shipped("vllm-llama-3.3-70b-2x-spark", model="Qwen/Qwen3-8B")
-    facts = facts_of(other, {})
+    facts = facts_for_plan(other, {})
     assert (
         facts is not None
         and facts.weight_bytes is None
@@ -90,10 +90,10 @@ def test_sizes_are_not_used_for_another_model_of_a_variable() -> None:
 
 def test_the_same_checkpoint_keeps_its_sizes_in_another_place_and_with_its_own_format() -> None:
     moved = shipped("vllm-llama-3.3-70b-2x-spark", model="/nvme/Llama-3.3-70B-Instruct/")
-    assert (facts_of(moved, {}) or ModelFacts("")).weight_bytes == 141.1e9
+    assert (facts_for_plan(moved, {}) or ModelFacts("")).weight_bytes == 141.1e9
     assert needs_look(moved, {})  # what lies there may be another checkpoint
     awq = edited(shipped("vllm-qwen2.5-7b-awq-2x-5060ti"), "quantization=awq_marlin", "dtype=half")
-    assert (awq.effective.model_facts or ModelFacts("")).weight_bytes
+    assert (awq.effective_plan.model_facts or ModelFacts("")).weight_bytes
 
 
 def test_files_on_the_host_override_the_name() -> None:
@@ -101,17 +101,21 @@ def test_files_on_the_host_override_the_name() -> None:
     other = ModelFacts(
         plan.model, weight_bytes=39.8e9, bytes_per_token=37.7e9, source="config.json"
     )
-    assert facts_of(plan, {model_key(plan): other}) == other
+    assert facts_for_plan(plan, {model_key(plan): other}) == other
     same = ModelFacts(plan.model, weight_bytes=141.2e9, source="config.json")
-    assert facts_of(plan, {model_key(plan): same}) == plan.model_facts
+    assert facts_for_plan(plan, {model_key(plan): same}) == plan.model_facts
 
 
 def test_a_16_bit_checkpoint_that_is_quantized_at_load_has_other_sizes() -> None:
-    facts = edited(shipped("vllm-llama-3.3-70b-2x-spark"), "quantization=fp8").effective.model_facts
+    facts = edited(
+        shipped("vllm-llama-3.3-70b-2x-spark"), "quantization=fp8"
+    ).effective_plan.model_facts
     assert facts is not None and facts.quantization == "FP8" and facts.missing is None
     assert facts.bytes_per_token == pytest.approx(70.55e9, rel=0.002)
     assert facts.weight_bytes == pytest.approx(72.7e9, rel=0.002)
-    awq = edited(shipped("vllm-llama-3.3-70b-2x-spark"), "quantization=awq").effective.model_facts
+    awq = edited(
+        shipped("vllm-llama-3.3-70b-2x-spark"), "quantization=awq"
+    ).effective_plan.model_facts
     assert awq is not None and awq.weight_bytes is None and awq.missing
 
 
@@ -130,7 +134,7 @@ def test_all_sizes_belong_to_the_model_that_runs(model: str, quantization: str, 
         base, f"model={model}", *([f"quantization={quantization}"] if quantization else [])
     ).plan
     found = ModelFacts(model, weight_bytes=1.0, bytes_per_token=1.0, source="config.json")
-    facts = facts_of(plan, {model_key(plan): found} if read else {})
+    facts = facts_for_plan(plan, {model_key(plan): found} if read else {})
     assert facts is not None and own is not None
     if facts.weight_bytes is None:
         assert facts.missing and facts.bytes_per_token is None

@@ -14,7 +14,7 @@ from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
 from workbench.model.preset import Preset
 
-CATALOG = engines.get("vllm").catalog("0.33.0")
+CATALOG = engines.get_engine("vllm").catalog("0.33.0")
 
 
 def preset(**changes: Any) -> Preset:
@@ -123,7 +123,7 @@ def test_errors_name_missing_and_unknown_variables() -> None:
 def test_variables_are_replaced_once_and_execute_nothing() -> None:
     plan = engines.plan_from_preset(preset(), {"models": "$(touch x)/${venv}; rm"})
     assert plan.model == "$(touch x)/${venv}; rm/Llama"
-    argv = engines.get("vllm").command(plan).argv
+    argv = engines.get_engine("vllm").command(plan).argv
     assert "$(touch x)/${venv}; rm/Llama" in argv  # one argument, whatever it holds
 
 
@@ -226,7 +226,7 @@ def test_rows() -> None:
         Finding(Level.HINT, "x", "a hint", "max-num-seqs"),
         Finding(Level.ERROR, "y", "an error", "max-num-seqs"),
     )
-    changed = engines.rows(plan, CATALOG, found)
+    changed = engines.flag_rows(plan, CATALOG, found)
     assert [r.name for r in changed] == ["max-num-seqs", "unknown-thing", "A", "VLLM_LOGGING_LEVEL"]
     assert (changed[0].finding, changed[0].level, changed[0].origin) == (
         "an error",
@@ -235,7 +235,7 @@ def test_rows() -> None:
     )
     assert changed[1].spec is None
     assert changed[3].is_env and changed[3].default == "INFO"
-    everything = engines.rows(plan, CATALOG, found, view="all")
+    everything = engines.flag_rows(plan, CATALOG, found, view="all")
     assert len(everything) == len(CATALOG.flags) + 3
     unset = next(r for r in everything if r.name == "data-parallel-size")
     assert (unset.value, unset.default, unset.origin) == (None, 1, Origin.DEFAULT)
@@ -243,12 +243,12 @@ def test_rows() -> None:
 
 def test_a_repeatable_flag_keeps_the_values_of_two_assignments() -> None:
     plan = engines.plan_from_preset(preset(flags={}), {"models": "m"})
-    catalog = engines.get("vllm").catalog()
+    catalog = engines.get_engine("vllm").catalog()
     twice = engines.apply_assignments(
         plan, catalog, ["middleware=a.b", "middleware=c.d", "port=1", "port=2"]
     )
     assert twice.flag("middleware") == ["a.b", "c.d"] and twice.flag("port") == 2
-    argv = engines.get("vllm").command(twice).argv
+    argv = engines.get_engine("vllm").command(twice).argv
     assert [argv[i + 1] for i, word in enumerate(argv) if word == "--middleware"] == ["a.b", "c.d"]
     again = engines.apply_assignments(twice, catalog, ["middleware=e.f"])
     assert again.flag("middleware") == ["e.f"]

@@ -22,14 +22,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.catalog import versions
+from workbench.engines.catalog import catalog_versions
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import Command, LaunchPlan, ModelFacts
 
-SPECS = [s for e in engines.names() for s in engines.get(e).catalog().flags.values()]
-VERSIONS = [(e, v) for e in engines.names() for v in versions(e)]
+SPECS = [s for e in engines.engine_names() for s in engines.get_engine(e).catalog().flags.values()]
+VERSIONS = [(e, v) for e in engines.engine_names() for v in catalog_versions(e)]
 NOT_SETTINGS = (
     "host",
     "port",
@@ -49,7 +49,7 @@ relaxed = settings(max_examples=50, deadline=None, suppress_health_check=[Health
 @given(data=st.data())
 @relaxed
 def test_argv_has_every_setting_of_the_plan(name: str, version: str, data: st.DataObject) -> None:
-    engine = engines.get(name)
+    engine = engines.get_engine(name)
     catalog = engine.catalog(version)
     wanted: dict[str, Any] = data.draw(settings_of(catalog, without=NOT_SETTINGS))
     flags = tuple(FlagSetting(n, v) for n, v in wanted.items())
@@ -104,10 +104,10 @@ def test_values_format_and_parse_back(data: st.DataObject) -> None:
 @given(st.sampled_from(VERSIONS), st.text(max_size=20))
 @relaxed
 def test_search_and_lookup_never_raise(version: tuple[str, str], text: str) -> None:
-    catalog = engines.get(version[0]).catalog(version[1])
-    for found in engines.search(catalog, text):
+    catalog = engines.get_engine(version[0]).catalog(version[1])
+    for found in engines.search_flags(catalog, text):
         assert found is catalog.flags[found.name]
-    engines.lookup(catalog, text)
+    engines.look_up_flag(catalog, text)
     engines.nearest_name(catalog, text)
     engines.search_env(catalog, text)
 
@@ -116,8 +116,8 @@ def test_search_and_lookup_never_raise(version: tuple[str, str], text: str) -> N
 @relaxed
 def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> None:
     """Plans may contain anything that a preset file can: wrong types, huge numbers, unknown names."""
-    name = data.draw(st.sampled_from(engines.names()))
-    engine = engines.get(name)
+    name = data.draw(st.sampled_from(engines.engine_names()))
+    engine = engines.get_engine(name)
     catalog = engine.catalog()
     names = st.sampled_from(sorted(catalog.flags)) | TEXT
     anything = (
@@ -144,11 +144,11 @@ def test_no_plan_makes_validation_or_the_estimate_raise(data: st.DataObject) -> 
         GpuInfo(i, f"GPU-{i}", "NVIDIA GeForce RTX 5060 Ti", memory_total_bytes=16 << 30)
         for i in range(2)
     ]
-    found = engines.validate(
+    found = engines.validate_plan(
         plan, catalog, data.draw(st.none() | st.just(catalog.version) | TEXT), gpus
     )
-    engines.fit(plan, gpus)
-    assert len(engines.rows(plan, catalog, found)) == len(plan.flags) + len(plan.env)
+    engines.estimate_memory(plan, gpus)
+    assert len(engines.flag_rows(plan, catalog, found)) == len(plan.flags) + len(plan.env)
     try:
         engine.command(plan)
     except WorkbenchError as error:

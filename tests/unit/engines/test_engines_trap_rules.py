@@ -34,7 +34,7 @@ def here(
     **flags: Any,
 ) -> Situation:
     """Return a plan with these flags; underscores in the names of flags stand for dashes."""
-    found = engines.get(engine)
+    found = engines.get_engine(engine)
     settings = tuple(FlagSetting(name.replace("_", "-"), value) for name, value in flags.items())
     variables = tuple(FlagSetting(name, value) for name, value in (env or {}).items())
     facts = ModelFacts(model, layers=layers)

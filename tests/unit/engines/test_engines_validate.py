@@ -13,7 +13,7 @@ from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, ModelFacts, Node
 
-NEWEST = {name: engines.get(name).catalog().version for name in engines.names()}
+NEWEST = {name: engines.get_engine(name).catalog().version for name in engines.engine_names()}
 
 
 def gpus(
@@ -43,7 +43,9 @@ def check_all(
         env=tuple(FlagSetting(n, v) for n, v in (env or {}).items()),
         **plan,
     )
-    return engines.validate(made, engines.get(engine).catalog(installed), installed, cards)
+    return engines.validate_plan(
+        made, engines.get_engine(engine).catalog(installed), installed, cards
+    )
 
 
 def check(*args: Any, **kw: Any) -> tuple[Finding, ...]:
@@ -85,7 +87,7 @@ SOUND: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("engine", engines.names())
+@pytest.mark.parametrize("engine", engines.engine_names())
 def test_sound_plans_have_no_findings(engine: str) -> None:
     assert check(engine, SOUND[engine]) == ()
 
@@ -303,7 +305,7 @@ def test_the_same_flag_twice() -> None:
     plan = LaunchPlan(
         "vllm", "m", flags=(FlagSetting("max-num-seqs", 1), FlagSetting("max-num-seqs", 2))
     )
-    found = engines.validate(plan, engines.get("vllm").catalog(), "0.33.0")
+    found = engines.validate_plan(plan, engines.get_engine("vllm").catalog(), "0.33.0")
     assert only(found, "flag.repeated").level == Level.WARN
 
 
@@ -311,7 +313,7 @@ def test_a_key_in_a_preset() -> None:
     plan = LaunchPlan(
         "vllm", "m", env=(FlagSetting("VLLM_API_KEY", "abc", Origin.PRESET),), preset_id="x"
     )
-    found = engines.validate(plan, engines.get("vllm").catalog(), "0.33.0")
+    found = engines.validate_plan(plan, engines.get_engine("vllm").catalog(), "0.33.0")
     assert only(found, "secret.preset").level == Level.HINT
     assert all("abc" not in f.text + (f.fix or "") for f in found)
 
@@ -379,7 +381,7 @@ def test_each_version_of_vllm_has_its_own_methods_of_quantization() -> None:
     """One list stood for all versions, partly from memory; these are those of the three sources
     (vllm/model_executor/layers/quantization/__init__.py)."""
     of_old, of_new = (
-        {*catalog.load("vllm", version).flags["quantization"].words}
+        {*catalog.load_catalog("vllm", version).flags["quantization"].words}
         for version in ("0.11.0", "0.32.0")
     )
     assert (len(of_old), len(of_new)) == (28, 30)
@@ -387,8 +389,8 @@ def test_each_version_of_vllm_has_its_own_methods_of_quantization() -> None:
     assert {"online", "nvfp4_per_token", "mxfp8", "humming"} <= of_new - of_old
 
 
-@pytest.mark.parametrize("version", catalog.versions("vllm"))
+@pytest.mark.parametrize("version", catalog.catalog_versions("vllm"))
 def test_the_values_of_a_listing_version_are_known(version: str) -> None:
-    for spec in catalog.load("vllm", version).flags.values():
+    for spec in catalog.load_catalog("vllm", version).flags.values():
         if spec.words_are_all:
             assert {*spec.choices} <= {*spec.words}, spec.name

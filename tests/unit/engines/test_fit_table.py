@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.engines.fit_table import CONTEXTS, FitRow, fit_rows, groups_of
+from workbench.engines.fit_table import CONTEXTS, FitRow, fit_rows, gpu_groups_of
 from workbench.engines.model_facts import from_config_alone
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
@@ -40,7 +40,7 @@ def table(
     engine: str, gpus: list[GpuInfo], used: dict[int, int] | None = None, **flags: Any
 ) -> list[FitRow]:
     settings = tuple(FlagSetting(n.replace("_", "-"), v) for n, v in flags.items())
-    (group,) = groups_of(gpus, used or {})
+    (group,) = gpu_groups_of(gpus, used or {})
     return list(fit_rows(LaunchPlan(engine, "llama", FACTS, flags=settings), group, CONTEXTS))
 
 
@@ -88,7 +88,7 @@ def test_the_memory_in_use_counts() -> None:
     assert quiet["AWQ, GPTQ", 4].fits and not any(
         row.fits for (_, count), row in busy.items() if count == 4
     )
-    (group,) = groups_of(cards(4), {0: 20 * GIB})
+    (group,) = gpu_groups_of(cards(4), {0: 20 * GIB})
     # those with the most free memory first
     assert [gpu.index for gpu in group.gpus] == [1, 2, 3, 0]
 
@@ -114,7 +114,7 @@ def test_llamacpp_has_its_own_quantizations_and_one_sequence() -> None:
 
 def test_a_preset_without_a_shape_tells_other_quantizations_from_its_sizes() -> None:
     facts = ModelFacts("m", 70.55e9, "BF16", 139.0e9, 141.1e9, 327680.0, 80)
-    (group,) = groups_of(cards(1, 96), {})
+    (group,) = gpu_groups_of(cards(1, 96), {})
     rows = {row.weights: row for row in fit_rows(LaunchPlan("vllm", "m", facts), group, CONTEXTS)}
     assert not rows["BF16"].fits and rows["FP8"].fits
     assert rows["NVFP4"].limit_tok_s == pytest.approx(936 / 40.61, rel=0.002)
@@ -130,7 +130,10 @@ def test_unequal_cards_are_groups_of_their_own() -> None:
         GpuInfo(2, "GPU-2", "NVIDIA L4", memory_total_bytes=24 * GIB),
         GpuInfo(3, "GPU-3", "NVIDIA X"),
     ]
-    assert [[gpu.index for gpu in group.gpus] for group in groups_of(mixed, {})] == [[0, 1], [2]]
+    assert [[gpu.index for gpu in group.gpus] for group in gpu_groups_of(mixed, {})] == [
+        [0, 1],
+        [2],
+    ]
 
 
 def telemetry(gpus: list[GpuInfo], used_gib: float = 0.0) -> Telemetry:

@@ -12,14 +12,16 @@ from workbench.engines.flag_groups import group_names, place_among_most_used
 from workbench.model.flags import FlagSpec
 
 CATALOGS = [
-    (engine, version) for engine in registry.names() for version in catalog.versions(engine)
+    (engine, version)
+    for engine in registry.engine_names()
+    for version in catalog.catalog_versions(engine)
 ]
 # vLLM 0.33.0 was published without descriptions of these, and no documentation of it was found.
 NOT_DESCRIBED = {"monokernel", "reasoning-effort-map", "sleep-mode-backend", "watchdog-config"}
 
 
 def flags(engine: str, version: str) -> list[FlagSpec]:
-    return list(catalog.load(engine, version).flags.values())
+    return list(catalog.load_catalog(engine, version).flags.values())
 
 
 @pytest.mark.parametrize(("engine", "version"), CATALOGS)
@@ -39,9 +41,11 @@ def test_a_flag_without_documentation_says_so(engine: str, version: str) -> None
     assert silent == (NOT_DESCRIBED if (engine, version) == ("vllm", "0.33.0") else set())
 
 
-@pytest.mark.parametrize("engine", registry.names())
+@pytest.mark.parametrize("engine", registry.engine_names())
 def test_the_data_names_only_flags_that_exist(engine: str) -> None:
-    known = {flag.name for version in catalog.versions(engine) for flag in flags(engine, version)}
+    known = {
+        flag.name for version in catalog.catalog_versions(engine) for flag in flags(engine, version)
+    }
     texts = json.loads((DIRECTORY / "help.json").read_text())[engine]
     table = json.loads((DIRECTORY / "groups.json").read_text())[engine]
     assert set(texts) <= known
@@ -51,10 +55,12 @@ def test_the_data_names_only_flags_that_exist(engine: str) -> None:
     )
 
 
-@pytest.mark.parametrize("engine", registry.names())
+@pytest.mark.parametrize("engine", registry.engine_names())
 def test_the_most_used_flags_are_few(engine: str) -> None:
     assert (
-        10 <= sum(flag.most_used > 0 for flag in flags(engine, catalog.versions(engine)[-1])) <= 20
+        10
+        <= sum(flag.most_used > 0 for flag in flags(engine, catalog.catalog_versions(engine)[-1]))
+        <= 20
     )
 
 
@@ -75,7 +81,7 @@ def test_the_most_used_flags_are_few(engine: str) -> None:
 def test_group_of_a_flag(engine: str, flag: str, group: str) -> None:
     from workbench.engines.flag_groups import group_of
 
-    newest = catalog.load(engine, catalog.versions(engine)[-1]).flags
+    newest = catalog.load_catalog(engine, catalog.catalog_versions(engine)[-1]).flags
     assert group_of(engine, flag, newest[flag].group if flag in newest else "") == group
 
 

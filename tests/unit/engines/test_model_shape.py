@@ -16,10 +16,10 @@ from workbench import engines
 from workbench.engines.gguf import TruncatedError, config_of, read_header
 from workbench.engines.kv_size import KvRule, read_bytes, sequence_bytes
 from workbench.engines.memory_estimate import MemoryFit
-from workbench.engines.model_config import shape_of
+from workbench.engines.model_config import model_shape_of
 from workbench.engines.model_facts import from_config, from_gguf
 from workbench.engines.weight_bits import BITS, bits_of, held_bytes, name_of, token_bytes
-from workbench.engines.weight_files import Tensor, safetensors, weights_of
+from workbench.engines.weight_files import Tensor, tensors_in_header, weights_of
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.model_shape import KvLayers, ModelShape
@@ -98,20 +98,20 @@ QWEN_235B = config(
 def test_bytes_per_token_of_published_models(
     model: dict[str, Any], bits: float, more: dict[str, float], gb: float
 ) -> None:
-    parts = shape_of(model).parts
+    parts = model_shape_of(model).parts
     assert parts is not None
     assert token_bytes(parts, bits, **more) / 1e9 == pytest.approx(gb, rel=0.01)
 
 
 def test_weights_in_memory() -> None:
-    parts = shape_of(LLAMA_70B).parts
-    assert parts is not None and parts.total == pytest.approx(70.55e9, rel=0.001)
+    parts = model_shape_of(LLAMA_70B).parts
+    assert parts is not None and parts.total_weights == pytest.approx(70.55e9, rel=0.001)
     assert held_bytes(parts, 16) == pytest.approx(141.1e9, rel=0.001)
-    moe = shape_of(QWEN_235B).parts
+    moe = model_shape_of(QWEN_235B).parts
     assert (
         moe is not None
-        and moe.total == pytest.approx(235e9, rel=0.01)
-        and moe.active == pytest.approx(22e9, rel=0.02)
+        and moe.total_weights == pytest.approx(235e9, rel=0.01)
+        and moe.active_weights == pytest.approx(22e9, rel=0.02)
     )
 
 
@@ -138,7 +138,7 @@ LOGGED = {
 @pytest.mark.parametrize("name", LOGGED)
 def test_the_cache_is_as_large_as_vllm_logged(name: str) -> None:
     document, flags, logged = LOGGED[name]
-    facts = ModelFacts("tiny", weight_bytes=1e7, shape=shape_of(document))
+    facts = ModelFacts("tiny", weight_bytes=1e7, shape=model_shape_of(document))
     given = {
         "kv-cache-memory-bytes": "1G",
         "max-model-len": 8192,
@@ -148,7 +148,7 @@ def test_the_cache_is_as_large_as_vllm_logged(name: str) -> None:
     given |= {"async-scheduling": False, "block-size": 16 if name == "mla" else 128}  # the CPU's
     settings = tuple(FlagSetting(n, v) for n, v in given.items())
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
-    got = engines.fit(LaunchPlan("vllm", "tiny", facts, flags=settings), [card])
+    got = engines.estimate_memory(LaunchPlan("vllm", "tiny", facts, flags=settings), [card])
     assert isinstance(got, MemoryFit) and got.kv_tokens == pytest.approx(logged, rel=0.001)
 
 
@@ -169,7 +169,7 @@ def test_a_sequence_takes_as_much_on_eight_gpus_as_on_two_if_the_model_has_two_h
 
     def sequences(tp: int) -> float:
         flags = (FlagSetting("max-model-len", 8192), FlagSetting("tensor-parallel-size", tp))
-        got = engines.fit(LaunchPlan("vllm", "m", facts, flags=flags), cards)
+        got = engines.estimate_memory(LaunchPlan("vllm", "m", facts, flags=flags), cards)
         assert isinstance(got, MemoryFit) and got.kv_tokens is not None
         room_gib = got.available_gib_per_gpu * 0.92 - got.weights_gib_per_gpu
         return got.kv_tokens / room_gib
@@ -209,7 +209,7 @@ def test_engines_keep_windows_in_different_ways() -> None:
     ],
 )
 def test_which_layers_have_a_window(more: dict[str, Any], layers: dict[int | None, int]) -> None:
-    assert {one.window: one.count for one in shape_of({**LLAMA_70B, **more}).kv} == layers
+    assert {one.window: one.count for one in model_shape_of({**LLAMA_70B, **more}).kv} == layers
 
 
 def test_linear_attention_has_a_state_instead_of_a_cache() -> None:
@@ -220,7 +220,7 @@ def test_linear_attention_has_a_state_instead_of_a_cache() -> None:
         "linear_value_head_dim": 128,
         "linear_conv_kernel_dim": 4,
     }
-    linear, full = sorted(shape_of(qwen_next).kv, key=lambda one: one.values)
+    linear, full = sorted(model_shape_of(qwen_next).kv, key=lambda one: one.values)
     assert (linear.count, full.count, full.heads, full.values) == (36, 12, 2, 512)
     inputs = (2 * 16 * 128 + 32 * 128) * 3 * 2
     assert linear.state_size() == 32 * 128 * 128 * 2 + inputs
@@ -291,7 +291,7 @@ QWEN_NEXT = {
 def test_the_states_of_hybrid_models_count_as_in_the_log_of_vllm(
     more: dict[str, Any], flags: dict[str, Any], logged: int
 ) -> None:
-    facts = ModelFacts("tiny", weight_bytes=1e6, shape=shape_of(TINY | more))
+    facts = ModelFacts("tiny", weight_bytes=1e6, shape=model_shape_of(TINY | more))
     given = {
         "max-model-len": 4096,
         "max-num-batched-tokens": 1024,
@@ -304,12 +304,14 @@ def test_the_states_of_hybrid_models_count_as_in_the_log_of_vllm(
     settings = tuple(FlagSetting(name, value) for name, value in given.items())
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
     plan = LaunchPlan("vllm", "tiny", facts, flags=settings)
-    got = engines.fit(plan, [card])
+    got = engines.estimate_memory(plan, [card])
     assert isinstance(got, MemoryFit) and got.kv_tokens == pytest.approx(logged, rel=0.001)
-    speculating = engines.fit(plan.with_flag("speculative-config", {"method": "mtp"}), [card])
+    speculating = engines.estimate_memory(
+        plan.with_flag("speculative-config", {"method": "mtp"}), [card]
+    )
     assert isinstance(speculating, MemoryFit) and speculating.kv_tokens is None
     assert "unknown: with speculation, more states are kept" in speculating.basis
-    elsewhere = engines.fit(LaunchPlan("sglang", "tiny", facts), [card])
+    elsewhere = engines.estimate_memory(LaunchPlan("sglang", "tiny", facts), [card])
     assert isinstance(elsewhere, MemoryFit) and elsewhere.kv_tokens is None
     assert "how the engine stores the states of such a model is not known" in elsewhere.basis
 
@@ -345,17 +347,17 @@ def test_the_states_of_hybrid_models_count_as_in_the_log_of_vllm(
 def test_a_cache_that_was_not_measured_is_unknown_with_the_reason(
     more: dict[str, Any], why: str
 ) -> None:
-    shape = shape_of(TINY | more)
+    shape = model_shape_of(TINY | more)
     assert shape.kv == () and why in shape.kv_missing
     facts = ModelFacts("tiny", weight_bytes=1e6, shape=shape)
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
-    got = engines.fit(LaunchPlan("vllm", "tiny", facts), [card])
+    got = engines.estimate_memory(LaunchPlan("vllm", "tiny", facts), [card])
     assert isinstance(got, MemoryFit) and got.kv_tokens is None and why in got.basis
 
 
 def test_full_attention_in_a_list_of_kinds_is_full_attention() -> None:
     minimax_m2 = TINY | {"num_hidden_layers": 4, "attn_type_list": [1] * 4}
-    assert [one.count for one in shape_of(minimax_m2).kv] == [4]
+    assert [one.count for one in model_shape_of(minimax_m2).kv] == [4]
 
 
 NEMOTRON_NANO = config(56, 4480, 15680, 40, 8, 131072, head_dim=128) | {
@@ -389,7 +391,7 @@ QWEN_27B = config(64, 5120, 17408, 24, 4, 248320, head_dim=256, full_attention_i
 def test_a_block_of_a_hybrid_model_is_as_large_as_vllm_reports_on_gpus(
     model: dict[str, Any], bits: float, state_bits: int | None, block: int, token: int
 ) -> None:
-    kv = shape_of(model).kv
+    kv = model_shape_of(model).kv
     group = min(one.count for one in kv)
     groups = sum(-(-one.count // group) for one in kv)
     rule = KvRule("blocks", keeps_prefixes=False, state_bits=state_bits)
@@ -400,7 +402,7 @@ def test_a_block_of_a_hybrid_model_is_as_large_as_vllm_reports_on_gpus(
 def test_a_sequence_of_a_hybrid_model_takes_the_blocks_that_an_h200_logged() -> None:
     """The log: 1,400,832 tokens of cache, 42.75 requests of 32,768 tokens. A request takes 42
     blocks of attention and two in each of three groups of states, so there are 2,052 blocks."""
-    size = sequence_bytes(shape_of(QWEN_27B).kv, 32_768, rule=KvRule("blocks"))
+    size = sequence_bytes(model_shape_of(QWEN_27B).kv, 32_768, rule=KvRule("blocks"))
     assert size == (42 + 3 * 2) * 16 * 784 * 4096
 
 
@@ -408,9 +410,9 @@ def test_a_sequence_of_a_hybrid_model_takes_the_blocks_that_an_h200_logged() -> 
     ("flag", "value"), [("use-replayssm", True), ("mamba-cache-dtype", "float32")]
 )
 def test_states_that_a_flag_makes_larger_are_unknown(flag: str, value: Any) -> None:
-    facts = ModelFacts("tiny", weight_bytes=1e6, shape=shape_of(TINY | GRANITE))
+    facts = ModelFacts("tiny", weight_bytes=1e6, shape=model_shape_of(TINY | GRANITE))
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
-    got = engines.fit(LaunchPlan("vllm", "tiny", facts).with_flag(flag, value), [card])
+    got = engines.estimate_memory(LaunchPlan("vllm", "tiny", facts).with_flag(flag, value), [card])
     assert isinstance(got, MemoryFit) and got.kv_tokens is None and flag in got.basis
 
 
@@ -587,7 +589,7 @@ def test_a_hostile_config_gives_missing_sizes(changed: dict[str, Any], known: bo
     assert facts.kv_bytes_per_token is None or facts.kv_bytes_per_token > 0
     card = GpuInfo(0, "GPU-0", "NVIDIA X", memory_total_bytes=24 * GIB)
     for engine in ("vllm", "sglang", "tabbyapi", "llamacpp"):
-        got = engines.fit(LaunchPlan(engine, "m", facts), [card])
+        got = engines.estimate_memory(LaunchPlan(engine, "m", facts), [card])
         assert isinstance(got, str) or got.used_gib_per_gpu > 0
 
 
@@ -600,4 +602,4 @@ def test_a_hostile_config_gives_missing_sizes(changed: dict[str, Any], known: bo
 def test_a_hostile_safetensors_header_gives_no_tensors_or_sound_ones(
     document: dict[str, Any],
 ) -> None:
-    assert all(t.bytes > 0 for t in safetensors(json.dumps(document)))
+    assert all(t.bytes > 0 for t in tensors_in_header(json.dumps(document)))

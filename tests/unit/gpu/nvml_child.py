@@ -74,7 +74,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        self.send(remote_programs.AGENT.frame(local))
+        self.send(remote_programs.AGENT.stdin_frame(local))
         self.rest = b""
 
     def send(self, data: bytes) -> None:

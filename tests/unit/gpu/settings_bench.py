@@ -55,11 +55,13 @@ class Bench:
     async def set(
         self, settings: GpuSettings, gpu: str = "0", dry_run: bool = False
     ) -> SettingsReport:
-        return await apply.apply(self.host, await self.commands(settings, gpu), dry_run=dry_run)
+        return await apply.apply_commands(
+            self.host, await self.commands(settings, gpu), dry_run=dry_run
+        )
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
         self.reading = self.reading or await read_once(self.host)
-        return plan.plan({gpu: settings}, self.reading, await rights.rights_on(self.host))
+        return plan.plan_commands({gpu: settings}, self.reading, await rights.rights_on(self.host))
 
     def entries(self) -> list[dict[str, Any]]:
         return list(json.loads(self.path.read_text())["entries"])

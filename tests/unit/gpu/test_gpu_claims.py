@@ -11,7 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.gpu.settings import claims
+from workbench.gpu.settings.alterations import alteration_of_claim, in_force, of_known_gpus
 from workbench.gpu.settings.claims import ASK, DONE, LEAVE, RESTORE, SettingClaim
+from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, GpuState, HostSample, Telemetry
+from workbench.model.setting_commands import HOST
+from workbench.model.setting_records import Alteration
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 POWER, LOCK = "power_limit_w", "gpu_clocks"
@@ -176,6 +180,14 @@ HALF = "performance=0-2 powersave=3"
             "3,4",
             id="a later lock",
         ),
+        pytest.param(
+            entry(setting=LOCK, before="default", now="1,2"),
+            None,
+            [claim("3,4", setting=LOCK, before="unknown")],
+            LEAVE,
+            "3,4",
+            id="a later lock, whose revert sets the default, too",
+        ),
     ],
 )
 def test_the_way_back(
@@ -185,16 +197,52 @@ def test_the_way_back(
     assert (way.do, way.value) == (do, value)
 
 
+def test_a_claim_about_a_gpu_that_the_host_lacks_is_left_out() -> None:
+    here, gone = claim(), claim()._replace(gpu_uuid="GPU-9")
+    of_host = claim()._replace(gpu_uuid=HOST, gpu_index=-1, setting="governor")
+    others = tuple(map(alteration_of_claim, (here, gone, of_host)))
+    gpus = (GpuInfo(0, UUID, "RTX PRO 6000"),)
+    reading = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), gpus, ())
+    assert [one.gpu_uuid for one in of_known_gpus(others, reading)] == [UUID, HOST]
+    assert of_known_gpus(others, None) == others  # nothing is known of the GPUs
+
+
+@pytest.mark.parametrize(
+    ("limit_w", "found"),
+    [
+        (250.0, [("", 250.0)]),
+        (200.0, [("bob", 200.0)]),
+        (220.0, [("", 220.0)]),  # set with nvidia-smi
+        (300.0, []),
+        (None, [("", 250.0), ("bob", 200.0)]),
+    ],
+)
+def test_of_two_users_limits_the_one_that_is_there_is_in_force(
+    limit_w: float | None, found: list[tuple[str, float]]
+) -> None:
+    """The fleet showed both."""
+    ours = Alteration(0, UUID, POWER, 300.0, 250.0, 1.0)
+    sample = GpuSample(0, UUID, GpuState.LIVE, power_limit_w=limit_w)
+    reading = Telemetry(0.0, 0.0, DriverInfo(), HostSample(), (GpuInfo(0, UUID, "x"),), (sample,))
+    shown = in_force([ours], [alteration_of_claim(claim())], reading)
+    assert [(one.by, one.now) for one in shown] == found
+
+
 def test_what_is_said_of_a_value_that_is_not_ours() -> None:
-    assert claims.drift(entry(now=400.0), 200.0) == (
+    assert claims.drift_message(entry(now=400.0), 200.0) == (
         "set to 400 W by Workbench, now 200 W: changed by someone else"
     )
-    assert "set by bob with Workbench" in (claims.drift(entry(), 200.0, [claim()]) or "")
-    assert (claims.drift(CORES, HALF) or "").endswith(": a change or a revert was interrupted")
-    assert claims.drift(entry(), 250.0) is None and claims.drift(entry(), None) is None
-    assert claims.drift(entry(setting=LOCK, now="1,2"), None) is None
+    assert "set by bob with Workbench" in (claims.drift_message(entry(), 200.0, [claim()]) or "")
+    assert (claims.drift_message(CORES, HALF) or "").endswith(
+        ": a change or a revert was interrupted"
+    )
+    assert (
+        claims.drift_message(entry(), 250.0) is None and claims.drift_message(entry(), None) is None
+    )
+    assert claims.drift_message(entry(setting=LOCK, now="1,2"), None) is None
     assert "3-4 MHz, set by bob" in (
-        claims.drift(entry(setting=LOCK, now="1,2"), None, [claim("3,4", setting=LOCK)]) or ""
+        claims.drift_message(entry(setting=LOCK, now="1,2"), None, [claim("3,4", setting=LOCK)])
+        or ""
     )
 
 
@@ -214,9 +262,9 @@ def test_a_claim_of_a_user_who_may_not_set_the_value_counts_only_where_the_value
 ) -> None:
     forged, other = claim(250.0, setting=setting), claim(True, setting="persistence")
     keys = [forged.key, other.key]
-    assert claims.credible([forged, other], keys, lambda one: False) == (other,)
-    assert claims.credible([forged, other], keys, lambda one: True) == (forged, other)
-    assert claims.credible([forged], [other.key], lambda one: False) == (forged,)
+    assert claims.credible_claims([forged, other], keys, lambda one: False) == (other,)
+    assert claims.credible_claims([forged, other], keys, lambda one: True) == (forged, other)
+    assert claims.credible_claims([forged], [other.key], lambda one: False) == (forged,)
 
 
 def test_a_claim_names_its_user_and_only_what_a_claim_has() -> None:
@@ -305,7 +353,7 @@ def test_whatever_the_order_the_original_is_back_after_all_reverts(
         assert gpu.live in held | {ORIGINAL[setting]}  # no value is there that nobody knows of
         # and nobody is told that an own value holds which does not
         for name, one in gpu.entries.items():
-            told = claims.drift(one, gpu.told(), gpu.others(name))
+            told = claims.drift_message(one, gpu.told(), gpu.others(name))
             assert told is not None or one["now"] == gpu.live
     for user in last:
         gpu.revert(user)

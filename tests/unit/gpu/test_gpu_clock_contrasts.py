@@ -15,8 +15,8 @@ from test_gpu_proof import lock, moments, told
 
 from workbench.gpu.settings import proof_files
 from workbench.gpu.settings.alterations import locks_on
-from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, clocks_of
-from workbench.gpu.settings.proof import Proof, judge_all
+from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, measured_clocks
+from workbench.gpu.settings.proof import Proof, judge_all_settings
 from workbench.gpu.telemetry.reading_buffer import Moment
 from workbench.hosts.local import LocalHost
 from workbench.model.setting_records import Alteration, InForce
@@ -32,12 +32,12 @@ def seen(
 ) -> Clock:
     """As a run with that lock leaves it."""
     altered = [] if lock_of is None else [lock(lock_of)]
-    found = clocks_of(altered, moments(sm_mhz=mhz, event_reasons=reasons), told(), load)
+    found = measured_clocks(altered, moments(sm_mhz=mhz, event_reasons=reasons), told(), load)
     return replace(next(c for c in found if c.setting == "gpu_clocks"), **fields)  # type: ignore[arg-type]
 
 
 def judged(asked: str, mhz: int, *known: Clock, reasons: tuple[str, ...] = ()) -> Proof:
-    (proof,) = judge_all(
+    (proof,) = judge_all_settings(
         [lock(asked)],
         moments(sm_mhz=mhz, event_reasons=reasons),
         told(),
@@ -70,7 +70,7 @@ def test_another_lock_that_the_clock_followed_shows_it_and_one_that_it_ignored_s
         ignored.in_force is InForce.NO_EFFECT
         and ("2790 MHz with a lock of 2000 MHz too") in ignored.text
     )
-    assert ignored.short == "lock 180-3090 ▲ no effect"
+    assert ignored.short == "▲ lock 180-3090 has no effect"
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_what_power_explains_is_no_contrast() -> None:
 
 
 def test_a_clock_that_heat_held_down_is_not_kept() -> None:
-    hot = clocks_of(
+    hot = measured_clocks(
         [], moments(sm_mhz=2100, event_reasons=("SW thermal slowdown",)), told(), "load"
     )
     changed = [m for w in (300.0, 220.0) for m in moments(10, limit_w=w)]
-    assert hot == () and clocks_of([], changed, told(), "load") == ()
+    assert hot == () and measured_clocks([], changed, told(), "load") == ()
 
 
 @given(
@@ -126,11 +126,11 @@ def test_no_order_of_locks_on_a_card_that_ignores_them_reads_in_force(
 def test_what_was_shown_stays_shown_until_the_lock_is_set_again() -> None:
     one = lock("180,3090")
     known = ContrastEvidence(load="load").with_shown([one])
-    (proof,) = judge_all([one], moments(), told(), known)
+    (proof,) = judge_all_settings([one], moments(), told(), known)
     assert proof.in_force is InForce.YES and "as a contrast showed before" in proof.text
     # as the journal has it: what was there before stays since then
     again = replace(one, set_unix_s=5.0)
-    assert judge_all([again], moments(), told(), known)[0].in_force is InForce.CONSISTENT
+    assert judge_all_settings([again], moments(), told(), known)[0].in_force is InForce.CONSISTENT
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_what_was_refuted_stays_refuted_whatever_else_is_set_later(
     known = ContrastEvidence((seen(*before),), load="load")
 
     async def load(known: ContrastEvidence, *altered: Alteration) -> Proof:
-        clocks = clocks_of(altered, moments(), told(), "load")
-        proofs = judge_all(altered, moments(), told(), known)
+        clocks = measured_clocks(altered, moments(), told(), "load")
+        proofs = judge_all_settings(altered, moments(), told(), known)
         await evidence.keep_clocks(known, clocks, proofs)
         return next(proof for proof in proofs if proof.setting == "gpu_clocks")
 
@@ -213,8 +213,10 @@ POWER, HEAT = "SW power cap", "SW thermal slowdown"
 def test_a_clock_that_something_else_may_have_lowered_is_no_contrast(
     disturbed: list[Moment],
 ) -> None:
-    known = ContrastEvidence(clocks_of([lock("2000,2800")], disturbed, told(), "load"), load="load")
-    (proof,) = judge_all([lock("2782,2797")], moments(sm_mhz=2790), told(), known)
+    known = ContrastEvidence(
+        measured_clocks([lock("2000,2800")], disturbed, told(), "load"), load="load"
+    )
+    (proof,) = judge_all_settings([lock("2782,2797")], moments(sm_mhz=2790), told(), known)
     assert proof.in_force is InForce.CONSISTENT and "in force" not in proof.text
 
 
@@ -229,10 +231,10 @@ def test_a_power_limit_neither_hides_nor_explains_the_memory_clock() -> None:
     """It lowers the SMs' clock: the memory's has few steps and stays."""
     bound = {"sm_mhz": 2300, "event_reasons": (POWER,)}
     memory = lock("14001,14001", "memory_clocks")
-    known = ContrastEvidence(clocks_of([], moments(**bound), told(), "load"), load="load")
-    (followed,) = judge_all([memory], moments(memory_mhz=14001, **bound), told(), known)
+    known = ContrastEvidence(measured_clocks([], moments(**bound), told(), "load"), load="load")
+    (followed,) = judge_all_settings([memory], moments(memory_mhz=14001, **bound), told(), known)
     assert followed.in_force is InForce.YES and "13365 MHz without the lock" in followed.text
-    (ignored,) = judge_all([memory], moments(**bound), told(), known)
+    (ignored,) = judge_all_settings([memory], moments(**bound), told(), known)
     assert ignored.in_force is InForce.NO_EFFECT and "capped" not in ignored.text
 
 
@@ -267,9 +269,9 @@ def test_no_limiter_makes_a_card_that_ignores_locks_read_in_force(
                 m._replace(gpus=tuple(r._replace(event_reasons=None) for r in m.gpus)) for m in run
             ]
         altered = [lock(asked)] if (asked := locks[which]) else []
-        for proof in judge_all(altered, run, told(), known):
+        for proof in judge_all_settings(altered, run, told(), known):
             assert proof.in_force is not InForce.YES, proof.text
-        known = known.with_clocks(clocks_of(altered, run, told(), "load"))
+        known = known.with_clocks(measured_clocks(altered, run, told(), "load"))
 
 
 def others(now: str, set_unix_s: float) -> tuple[Alteration, ...]:
@@ -281,18 +283,22 @@ def test_a_lock_that_another_workbench_replaced_is_not_in_force_whatever_was_sho
     one = lock("2500,3000")
     known = ContrastEvidence((seen("1500,1500", 1500),), load="load").with_shown([one])
     assert (
-        judge_all([one], moments(), told(), replace(known, others=others("2000,2900", -1.0)))[
-            0
-        ].in_force
+        judge_all_settings(
+            [one], moments(), told(), replace(known, others=others("2000,2900", -1.0))
+        )[0].in_force
         is InForce.YES
     )
-    (proof,) = judge_all([one], moments(), told(), replace(known, others=others("2000,2900", 1.0)))
+    (proof,) = judge_all_settings(
+        [one], moments(), told(), replace(known, others=others("2000,2900", 1.0))
+    )
     assert proof.in_force is InForce.CHANGED and proof.short == "lock ▲ changed"
     assert "set to 2500-3000 MHz by Workbench, now 2000-2900 MHz, set by bob" in proof.text
 
 
 def test_a_clock_under_anothers_lock_is_none_without_a_lock() -> None:
-    under = clocks_of(locks_on([], others("1500,1500", 1.0)), moments(sm_mhz=1500), told(), "load")
+    under = measured_clocks(
+        locks_on([], others("1500,1500", 1.0)), moments(sm_mhz=1500), told(), "load"
+    )
     proof = judged("2500,3000", 2790, *under)
     assert proof.in_force is InForce.YES and "1500 MHz with a lock of 1500 MHz" in proof.text
     own = replace(lock("2500,3000"), set_unix_s=2.0)

@@ -38,7 +38,7 @@ def test_a_node_that_says_nothing_costs_the_others_nothing(tmp_path: Path) -> No
             while source.latest is None or source.latest.gpus[1].state is not GpuState.NOT_READ:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.05)
-            assert source.latest.gpus[0].live and source.latest.gpus[1].message is not None
+            assert source.latest.gpus[0].has_readings and source.latest.gpus[1].message is not None
             assert source.latest.gpus[1].message.startswith("no reading for ")
         finally:
             await source.close()

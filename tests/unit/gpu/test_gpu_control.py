@@ -15,7 +15,7 @@ from workbench.gpu.settings import command_runner as running
 from workbench.hosts.base import HostUnreachable
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.setting_records import GuardView, InForce
-from workbench.model.settings import DEFAULT, ClockRange, GpuSettings, stored
+from workbench.model.settings import DEFAULT, ClockRange, GpuSettings, value_to_store
 
 
 def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
@@ -42,13 +42,13 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
             ("memory_clocks", "unknown", ClockRange(14001, 14001), None, InForce.NOT_CHECKED),
         ]
         assert "cannot be read back" in report.outcomes[2].message
-        altered = await alterations.alterations(bench.host)
-        assert [(a.setting, stored(a.before), stored(a.now)) for a in altered] == [
+        altered = await alterations.read_alterations(bench.host)
+        assert [(a.setting, value_to_store(a.before), value_to_store(a.now)) for a in altered] == [
             (e["setting"], e["before"], e["now"]) for e in bench.entries()
         ]
         assert {a.state for a in altered} == {"applied"} and altered[0].since_unix_s > 1.6e9
         bench.smi.here.joinpath("calls").unlink()
-        back = await revert.revert(bench.host)
+        back = await revert.revert_settings(bench.host)
         assert back.ok and [o.command.setting for o in back.outcomes] == [
             "gpu_clocks",
             "memory_clocks",
@@ -62,8 +62,8 @@ def test_apply_reads_back_and_revert_restores(bench: Bench) -> None:
             "-pm 0",
         ]
         assert "is unknown" in back.outcomes[0].message and back.outcomes[2].read_back == 580.0
-        assert await alterations.alterations(bench.host) == () and bench.entries() == []
-        again = await revert.revert(bench.host)
+        assert await alterations.read_alterations(bench.host) == () and bench.entries() == []
+        again = await revert.revert_settings(bench.host)
         assert again.ok and again.outcomes == () and len(bench.smi.setters) == 4
 
     run(work)
@@ -136,7 +136,7 @@ def test_dry_run_changes_and_writes_nothing(bench: Bench) -> None:
             report.dry_run and report.ok and [o.before for o in report.outcomes] == [600.0, 600.0]
         )
         assert bench.smi.setters == [] and not bench.path.exists()
-        assert (await apply.apply(bench.host, ())).outcomes == ()
+        assert (await apply.apply_commands(bench.host, ())).outcomes == ()
 
     run(work)
 
@@ -205,7 +205,7 @@ def test_a_value_that_is_there_already_needs_no_guard(bench: Bench) -> None:
 
     async def work() -> None:
         commands = await bench.commands(GpuSettings(power_limit_w=600.0, persistence=True))
-        report = await apply.apply(bench.host, commands, guard=guard)
+        report = await apply.apply_commands(bench.host, commands, guard=guard)
         assert report.ok and report.guard is None and bench.entries() == []
         assert all("it had this value already" in one.message for one in report.outcomes)
 
@@ -290,7 +290,7 @@ def test_what_was_done_before_a_failure_is_given_back(bench: Bench) -> None:
             ("set", "memory_clocks", "14001,14001", False),
             ("roll back", "power_limit_w", 450.0, True),
         ]
-        assert (await revert.revert(bench.host)).ok and bench.entries() == []
+        assert (await revert.revert_settings(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -340,13 +340,13 @@ def test_the_guard_is_started_between_the_journal_and_the_first_command(bench: B
             match=r"no guard could be started \(python3 is not there\); nothing was "
             r"changed",
         ):
-            await apply.apply(bench.host, commands, guard=broken)
+            await apply.apply_commands(bench.host, commands, guard=broken)
         assert (
             bench.smi.setters == []
             and bench.entries() == []
             and not Path(f"{bench.path}.lock").is_symlink()
         )
-        report = await apply.apply(
+        report = await apply.apply_commands(
             bench.host, commands, guard=guard, watch=lambda entry, _: {"heartbeat_s": 30.0}
         )
         assert report.ok and report.guard == GuardView(True, pid=7)
@@ -370,13 +370,13 @@ def test_a_hanging_nvidia_smi_may_have_done_it(
         assert bench.brief() == [("gpu_clocks", "unknown", "1000,2000", "pending")]
         await bench.set(GpuSettings(memory_clocks=ClockRange(14001, 14001)))
         calls = len(bench.smi.setters)
-        told = [o.message for o in (await revert.revert(bench.host)).outcomes]
+        told = [o.message for o in (await revert.revert_settings(bench.host)).outcomes]
         assert len(bench.smi.setters) == calls + 1  # it is not waited for twice
         assert (
             "did not end within" in told[0] and ("not tried: nvidia-smi does not answer") in told[1]
         )
         bench.smi.mode("ok")
-        assert (await revert.revert(bench.host)).ok and bench.entries() == []
+        assert (await revert.revert_settings(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -406,19 +406,19 @@ def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> 
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000)))
         bench.smi.mode("refuse")
-        report = await revert.revert(bench.host)
+        report = await revert.revert_settings(bench.host)
         assert not report.ok and len(report.outcomes) == 2  # it tried both
         assert all("stays in the journal" in o.message for o in report.outcomes)
         assert f"sudo nvidia-smi -i {UUID} -pl 600" in report.outcomes[1].message
         assert len(bench.entries()) == 2
         bench.smi.mode("no-effect")
-        silent = await revert.revert(bench.host)
+        silent = await revert.revert_settings(bench.host)
         assert (
             silent.outcomes[1].in_force is InForce.NO_EFFECT
             and bench.entries()[0]["setting"] == "power_limit_w"
         )
         bench.smi.mode("ok")
-        assert (await revert.revert(bench.host)).ok and bench.entries() == []
+        assert (await revert.revert_settings(bench.host)).ok and bench.entries() == []
 
     run(work)
 
@@ -427,12 +427,12 @@ def test_a_failed_revert_stays_in_the_journal_with_its_command(bench: Bench) -> 
 def test_revert_of_one_gpu(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0), "all")
-        report = await revert.revert(bench.host, 1)
+        report = await revert.revert_settings(bench.host, 1)
         assert [o.command.gpu_index for o in report.outcomes] == [1]
         assert [e["gpu_index"] for e in bench.entries()] == [0]
         with pytest.raises(InputError, match="no GPU 9"):
-            await revert.revert(bench.host, 9)
-        assert (await revert.revert(bench.host, UUID)).ok and bench.entries() == []
+            await revert.revert_settings(bench.host, 9)
+        assert (await revert.revert_settings(bench.host, UUID)).ok and bench.entries() == []
 
     run(work)
 
@@ -447,7 +447,7 @@ def test_a_link_that_is_lost_when_the_guard_starts_ends_the_change(bench: Bench)
     async def work() -> None:
         commands = await bench.commands(GpuSettings(power_limit_w=450.0))
         with pytest.raises(HostUnreachable):
-            await apply.apply(bench.host, commands, guard=lost)
+            await apply.apply_commands(bench.host, commands, guard=lost)
         assert bench.smi.setters == []
         assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_gpu_proof import told
 
-from workbench.gpu.settings.disturbance import DisturbanceWatch, locks_changed
+from workbench.gpu.settings.disturbance import DisturbanceWatch, lock_change_texts, with_setters
 from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
 from workbench.model.setting_records import Alteration
@@ -30,8 +30,8 @@ def watched(
 ) -> tuple[str, ...]:
     watch = DisturbanceWatch(gpus)
     for one in readings:
-        watch.see(one)
-    return watch.changes(ours)
+        watch.take_telemetry(one)
+    return watch.changes_during_run(ours)
 
 
 def test_a_limit_that_changes_in_the_middle_is_named_also_when_it_is_back_at_the_end() -> None:
@@ -65,7 +65,7 @@ def test_programs_that_come_or_leave_are_named_but_for_the_servers_own() -> None
 def test_programs_that_were_there_all_the_time_are_named_beside_the_servers() -> None:
     watch = DisturbanceWatch((0,))
     for _ in range(3):
-        watch.see(reading(300.0, 1, 7, 8))
+        watch.take_telemetry(reading(300.0, 1, 7, 8))
     (said,) = watch.programs_beside(frozenset([1]))
     assert said == (
         "other programs used the GPU during the whole run: p7 (7) on GPU0, p8 (8) on GPU0"
@@ -84,14 +84,24 @@ def test_a_limit_is_named_where_and_only_where_it_was_not_the_same(
 
 def test_locks_are_held_against_the_journal() -> None:
     lock = Alteration(0, "GPU-0", "gpu_clocks", "default", ClockRange(2000, 2400), 0.0)
-    assert locks_changed([], [lock], (0,)) == (
+    assert lock_change_texts([], [lock], (0,)) == (
         "settings changed during the run: GPU0 GPU clocks none -> 2000-2400 MHz",
     )
-    assert locks_changed([lock], [lock], (0,)) == locks_changed([], [lock], (1,)) == ()
+    assert lock_change_texts([lock], [lock], (0,)) == lock_change_texts([], [lock], (1,)) == ()
+
+
+def test_the_reason_names_the_users_who_changed_settings() -> None:
+    refused = ("failed requests", "settings changed during the run: GPU0 power limit 300 -> 220 W")
+    ada = Alteration(0, "GPU-0", "power_limit_w", 300.0, 220.0, 0.0, by="ada")
+    assert with_setters(refused, [ada], (0,)) == (
+        refused[0],
+        f"{refused[1]} (GPU0 power limit set by ada)",
+    )
+    assert with_setters(refused, [ada], (1,)) == with_setters(refused, [], (0,)) == refused
 
 
 def test_a_lock_that_came_and_went_within_the_run_is_named() -> None:
     bob = LockChange(0, "gpu_clocks", "bob", 7.0)
     said = ("settings changed during the run: GPU0 GPU clocks set and reverted by bob",)
-    assert locks_changed((), (), [0], {bob, bob._replace(unix_s=8.0)}) == said
-    assert locks_changed((), (), [1], {bob}) == ()
+    assert lock_change_texts((), (), [0], {bob, bob._replace(unix_s=8.0)}) == said
+    assert lock_change_texts((), (), [1], {bob}) == ()

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from workbench.gpu.settings import alterations, apply, current_values, plan, revert, rights
-from workbench.gpu.settings.owners import DEAD, ELSEWHERE, THIS, owner_facts, state_of
+from workbench.gpu.settings.owners import DEAD, ELSEWHERE, THIS, owner_facts, process_state_of
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import Telemetry
+from workbench.model.interrupted import Interrupted
 from workbench.model.setting_records import InForce, SettingCommand, SettingsReport
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.sim import profiles
@@ -35,16 +36,18 @@ class Bench:
         self.directory, self.profile = directory, profile
         self.host = SimulatedHost(LocalHost(), profile, str(directory), driver)
         self.reading: Telemetry | None = None
-        self.state = SimState(self.host.driver_state, profiles.get(profile))
+        self.state = SimState(self.host.driver_state, profiles.get_profile(profile))
 
     async def commands(self, settings: GpuSettings, gpu: str = "0") -> Sequence[SettingCommand]:
         # for the limits, which do not change
         self.reading = self.reading or await read_once(self.host)
-        cores = await current_values.cores_on(self.host)
-        return plan.plan({gpu: settings}, self.reading, await rights.rights_on(self.host), cores)
+        cores = await current_values.read_core_settings(self.host)
+        return plan.plan_commands(
+            {gpu: settings}, self.reading, await rights.rights_on(self.host), cores
+        )
 
     async def set(self, settings: GpuSettings, gpu: str = "0") -> SettingsReport:
-        return await apply.apply(self.host, await self.commands(settings, gpu))
+        return await apply.apply_commands(self.host, await self.commands(settings, gpu))
 
     @property
     def journal(self) -> Any:
@@ -59,7 +62,7 @@ class Bench:
     def power(self) -> list[float | None]:
         return [
             s.limit_w
-            for s in SimState(self.host.driver_state, profiles.get(self.profile)).settings()
+            for s in SimState(self.host.driver_state, profiles.get_profile(self.profile)).settings()
         ]
 
     def cores(self) -> list[Path]:
@@ -100,7 +103,7 @@ def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> 
             GpuSettings(power_limit_w=200.0, gpu_clocks=ClockRange(1005, 1005)), "all"
         )
         bench.state.set_faults(lost_after={"limit_w": 2})
-        report = await apply.apply(bench.host, commands)
+        report = await apply.apply_commands(bench.host, commands)
         assert not report.ok and not any(o.ok for o in report.outcomes)
         lost = [o for o in report.outcomes if o.command.gpu_index == 2]
         assert "By hand" in lost[0].message and "not run" in lost[1].message
@@ -115,7 +118,7 @@ def test_a_gpu_lost_between_two_settings_takes_the_others_back(bench: Bench) -> 
         assert bench.power()[:2] == [None, None] and bench.power()[3] is None  # None: the default
         assert bench.brief() == [(2, "power_limit_w", 250.0, 200.0, "pending")]
         bench.state.set_faults(lost=None)  # reset, with what it was told last
-        back = await revert.revert(bench.host)
+        back = await revert.revert_settings(bench.host)
         assert back.ok and bench.brief() == [] and bench.power() == [None] * 4
 
     run(work)
@@ -139,7 +142,7 @@ def test_setters_that_do_not_do_it(
     async def work() -> None:
         commands = await bench.commands(GpuSettings(power_limit_w=200.0))
         bench.state.set_faults(**faults)
-        report = await apply.apply(bench.host, commands)
+        report = await apply.apply_commands(bench.host, commands)
         assert not report.ok and words in report.outcomes[0].message and report.rolled_back == ()
         assert bench.brief() == [] and (bench.power() == [None] * 4) is unchanged
 
@@ -182,11 +185,13 @@ def test_governors_are_set_read_back_and_given_back(bench: Bench) -> None:
         )
         assert set(bench.governors()) == {"powersave"}
         assert bench.brief() == [(-1, "governor", "performance", "powersave", "applied")]
-        assert (await alterations.alterations(bench.host))[0].gpu_uuid == "host"
+        assert (await alterations.read_alterations(bench.host))[0].gpu_uuid == "host"
         with pytest.raises(InputError):
-            await revert.revert(bench.host, 9)
-        assert (await revert.revert(bench.host, 0)).outcomes == ()  # the host's is no GPU's
-        assert (await revert.revert(bench.host, "host")).ok and set(bench.governors()) == {
+            await revert.revert_settings(bench.host, 9)
+        assert (
+            await revert.revert_settings(bench.host, 0)
+        ).outcomes == ()  # the host's is no GPU's
+        assert (await revert.revert_settings(bench.host, "host")).ok and set(bench.governors()) == {
             "performance"
         }
         assert bench.brief() == []
@@ -201,7 +206,7 @@ def test_cores_that_differed_differ_again(bench: Bench) -> None:
         bench.cores()[1].write_text("schedutil\n")
         await bench.set(GpuSettings(governor="powersave"), "all")
         assert bench.brief()[0][2] == "performance=0,2-3 schedutil=1"
-        report = await revert.revert(bench.host)
+        report = await revert.revert_settings(bench.host)
         assert [o.ok for o in report.outcomes] == [True, True]
         assert bench.governors() == ["performance", "schedutil", "performance", "performance"]
 
@@ -215,7 +220,7 @@ def test_a_core_that_will_not_keeps_the_others_as_they_were(bench: Bench) -> Non
         stubborn.unlink()
         # tells something and takes no write, root's neither
         stubborn.symlink_to("/proc/sys/kernel/ostype")
-        report = await apply.apply(bench.host, commands)
+        report = await apply.apply_commands(bench.host, commands)
         assert not report.ok and "tee" in report.outcomes[0].message
         assert "By hand: echo powersave | sudo tee" in report.outcomes[0].message
         assert all(o.ok for o in report.rolled_back) and len(report.rolled_back) == 2
@@ -264,7 +269,7 @@ def test_c_states_are_set_read_back_and_given_back_as_they_were(bench: Bench) ->
             (-1, "c_states", before, "off", "applied")
         ]
         assert (await read_once(bench.host)).host.cpu_c_states == "off"
-        back = await revert.revert(bench.host, "host")
+        back = await revert.revert_settings(bench.host, "host")
         assert back.ok and bench.disabled() == "0000001000000000" and bench.brief() == []
 
     run(work)
@@ -277,14 +282,14 @@ def test_c_states_of_someone_else_stay_until_the_user_decides(bench: Bench) -> N
         for path in bench.idle_states():
             # as `cpupower idle-set -E -d 3`
             path.write_text("1\n" if "state3" in str(path) else "0\n")
-        (left,) = (await revert.revert(bench.host)).outcomes
+        (left,) = (await revert.revert_settings(bench.host)).outcomes
         assert (
             left.foreign
             and ("set to off by Workbench, now off:3: changed by someone else") in left.message
         )
         assert bench.disabled() == "0001" * 4 and len(bench.brief()) == 1
         assert (
-            await revert.revert(bench.host, foreign="original")
+            await revert.revert_settings(bench.host, foreign="original")
         ).ok and bench.disabled() == "0" * 16
 
     run(work)
@@ -300,7 +305,7 @@ def test_c_states_that_cannot_be_written_take_the_others_back(bench: Bench) -> N
         stubborn.unlink()
         # is 0 and takes no write, root's neither
         stubborn.symlink_to("/sys/devices/system/cpu/cpu0/topology/core_id")
-        report = await apply.apply(bench.host, commands)
+        report = await apply.apply_commands(bench.host, commands)
         assert not report.ok and all(o.ok for o in report.rolled_back)
         failed = next(o for o in report.outcomes if o.command.setting == "c_states")
         assert "By hand: echo 1 | sudo tee" in failed.message
@@ -348,12 +353,27 @@ def test_two_users_of_the_c_states_restore_what_was_before_both(
         assert (await bench.set(OFF, "all")).ok and (await other.set(OFF, "all")).ok
         # not "off": that is the first user's
         assert other.brief()[0][2:4] == ("off:2=1 on=0,2-3", "off")
-        (left,) = (await revert.revert(bench.host)).outcomes
+        (left,) = (await revert.revert_settings(bench.host)).outcomes
         assert left.ok and "left alone" in left.message and bench.disabled() == "1" * 16
         (entry,) = bench.brief()
         assert str(entry[-1]).startswith("left to ")
-        back = await revert.revert(other.host, foreign="original")
+        back = await revert.revert_settings(other.host, foreign="original")
         assert back.ok and bench.disabled() == "0000001000000000" and other.brief() == []
+
+    run(work)
+
+
+@pytest.mark.slow
+def test_a_value_that_was_left_and_is_set_again_is_ours_again(bench: Bench, tmp_path: Path) -> None:
+    """It was still "left to" the other user, who was not told of it."""
+
+    async def work() -> None:
+        other = Bench(tmp_path / "other", driver=bench.host.driver_state)
+        assert (await bench.set(OFF, "all")).ok and (await other.set(OFF, "all")).ok
+        await revert.revert_settings(bench.host)
+        assert (await revert.revert_settings(bench.host, foreign="ours")).ok
+        (entry,) = bench.brief()
+        assert entry[-1] == "applied"
 
     run(work)
 
@@ -382,7 +402,7 @@ def test_before_is_known_by_the_journal_or_the_default_or_not_at_all(bench: Benc
         assert "the previous lock is unknown" in foreign.message
         ours = (await bench.set(GpuSettings(gpu_clocks=ClockRange(900, 1005)))).outcomes[0]
         assert (ours.before, ours.before_known) == (ClockRange(1005, 1005), "journal")
-        await revert.revert(bench.host)
+        await revert.revert_settings(bench.host)
         reset = (await bench.set(GpuSettings(gpu_clocks=ClockRange(900, 1005)))).outcomes[0]
         assert (reset.before, reset.before_known) == ("default", "default")
 
@@ -400,9 +420,9 @@ def test_a_clock_that_jumps_back_changes_nothing_of_it(bench: Bench) -> None:
         for line in data["log"]:
             line["unix_s"] += 86400 * 365
         (bench.directory / "gpu" / "journal.json").write_text(json.dumps(data))
-        records, _ = await alterations.records(bench.host)
+        records, _ = await alterations.read_journal_records(bench.host)
         assert [r.why_lost for r in records] == [None]
-        assert (await revert.revert(bench.host)).ok and bench.power() == [None] * 4
+        assert (await revert.revert_settings(bench.host)).ok and bench.power() == [None] * 4
 
     run(work)
 
@@ -416,14 +436,16 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
         (bench.directory / "gpu" / "journal.json").write_text(json.dumps(text))
         uuid = text["entries"][0]["gpu_uuid"]
         before, energy = {uuid: 900.0}, {uuid: 400.0}
-        assert [r.why_lost for r in (await alterations.records(bench.host))[0]] == [None]
-        assert [r.why_lost for r in (await alterations.records(bench.host, before))[0]] == [None], (
-            "a reading of before it"
-        )
-        assert [r.why_lost for r in (await alterations.records(bench.host, energy))[0]] == [
-            "the driver was reloaded"
+        assert [r.why_lost for r in (await alterations.read_journal_records(bench.host))[0]] == [
+            None
         ]
-        gone, _ = await alterations.records(bench.host, energy)
+        assert [
+            r.why_lost for r in (await alterations.read_journal_records(bench.host, before))[0]
+        ] == [None], "a reading of before it"
+        assert [
+            r.why_lost for r in (await alterations.read_journal_records(bench.host, energy))[0]
+        ] == ["the driver was reloaded"]
+        gone, _ = await alterations.read_journal_records(bench.host, energy)
         await alterations.forget_lost(bench.host, gone)
         assert bench.brief() == [] and bench.journal["log"][-1]["what"] == (
             "gone: the driver was reloaded"
@@ -434,12 +456,15 @@ def test_what_a_restart_took_away_is_told_until_it_is_written_down(bench: Bench)
 
 def test_the_state_of_an_owner() -> None:
     here = owner_facts()
-    assert state_of(here) == THIS
+    assert process_state_of(here) == THIS
     # another process has its number now
-    assert state_of({**here, "pid": os.getppid(), "start": "0"}) == DEAD
-    assert state_of({**here, "pid": 2**22, "start": "1"}) == DEAD
-    assert state_of({**here, "boot_id": "another"}) == DEAD
-    assert state_of({**here, "machine": "far"}) == ELSEWHERE and state_of({}) == ELSEWHERE
+    assert process_state_of({**here, "pid": os.getppid(), "start": "0"}) == DEAD
+    assert process_state_of({**here, "pid": 2**22, "start": "1"}) == DEAD
+    assert process_state_of({**here, "boot_id": "another"}) == DEAD
+    assert (
+        process_state_of({**here, "machine": "far"}) == ELSEWHERE
+        and process_state_of({}) == ELSEWHERE
+    )
 
 
 def test_an_owner_of_which_only_the_exit_status_is_left_is_dead() -> None:
@@ -448,7 +473,7 @@ def test_an_owner_of_which_only_the_exit_status_is_left_is_dead() -> None:
         os._exit(0)
     start = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert state_of({**owner_facts(), "pid": pid, "start": start}) == DEAD
+    assert process_state_of({**owner_facts(), "pid": pid, "start": start}) == DEAD
     os.waitpid(pid, 0)
 
 
@@ -462,7 +487,7 @@ def test_a_journal_of_a_newer_workbench_is_never_written_over(bench: Bench) -> N
         with pytest.raises(SettingsError, match="nothing was changed"):
             await bench.set(GpuSettings(power_limit_w=220.0))
         with pytest.raises(SettingsError):
-            await alterations.records(bench.host)
+            await alterations.read_journal_records(bench.host)
         assert path.read_text() == text and bench.power()[0] == 200.0
         assert not (bench.directory / "gpu" / "journal.json.lock").is_symlink()
 
@@ -477,20 +502,63 @@ def test_a_journal_that_is_lost_is_made_anew_from_the_register(bench: Bench, dam
         path = bench.directory / "gpu" / "journal.json"
         text = path.read_text()[:-40] if damage == "truncated" else ""
         path.unlink() if damage == "deleted" else path.write_text(text)
-        (altered,) = await alterations.alterations(bench.host)  # and looking changes nothing
+        (altered,) = await alterations.read_alterations(bench.host)  # and looking changes nothing
         assert (altered.before, altered.now) == (250.0, 200.0)
         assert not path.exists() if damage == "deleted" else path.read_text() == text
-        report = await revert.revert(bench.host)
+        report = await revert.revert_settings(bench.host)
         assert report.ok and [o.read_back for o in report.outcomes] == [250.0]
         assert report.recovery is not None and report.recovery.is_written
         assert "GPU0 power limit 200 W, before 250 W" in report.recovery.text
         assert (f"{path}.damaged" in report.recovery.text) == (damage != "deleted")
         aside = path.with_name("journal.json.damaged")
         assert not aside.exists() if damage == "deleted" else aside.read_text() == text
-        _, log = await alterations.records(bench.host)
+        _, log = await alterations.read_journal_records(bench.host)
         assert (
             "recovered from the host's register" in log[0]["what"]
-            and await alterations.alterations(bench.host) == ()
+            and await alterations.read_alterations(bench.host) == ()
         )
 
     run(work)
+
+
+class Interrupting(LocalHost):
+    """This machine, which cancels `task` when it runs the command number `at` that sets something."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.left = at
+        self.task: asyncio.Task[SettingsReport] | None = None
+
+    async def run(self, argv: Sequence[str], **rest: Any) -> Any:
+        if "nvidia-smi" in argv[0]:
+            self.left -= 1
+            if self.left == 0 and self.task is not None:
+                self.task.cancel()
+        return await super().run(argv, **rest)
+
+
+@pytest.mark.parametrize(
+    ("at", "left", "limit_w"),
+    [
+        (1, "the GPU settings that it had changed are reverted", None),
+        (2, "the GPU settings were all applied already; `workbench gpu revert` restores", 200.0),
+    ],
+)
+def test_an_interrupted_change_is_made_whole_or_reverted(
+    tmp_path: Path, at: int, left: str, limit_w: float | None
+) -> None:
+    bench, inner = Bench(tmp_path), Interrupting(at)
+
+    async def work() -> None:
+        wanted = GpuSettings(power_limit_w=200.0, gpu_clocks=ClockRange(600, 1200))
+        commands = await bench.commands(wanted)
+        bench.host = SimulatedHost(inner, "four-pcie", str(tmp_path))
+        inner.task = asyncio.create_task(apply.apply_commands(bench.host, commands))
+        with pytest.raises(Interrupted) as cut:
+            await inner.task
+        assert cut.value.left.startswith(left)
+
+    asyncio.run(work())
+    assert bench.power()[0] == limit_w
+    left_settings = {"power_limit_w", "gpu_clocks"} if limit_w else set()
+    assert {entry[1] for entry in bench.brief()} == left_settings

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from workbench.gpu.settings import (
     rights,
 )
 from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.hosts.base import HostUnreachable
 from workbench.hosts.local import LocalHost
 from workbench.model import setting_commands
 from workbench.model.errors import SettingsError
@@ -103,12 +105,12 @@ def test_a_trial_runs_out_unless_confirmed(box: GuardedHost) -> None:
     box.given_back(1.2 + WITHIN_S)
     box.ended()
     with pytest.raises(SettingsError, match="no trial of GPU settings runs") as late:
-        run(client.confirm(box.host))
+        run(client.confirm_trials(box.host))
     assert "not confirmed within 1.2 s" in (late.value.next_step or "")
 
     run(box.change(trial_s=20.0))  # a busy machine may take long to come to the confirmation
     assert len(box.state["trials"]) == 1
-    view = run(client.confirm(box.host))
+    view = run(client.confirm_trials(box.host))
     assert view.running and view.trial_left_s is None and view.heartbeat_s is None
     assert not box.state["trials"] and "trial_s" not in box.journal.read_text()
     box.stays(0.5, lambda: box.in_force() == ON)
@@ -132,7 +134,7 @@ def test_a_trial_over_settings_of_before_goes_back_to_those(box: GuardedHost) ->
         6,
     )
     assert alive(box.pid)
-    run(revert.revert(box.host))
+    run(revert.revert_settings(box.host))
     assert box.in_force() == OFF and box.altered == []
     box.ended()
 
@@ -170,6 +172,41 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(
         )
 
 
+class CutLink(LocalHost):
+    """This machine, whose link is lost once `sets_left` commands have set something."""
+
+    sets_left = 1
+
+    def check_link(self) -> None:
+        if self.sets_left <= 0:
+            raise HostUnreachable("the link is lost")
+
+    async def run(self, argv: Any, **rest: Any) -> Any:
+        self.check_link()
+        done = await super().run(argv, **rest)
+        self.sets_left -= "nvidia-smi" in argv[0]
+        return done
+
+    async def stream(self, argv: Any, **rest: Any) -> Any:
+        self.check_link()
+        return await super().stream(argv, **rest)
+
+
+@pytest.mark.slow
+def test_a_change_whose_link_is_lost_in_its_middle_goes_back_to_the_value_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change that no Workbench watches over afterwards kept what it had set."""
+    monkeypatch.setattr(current_values, "read_once", partial(read_once, timeout_s=1.0))
+    with guarded(tmp_path / "host") as box:
+        run(box.change(GpuSettings(power_limit_w=500.0), options={**FAST, "unfinished_s": 0.5}))
+        far = GuardedHost(tmp_path / "host", inner=CutLink())
+        assert not run(far.change(WANTED)).ok
+        eventually(lambda: box.in_force() == (500.0, None), "the revert", WITHIN_S)
+        eventually(lambda: box.altered == [("power_limit_w", 500.0)], "the journal")
+        assert "no heartbeat for 0.5 s, and the change was cut off" in box.log
+
+
 @pytest.mark.parametrize(
     ("setting", "now", "back", "heats"),
     [
@@ -180,6 +217,7 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(
         ("gpu_clocks", "2900,3090", "default", True),
         ("gpu_clocks", "2900,3000", "unknown", False),
         ("gpu_clocks", "default", "1000,2000", True),
+        ("gpu_clocks", "default", "0,3090", False),  # a lock that leaves the GPU all its clocks
         ("gpu_clocks", "1000,2000", "500,1500", True),
         ("gpu_clocks", "210,2000", "2000,2000", False),
         ("gpu_clocks", "1000,2000", "1000,2000", False),
@@ -190,9 +228,9 @@ def test_at_its_limit_what_heats_a_gpu_is_reverted_and_nothing_that_cools_it(
     ],
 )
 def test_what_lets_a_gpu_run_hotter(setting: str, now: object, back: object, heats: bool) -> None:
-    assert setting_commands.heats(setting, now, back, 3090.0) is heats
+    assert setting_commands.value_heats_gpu(setting, now, back, 3090.0) is heats
     if back in ("default", "unknown"):
-        assert not setting_commands.heats(setting, now, back, None), (
+        assert not setting_commands.value_heats_gpu(setting, now, back, None), (
             "where the highest clock is not known, no lock is lifted"
         )
 
@@ -214,18 +252,18 @@ def test_where_the_driver_tells_no_threshold_85_degrees_are_the_limit(box: Guard
 @pytest.mark.slow
 def test_what_is_kept_is_left_alone(box: GuardedHost) -> None:
     run(box.change(heartbeat_s=1.0))
-    view = run(client.keep(box.host))
+    view = run(client.keep_all_settings(box.host))
     assert not view.running
     box.ended()
     assert box.in_force() == ON
-    found = run(alterations.alterations(box.host))
+    found = run(alterations.read_alterations(box.host))
     assert [a.state for a in found] == ["kept", "kept"] and len(log_lines(box, "keep")) == 2
     # a change on top, whose owner falls silent, goes back to what was kept
     run(box.change(GpuSettings(power_limit_w=300.0), heartbeat_s=0.5))
     eventually(lambda: box.in_force() == ON, "what was kept", 0.5 + WITHIN_S)
     box.ended()
-    assert {a.state for a in run(alterations.alterations(box.host))} == {"kept"}
-    assert run(revert.revert(box.host)).ok and box.in_force() == OFF
+    assert {a.state for a in run(alterations.read_alterations(box.host))} == {"kept"}
+    assert run(revert.revert_settings(box.host)).ok and box.in_force() == OFF
 
 
 @pytest.mark.slow
@@ -319,7 +357,9 @@ def test_told_to_end_it_gives_back_what_waits(
     run(box.change(**terms))
     os.kill(box.pid, signal.SIGTERM)
     box.ended()
-    assert box.in_force() == left and bool(run(alterations.alterations(box.host))) == (left == ON)
+    assert box.in_force() == left and bool(run(alterations.read_alterations(box.host))) == (
+        left == ON
+    )
     view = run(box.look()).view
     assert not view.running and (
         left == ON or (view.did or "").endswith("the guard was asked to end")
@@ -337,12 +377,12 @@ def test_killed_it_is_missed_and_the_next_one_goes_on(box: GuardedHost) -> None:
     assert not view.running and view.problem == (
         f"the guard (process {pid}) was killed: nothing guards the settings"
     )
-    assert run(alterations.alterations(box.host)), "the next start reports"
+    assert run(alterations.read_alterations(box.host)), "the next start reports"
 
     async def again() -> None:
-        async with journal.locked(box.host) as held:
+        async with journal.locked_journal(box.host) as held:
             terms = client.GuardTerms(await rights.rights_on(box.host))
-            assert (await client.start(box.host, terms, held.journal, **FAST)).running
+            assert (await client.start_guard(box.host, terms, held.journal, **FAST)).running
 
     run(again())
     assert box.pid != pid and next(iter(box.state["trials"].values())) == deadline, (
@@ -368,8 +408,8 @@ def test_there_is_one_however_many_ask(box: GuardedHost) -> None:
 
     async def ask() -> list[Any]:
         terms = client.GuardTerms(await rights.rights_on(box.host))
-        now = await journal.read(box.host)
-        starts = (client.start(box.host, terms, now, **FAST) for _ in range(4))
+        now = await journal.read_journal(box.host)
+        starts = (client.start_guard(box.host, terms, now, **FAST) for _ in range(4))
         return await asyncio.gather(*starts)
 
     assert {view.pid for view in run(ask())} == {box.pid}
@@ -404,20 +444,20 @@ def test_its_sources_are_all_that_another_machine_needs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_governor_is_given_back(box: GuardedHost) -> None:
     async def change() -> None:
-        from workbench.gpu.guard.client import GuardTerms, start
+        from workbench.gpu.guard.client import GuardTerms, start_guard
 
         mine = await rights.rights_on(box.host)
-        cores = await current_values.cores_on(box.host)
-        commands = plan.plan(
+        cores = await current_values.read_core_settings(box.host)
+        commands = plan.plan_commands(
             {"all": GpuSettings(governor="powersave")}, await read_once(box.host), mine, cores
         )
         terms = GuardTerms(mine, None, 1.0)
-        report = await apply.apply(
+        report = await apply.apply_commands(
             box.host,
             commands,
             rights=mine,
-            guard=lambda journal: start(box.host, terms, journal, **FAST),
-            watch=terms.watch,
+            guard=lambda journal: start_guard(box.host, terms, journal, **FAST),
+            watch=terms.instructions_for,
         )
         assert report.ok
 

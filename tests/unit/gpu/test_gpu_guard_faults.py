@@ -150,7 +150,7 @@ def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:
         and box.journal.read_text() == text
         and ("nothing is left to watch") in box.log
     )
-    assert run(alterations.alterations(box.host)) == ()
+    assert run(alterations.read_alterations(box.host)) == ()
 
 
 def test_its_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ class Served:
         }
         done = subprocess.run(
             remote_programs.GUARD.argv(sys.executable, False, given),
-            input=remote_programs.GUARD.frame(False),
+            input=remote_programs.GUARD.stdin_frame(False),
             env=env,
             capture_output=True,
             timeout=60,
@@ -316,7 +316,11 @@ def test_it_takes_over_from_one_that_is_not_root(served: Served) -> None:
         *remote_programs.GUARD.argv("/usr/bin/python3", False, orders),
     ]
     done = subprocess.run(
-        argv, input=remote_programs.GUARD.frame(False), capture_output=True, timeout=60, check=True
+        argv,
+        input=remote_programs.GUARD.stdin_frame(False),
+        capture_output=True,
+        timeout=60,
+        check=True,
     )
     first = json.loads(done.stdout)["pid"]
     second = served.start()["pid"]

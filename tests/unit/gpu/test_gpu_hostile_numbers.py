@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hostile import hostile_numbers, hostile_texts
 
-from tests.support.hostile import hostile_numbers, hostile_texts
-from workbench.cli.gpu_status import _READINGS, _gpu_json, _reading
+from workbench.cli.gpu_status import _gpu_json, _reading_texts
 from workbench.gpu.telemetry import nvidia_smi
 from workbench.gpu.telemetry.agent_messages import Decoder, hung_call
-from workbench.model.gpu import READINGS, GpuSample, HostSample, Telemetry
+from workbench.model.gpu import GpuSample, HostSample, Telemetry
+from workbench.model.gpu_readings import READINGS
 from workbench.model.untrusted_numbers import range_of
 from workbench.store import recording
 from workbench.tui.widgets.graph import level_of
@@ -80,12 +81,12 @@ def assert_shown(reading: Telemetry) -> None:
         assert math.isfinite(value) and low <= value <= high, (name, value)
     json.dumps(dataclasses.asdict(reading), allow_nan=False)
     for sample in reading.gpus:
-        row = _gpu_json(reading.info(sample.index), sample)
-        assert all(len(_reading(row, *each)) < 40 for each in _READINGS)
+        _gpu_json(reading.info(sample.index), sample)
+        assert all(len(text) < 40 for text in _reading_texts(sample))
         for name in READINGS:
             value = getattr(sample, name)
             if value is not None:
-                recording.rounded(name, value)
+                recording.round_for_graph(name, value)
                 level_of(value, 0.0, 600.0, 8)
 
 
@@ -105,7 +106,7 @@ def test_whatever_a_host_sends_for_a_gpu_is_shown_or_refused(odd: dict[str, Any]
     for name in NUMBERS:
         if name not in odd:
             assert getattr(gpu, name) == SAMPLE[name]
-        elif getattr(gpu, name) is None and odd[name] is not None and gpu.live:
+        elif getattr(gpu, name) is None and odd[name] is not None and gpu.has_readings:
             assert gpu.absent[name], "the reason"
 
 
@@ -174,7 +175,13 @@ def test_values_that_are_sent_rarely_replace_none_of_the_others() -> None:
     reading = Decoder().feed(document({**SAMPLE, "slow": slow}))
     assert reading is not None
     (gpu,) = reading.gpus
-    assert (gpu.index, gpu.uuid, gpu.sm_mhz, gpu.fan_pct, gpu.live) == (0, "GPU-a", 2790, 40, True)
+    assert (gpu.index, gpu.uuid, gpu.sm_mhz, gpu.fan_pct, gpu.has_readings) == (
+        0,
+        "GPU-a",
+        2790,
+        40,
+        True,
+    )
 
 
 @pytest.mark.parametrize("name", ["sm_mhz", "power_w", "memory_used_bytes", "temperature_c"])

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
+from support.fake_host import Answer, Call, FakeHost
+from support.hostile import EVIL, ODD_NUMBERS
 
-from tests.support.fake_host import Answer, Call, FakeHost
-from tests.support.hostile import EVIL, ODD_NUMBERS
 from workbench.cli.gpu_status import _entry_json, _journal_lines, _log_line
 from workbench.gpu.guard import client as guard_client
 from workbench.gpu.settings import claims, journal, proof_files, register
-from workbench.gpu.settings.alterations import alteration, alteration_of
+from workbench.gpu.settings.alterations import alteration_of_claim, alteration_of_record
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import WorkbenchError
-from workbench.model.untrusted_numbers import finite, strict_json
+from workbench.model.untrusted_numbers import replace_non_finite, strict_json
 
 ODD = (*ODD_NUMBERS, None, "x", EVIL, {"a": 1}, [[]])
 ENTRY: dict[str, Any] = {
@@ -107,18 +107,18 @@ def host_with(register_text: str, journal_text: str) -> FakeHost:
 def use(found: journal.Journal) -> None:
     """Do with a journal what status, journal and revert do with it."""
     for claim in found.others:
-        assert claim.text and alteration_of(claim)
+        assert claim.text and alteration_of_claim(claim)
     for change in found.register.changes:
-        assert claims.clock(change.unix_s)
+        assert claims.clock_time_text(change.unix_s)
     records = found.records({})
     for record in records:
-        assert alteration(record)
+        assert alteration_of_record(record)
         claims.decide_revert(record.entry.facts, 300.0, found.others)
     assert list(
         _journal_lines({"journal": "", "entries": [_entry_json(r, "/sys") for r in records]})
     )
     assert all(map(_log_line, found.log))
-    json.dumps(finite([record.entry.as_json() for record in records]), allow_nan=False)
+    json.dumps(replace_non_finite([record.entry.as_json() for record in records]), allow_nan=False)
     assert found.without_gone({}).boot_id == "b"
 
 
@@ -127,7 +127,7 @@ def test_what_a_host_says_about_its_register_stops_no_journal(place: tuple[Any, 
     async def main() -> None:
         for odd in ODD:
             host = host_with(with_odd(REGISTER, place, odd), json.dumps(JOURNAL, indent=1))
-            found = await journal.read(host)
+            found = await journal.read_journal(host)
             assert found.entries[0].now == 240.0, "the own journal stays usable"
             use(found)
 
@@ -140,7 +140,7 @@ def test_what_a_journal_says_is_used_or_refused(place: tuple[Any, ...]) -> None:
         for odd in ODD:
             host = host_with(json.dumps({**REGISTER, "found": []}), with_odd(JOURNAL, place, odd))
             try:
-                found = await journal.read(host)
+                found = await journal.read_journal(host)
             except WorkbenchError as refused:
                 assert refused.next_step
             else:
@@ -159,14 +159,14 @@ def test_no_number_of_a_neighbour_makes_the_whole_register_unreadable(number: st
 
 
 def test_a_register_file_is_fit_as_a_whole() -> None:
-    assert register.fit(OWN)
-    assert not register.fit({**OWN, "made_ns": 10**400})
-    assert not register.fit({**OWN, "entries": None})
+    assert register.document_is_valid(OWN)
+    assert not register.document_is_valid({**OWN, "made_ns": 10**400})
+    assert not register.document_is_valid({**OWN, "entries": None})
 
 
 def test_what_is_right_is_used() -> None:
     found = asyncio.run(
-        journal.read(host_with(json.dumps(REGISTER), json.dumps(JOURNAL, indent=1)))
+        journal.read_journal(host_with(json.dumps(REGISTER), json.dumps(JOURNAL, indent=1)))
     )
     assert [(c.by, c.now) for c in found.others] == [("eve", 240.0)]
     assert [c.unix_s for c in found.register.changes] == [1.7e9]
@@ -216,6 +216,6 @@ def test_any_answer_of_a_guard_that_starts_is_read(said: str) -> None:
 
     host = FakeHost(answer)
     view = asyncio.run(
-        guard_client.start(host, guard_client.GuardTerms(Rights()), journal.Journal())
+        guard_client.start_guard(host, guard_client.GuardTerms(Rights()), journal.Journal())
     )
     assert not view.running

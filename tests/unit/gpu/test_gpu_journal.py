@@ -27,8 +27,8 @@ def test_after_a_restart_the_settings_are_gone(bench: Bench) -> None:
         data = json.loads(bench.path.read_text())
         data["entries"][0]["boot_id"] = "another boot"
         bench.path.write_text(json.dumps(data))
-        assert await alterations.alterations(bench.host) == ()
-        report = await revert.revert(bench.host)
+        assert await alterations.read_alterations(bench.host) == ()
+        report = await revert.revert_settings(bench.host)
         assert report.outcomes == () and len(bench.smi.setters) == 1
         left = json.loads(bench.path.read_text())
         assert left["entries"] == [] and left["log"][-1]["what"] == "gone: the host was restarted"
@@ -40,7 +40,7 @@ def test_after_a_driver_reload_they_are_gone_too(bench: Bench) -> None:
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
         bench.driver.set("field.83 * 1000")  # counts from the driver's load
-        assert (await revert.revert(bench.host)).outcomes == () and bench.entries() == []
+        assert (await revert.revert_settings(bench.host)).outcomes == () and bench.entries() == []
 
     run(work)
 
@@ -62,12 +62,15 @@ def test_a_journal_that_cannot_be_read_stops_everything(
     bench.path.write_text(text)
 
     async def work() -> None:
-        for attempt in (bench.set(GpuSettings(power_limit_w=450.0)), revert.revert(bench.host)):
+        for attempt in (
+            bench.set(GpuSettings(power_limit_w=450.0)),
+            revert.revert_settings(bench.host),
+        ):
             with pytest.raises(SettingsError) as error:
                 await attempt
             assert words in str(error.value) and "nothing was changed" in str(error.value)
         with pytest.raises(SettingsError):
-            await alterations.alterations(bench.host)
+            await alterations.read_alterations(bench.host)
         assert bench.smi.setters == [] and bench.path.read_text() == text
 
     run(work)
@@ -99,7 +102,7 @@ def test_a_journal_that_fails_after_the_change_still_reports(bench: Bench) -> No
         assert report.ok and "still has the previous values" in report.outcomes[0].message
         assert bench.brief() == [("power_limit_w", 600.0, 450.0, "pending")]
         bench.host = Box()
-        assert (await revert.revert(bench.host)).ok
+        assert (await revert.revert_settings(bench.host)).ok
 
     run(work)
 
@@ -110,8 +113,8 @@ def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.Mon
         none = apply.Rights(
             "/usr/bin/nvidia-smi", refusal="needs root", by_sudoers=True, user="ada"
         )
-        commands = plan.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, none)
-        report = await apply.apply(bench.host, commands)
+        commands = plan.plan_commands({"0": GpuSettings(power_limit_w=450.0)}, reading, none)
+        report = await apply.apply_commands(bench.host, commands)
         assert not report.ok and "workbench gpu sudoers" in report.outcomes[0].message
         assert bench.smi.setters == [] and not bench.path.exists()
 
@@ -121,17 +124,19 @@ def test_without_rights_nothing_is_touched(bench: Bench, monkeypatch: pytest.Mon
 def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None:
     async def work() -> None:
         reading = await read_once(bench.host)
-        commands = plan.plan({"0": GpuSettings(power_limit_w=450.0)}, reading, apply.Rights())
+        commands = plan.plan_commands(
+            {"0": GpuSettings(power_limit_w=450.0)}, reading, apply.Rights()
+        )
         bench.driver.set("nvmlDeviceGetPowerManagementLimit 0 !4")
         with pytest.raises(
             SettingsError,
             match=r"power limit is unknown \(no permission\); "
             r"nothing was changed",
         ):
-            await apply.apply(bench.host, commands)
+            await apply.apply_commands(bench.host, commands)
         bench.driver.set("lost 0 15")
         with pytest.raises(SettingsError, match="nothing was changed"):
-            await apply.apply(bench.host, commands)
+            await apply.apply_commands(bench.host, commands)
         assert bench.smi.setters == []
 
     run(work)
@@ -140,13 +145,13 @@ def test_a_value_that_cannot_be_read_before_is_not_changed(bench: Bench) -> None
 def test_nvidia_smi_that_went_away(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         reading = await read_once(bench.host)
-        commands = plan.plan(
+        commands = plan.plan_commands(
             {"0": GpuSettings(gpu_clocks=ClockRange(1, 2))}, reading, apply.Rights()
         )
         (bench.smi.here / "nvidia-smi").unlink()
         if shutil.which("nvidia-smi"):
             pytest.skip("this machine has an nvidia-smi of its own")
-        report = await apply.apply(bench.host, commands)
+        report = await apply.apply_commands(bench.host, commands)
         assert (
             not report.ok and "nvidia-smi" in report.outcomes[0].message and bench.entries() == []
         )
@@ -166,13 +171,13 @@ def test_two_workbenches_wait_for_one_another(
         )
         assert {(e["gpu_index"], e["before"]) for e in bench.entries()} == {(0, 600.0), (1, 600.0)}
         monkeypatch.setattr(journal, "WAIT_S", 0.2)
-        async with journal.locked(bench.host):
+        async with journal.locked_journal(bench.host):
             with pytest.raises(
                 SettingsError,
                 match=f"another Workbench .*process {os.getpid()}.*nothing was changed",
             ):
-                await revert.revert(bench.host)
-        assert (await revert.revert(bench.host)).ok
+                await revert.revert_settings(bench.host)
+        assert (await revert.revert_settings(bench.host)).ok
 
     run(work)
 
@@ -226,7 +231,11 @@ def test_what_another_workbench_wrote_after_the_lock_was_lost_stays(
         if reverts:
             await bench.set(GpuSettings(power_limit_w=450.0))
         bench.host = Broken(bench.path, 0 if reverts else 1)
-        change = revert.revert(bench.host) if reverts else bench.set(GpuSettings(power_limit_w=450))
+        change = (
+            revert.revert_settings(bench.host)
+            if reverts
+            else bench.set(GpuSettings(power_limit_w=450))
+        )
         assert (await change).ok
         found = {e["gpu_uuid"][-1]: (e["before"], e["now"]) for e in bench.entries()}
         own = {} if reverts else {"0": (600.0, 450.0)}
@@ -241,13 +250,15 @@ def test_what_another_workbench_wrote_after_the_lock_was_lost_stays(
 def test_what_is_kept_of_a_damaged_journal_is_told_although_the_disk_is_full(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WORKBENCH_GPU_REGISTER", register.place(str(tmp_path / "register")))
+    monkeypatch.setenv(
+        "WORKBENCH_GPU_REGISTER", register.register_directory(str(tmp_path / "register"))
+    )
 
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
         bench.path.write_text("{")
         bench.host = FullDisk(0)
-        report = await revert.revert(bench.host)
+        report = await revert.revert_settings(bench.host)
         assert report.ok and report.recovery is not None and not report.recovery.is_written
         assert "the next change or revert makes the journal anew" in report.recovery.text
         assert "could not be updated" in report.outcomes[0].message
@@ -276,15 +287,15 @@ def test_claims_that_come_and_go_end_a_change(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`gpu set` waited without end for two equal looks, and kept the journal locked."""
-    where = register.place(str(tmp_path / "register"))
+    where = register.register_directory(str(tmp_path / "register"))
     monkeypatch.setenv("WORKBENCH_GPU_REGISTER", where)
     monkeypatch.setattr(journal, "WAIT_S", 0.2)
 
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
         setters, claim = len(bench.smi.setters), bench.entries()
-        await revert.revert(bench.host)
-        register.publish(where, "another", claim[0]["boot_id"], claim)
+        await revert.revert_settings(bench.host)
+        register.publish_entries(where, "another", claim[0]["boot_id"], claim)
         bench.host = Flickering()
         with pytest.raises(SettingsError, match=r"not the same at two looks.*nothing was changed"):
             await bench.set(GpuSettings(power_limit_w=400.0))
@@ -368,17 +379,17 @@ def test_a_look_at_the_settings_sends_no_log(bench: Bench, monkeypatch: pytest.M
 
     async def work() -> None:
         await bench.set(GpuSettings(power_limit_w=450.0))
-        async with journal.locked(bench.host) as held:
+        async with journal.locked_journal(bench.host) as held:
             state = held.journal
             for number in range(250):
                 state = state.note("x" * 200, now=number)
             await held.save(state)
-        whole = await journal.read(bench.host)
+        whole = await journal.read_journal(bench.host)
         bench.host = Counting()
-        short = await journal.read(bench.host, with_log=False)
+        short = await journal.read_journal(bench.host, with_log=False)
         assert short.entries == whole.entries != () and len(whole.log) == 200
         assert short.log == () and sum(sent) < 8_000 < len(bench.path.read_bytes()) / 5
         bench.host = Box()
-        assert (await revert.revert(bench.host)).ok
+        assert (await revert.revert_settings(bench.host)).ok
 
     run(work)

@@ -13,17 +13,18 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hostile import hostile_numbers, hostile_texts
 
-from tests.support.hostile import hostile_numbers, hostile_texts
 from workbench.gpu import remote_programs
-from workbench.gpu.measurement_lock import IfHeld, _owner, holder, locked_for_measurement
+from workbench.gpu.measurement_lock import IfHeld, _owner_from_json, holder, locked_for_measurement
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import BenchError
 
@@ -50,7 +51,7 @@ def held(place: Path, **how: object) -> Iterator[subprocess.Popen[bytes]]:
     """By another process, which is killed at the end at the latest."""
     process = subprocess.Popen(HOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **how)  # type: ignore[call-overload]
     try:
-        process.stdin.write(LOCK.frame(False))
+        process.stdin.write(LOCK.stdin_frame(False))
         process.stdin.flush()
         assert json.loads(process.stdout.readline()) == {"held": True}
         yield process
@@ -144,7 +145,7 @@ def test_another_user_holds_it(place: Path) -> None:
 def held_by_nobody_is_refused(place: Path) -> Iterator[None]:
     done = subprocess.run(
         HOLDER,
-        input=LOCK.frame(False),
+        input=LOCK.stdin_frame(False),
         stdout=subprocess.PIPE,
         user=65534,
         group=65534,
@@ -201,19 +202,50 @@ def test_another_program_that_has_the_lock_is_named_with_its_user_and_command(pl
         assert "the command `" in message and "fcntl.flock" in message
 
 
-def test_a_measurement_can_run_beside_another_one(place: Path) -> None:
+def test_two_measurements_at_the_same_time_name_each_other(place: Path) -> None:
     async def scenario() -> None:
         told: list[str] = []
-        here = LocalHost()
-        beside = locked_for_measurement(here, "ours", if_held=IfHeld.BESIDE, tell=told.append)
-        async with (
-            locked_for_measurement(here, "theirs", tell=print) as first,
-            beside as second,
-        ):
-            assert first is None and second is not None and second.startswith("theirs, by ")
-            assert "measuring beside it" in told[0]
+        here, began_s = LocalHost(), time.monotonic()
+        beside = locked_for_measurement(here, "ours", if_held=IfHeld.BESIDE, tell=print)
+        async with locked_for_measurement(here, "theirs", tell=told.append) as theirs:
+            assert theirs.since(began_s) == ()
+            async with beside as ours:
+                assert ours.since(began_s)[0].startswith("theirs, by ")
+                await until(lambda: bool(theirs.since(began_s)))
+            await until(lambda: not theirs.since(time.monotonic()))
+            # of a load that began before its end, it stays known
+            assert theirs.since(began_s)[0].startswith("ours, by ")
+            assert len(told) == 1 and "at the same time: ours, by " in told[0]
+        assert not list(place.glob("workbench-measuring-beside.*"))
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_lock_whose_program_is_killed_is_taken_again_and_its_loss_is_known(place: Path) -> None:
+    """The measurement went on without a lock, and nothing said so."""
+
+    async def scenario() -> None:
+        told: list[str] = []
+        began_s = time.monotonic()
+        async with locked_for_measurement(LocalHost(), "ours", tell=told.append) as others:
+            assert others.without_lock_s(began_s) is None
+            (file,) = place.glob("workbench-measuring.*.json")
+            os.kill(json.loads(file.read_text())["pid"], signal.SIGKILL)
+            await until(lambda: others.without_lock_s(began_s) is not None)
+            await until(lambda: not others.lock_is_lost)
+            with pytest.raises(BenchError, match="is being measured: ours, by "):
+                await taken()
+            assert len(told) == 1 and "the measurement lock is lost" in told[0]
+            assert others.without_lock_s(began_s) > 0.0  # type: ignore[operator]
+            assert others.without_lock_s(time.monotonic()) is None  # of a load that begins now
+        assert await taken()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():
+        await asyncio.sleep(0.01)
 
 
 ODD_TIMES = ["1e308", "-1e300", '"nan"', "NaN", "1e999", "9" * 400, "true", "-1", "null"]
@@ -235,7 +267,7 @@ def test_a_junk_file_of_a_neighbour_names_nobody_and_stops_nothing(place: Path, 
 
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS, anything)) | anything)
 def test_whatever_the_program_on_the_host_says_names_an_owner_or_nobody(said: object) -> None:
-    owner = _owner(said)
+    owner = _owner_from_json(said)
     assert owner is None or (str(owner).isprintable() and len(str(owner)) < 1000)
 
 

@@ -44,7 +44,7 @@ def test_gpus_that_are_not_known_give_no_warning() -> None:
 def test_the_plan_of_a_preset_with_a_memory_lock_says_so(name: str, warned: bool) -> None:
     session = local_session()
     session.core.update(telemetry=told(name))
-    session.plans.take(
+    session.plans.edit_plan(
         session.presets.plan_of("rtx-pro-6000-clock-power-profile", {"model": "m"}), "title"
     )
     codes = [finding.code for finding in session.plans.view().findings]

@@ -9,7 +9,7 @@ import pytest
 
 from workbench.engines import registry
 from workbench.engines.plan_context import visible_gpus
-from workbench.engines.validate import validate
+from workbench.engines.validate import validate_plan
 from workbench.gpu.settings import plan, rights
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
@@ -17,7 +17,7 @@ from workbench.model.flags import FlagSetting
 from workbench.model.gpu import Telemetry
 from workbench.model.plan import LaunchPlan
 from workbench.model.settings import GpuSettings
-from workbench.session.conditions import gpus_of
+from workbench.session.conditions import gpus_of_plan
 from workbench.sim.simulated_host import SimulatedHost
 
 GIB = 1 << 30
@@ -67,16 +67,16 @@ def test_cuda_shows_an_instance_in_place_of_the_gpu(reading: Telemetry) -> None:
     assert shown.memory_total_bytes == third.memory_total_bytes
     assert shown.name == "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
     assert visible_gpus(plan_with("MIG-of-another-host"), reading.infos) == ()
-    assert gpus_of(plan_with(third.uuid), reading.infos) == (0,)
+    assert gpus_of_plan(plan_with(third.uuid), reading.infos) == (0,)
 
 
 def test_an_instance_that_the_host_lacks_is_an_error(reading: Telemetry) -> None:
     plan_elsewhere = plan_with("MIG-of-another-host")
-    catalog = registry.get("vllm").catalog(None)
-    codes = {finding.code for finding in validate(plan_elsewhere, catalog, gpus=reading.infos)}
+    catalog = registry.get_engine("vllm").catalog(None)
+    codes = {finding.code for finding in validate_plan(plan_elsewhere, catalog, gpus=reading.infos)}
     assert "gpus.no-instance" in codes
     here = plan_with(reading.infos[0].instances[0].uuid)
-    codes = {finding.code for finding in validate(here, catalog, gpus=reading.infos)}
+    codes = {finding.code for finding in validate_plan(here, catalog, gpus=reading.infos)}
     assert "gpus.no-instance" not in codes
 
 
@@ -84,5 +84,5 @@ def test_a_setting_of_the_gpu_names_whom_it_concerns(
     divided: SimulatedHost, reading: Telemetry
 ) -> None:
     mine = asyncio.run(rights.rights_on(divided))
-    (command,) = plan.plan({"0": GpuSettings(power_limit_w=400.0)}, reading, mine)
+    (command,) = plan.plan_commands({"0": GpuSettings(power_limit_w=400.0)}, reading, mine)
     assert "this concerns all 7 instances of the GPU" in command.note

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from workbench.gpu.settings.current_values import Cores, cores_on
-from workbench.gpu.settings.plan import plan
-from workbench.gpu.settings.rights import Rights, granted
-from workbench.gpu.settings.sudoers import sudoers
+from workbench.gpu.settings.current_values import Cores, read_core_settings
+from workbench.gpu.settings.plan import plan_commands
+from workbench.gpu.settings.rights import Rights, how_sudo_allows
+from workbench.gpu.settings.sudoers import sudoers_text
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import InputError
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
-from workbench.model.setting_commands import FAILED, SETTINGS, failure
+from workbench.model.setting_commands import FAILED, SETTINGS, why_command_failed
 from workbench.model.settings import DEFAULT, GPU_CLOCKS, ClockRange, GpuSettings
 from workbench.session.series.gpu_sweep_plan import values_of
 
@@ -75,7 +75,7 @@ def test_any_words_are_values_of_a_sweep_or_are_refused(setting: str, texts: lis
 def test_no_governor_but_those_of_the_cores_becomes_a_command(name: str) -> None:
     cores = Cores({0: "powersave"}, ("performance", "powersave"))
     try:
-        (one,) = plan({"all": GpuSettings(governor=name)}, HOST, Rights(), cores)
+        (one,) = plan_commands({"all": GpuSettings(governor=name)}, HOST, Rights(), cores)
     except InputError as error:
         assert name not in cores.available and "no governor" in error.message
     else:
@@ -98,14 +98,14 @@ def test_what_nvidia_smi_says_decides_whatever_its_exit_status(
 ) -> None:
     said = f"{before} {phrase.upper() if upper else phrase} {after}"
     # a status other than 0 alone is a failure too
-    assert failure(code, said) and failure(code or 1, before)
+    assert why_command_failed(code, said) and why_command_failed(code or 1, before)
     quiet = " ".join(before.split())
-    assert failure(0, before) == (quiet if FAILED.search(quiet) else None)
+    assert why_command_failed(0, before) == (quiet if FAILED.search(quiet) else None)
 
 
 @given(st.text())
 def test_any_listing_of_sudo_can_be_read(rules: str) -> None:
-    assert granted(rules, ("/usr/bin/nvidia-smi", "-pm", "1")) in ("free", "asks", "")
+    assert how_sudo_allows(rules, ("/usr/bin/nvidia-smi", "-pm", "1")) in ("free", "asks", "")
 
 
 digits = st.integers(100, 9999)
@@ -124,7 +124,7 @@ more = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), mi
 def test_the_file_for_sudoers_allows_every_change_of_its_gpus_and_nothing_else(
     uuid: object, one: tuple[str, object], options: list[str], other: object
 ) -> None:
-    file = sudoers("ada", "/usr/bin/nvidia-smi", "/usr/bin/tee", [f"GPU-{uuid}"])
+    file = sudoers_text("ada", "/usr/bin/nvidia-smi", "/usr/bin/tee", [f"GPU-{uuid}"])
     # as `sudo -l` prints the rule
     listed = "    (root) " + file.partition("(root) ")[2].replace("\\\n", "")
     rules = [
@@ -132,10 +132,13 @@ def test_the_file_for_sudoers_allows_every_change_of_its_gpus_and_nothing_else(
     ]
     assert len(rules) == len(set(rules)) > 20, "each command stands there once"
     change = SETTINGS[one[0]].argv(one[1])
-    assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change)) == "free"
-    assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change, *options)) == ""
+    assert how_sudo_allows(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change)) == "free"
+    assert (
+        how_sudo_allows(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{uuid}", *change, *options))
+        == ""
+    )
     if other != uuid:
-        assert granted(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{other}", *change)) == ""
+        assert how_sudo_allows(listed, ("/usr/bin/nvidia-smi", "-i", f"GPU-{other}", *change)) == ""
 
 
 def test_cores_whose_governor_cannot_be_read_are_left_out(
@@ -151,5 +154,5 @@ def test_cores_whose_governor_cannot_be_read_are_left_out(
             "performance powersave\n" if cpu != 1 else ""
         )
     monkeypatch.setenv("WORKBENCH_SIM_SYSFS", os.fspath(tmp_path))
-    found = asyncio.run(cores_on(LocalHost()))
+    found = asyncio.run(read_core_settings(LocalHost()))
     assert found.governors == {0: "powersave"} and found.available == ("performance", "powersave")

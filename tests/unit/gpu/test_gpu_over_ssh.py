@@ -53,12 +53,12 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             await eventually(lambda: source.problem is None and (source.age_s or 9) < 0.5)
             await source.close()
 
-            commands = plan.plan(
+            commands = plan.plan_commands(
                 {"all": GpuSettings(power_limit_w=450.0, gpu_clocks=ClockRange(1000, 2000))},
                 await read_once(host),
                 await rights.rights_on(host),
             )
-            report = await apply.apply(host, commands)
+            report = await apply.apply_commands(host, commands)
             assert report.ok and report.outcomes[0].in_force is InForce.YES
             assert (
                 report.journal == f"{tmp_path}/far/gpu/journal.json"
@@ -68,17 +68,17 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 LocalHost(), "rtx-pro-6000", str(tmp_path / "near"), host.driver_state
             )
             # somebody on the host itself sees what was set over ssh
-            told = await journal.read(near)
+            told = await journal.read_journal(near)
             assert [(c.setting, c.now) for c in told.others] == [
                 ("power_limit_w", 450.0),
                 ("gpu_clocks", ClockRange(1000, 2000)),
             ]
-            assert (await journal.read(host)).register.problem is None
-            back = await revert.revert(host)
+            assert (await journal.read_journal(host)).register.problem is None
+            back = await revert.revert_settings(host)
             assert (
                 back.ok
                 and back.outcomes[1].read_back == 600.0
-                and await alterations.alterations(host) == ()
+                and await alterations.read_alterations(host) == ()
             )
             await host.close()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.gpu.settings.current_values import Cores
-from workbench.gpu.settings.plan import plan, select
+from workbench.gpu.settings.plan import plan_commands, select_gpus
 from workbench.gpu.settings.rights import Rights
 from workbench.model.errors import InputError, SettingsError
 from workbench.model.gpu import (
@@ -53,7 +53,7 @@ HOST = Telemetry(
 
 
 def argvs(settings: GpuSettings, selector: str = "0", rights: Rights = ROOT) -> list[str]:
-    return [shlex.join(c.argv) for c in plan({selector: settings}, HOST, rights)]
+    return [shlex.join(c.argv) for c in plan_commands({selector: settings}, HOST, rights)]
 
 
 def test_one_command_per_change_by_uuid_persistence_first() -> None:
@@ -124,15 +124,15 @@ def test_what_cannot_be_is_refused_by_name(
     selector: str, settings: GpuSettings, words: str
 ) -> None:
     with pytest.raises(InputError) as refused:
-        plan({selector: settings}, HOST, ROOT)
+        plan_commands({selector: settings}, HOST, ROOT)
     assert words in str(refused.value)
 
 
 def test_one_bad_gpu_refuses_the_whole_plan() -> None:
     with pytest.raises(InputError):
-        plan({"all": GpuSettings(power_limit_w=300)}, HOST, ROOT)  # GB10 has none
+        plan_commands({"all": GpuSettings(power_limit_w=300)}, HOST, ROOT)  # GB10 has none
     with pytest.raises(InputError, match="two different values for the power limit"):
-        plan(
+        plan_commands(
             {"0": GpuSettings(power_limit_w=300), "GPU-a": GpuSettings(power_limit_w=400)},
             HOST,
             ROOT,
@@ -142,10 +142,10 @@ def test_one_bad_gpu_refuses_the_whole_plan() -> None:
 def test_a_lost_gpu_and_a_missing_driver() -> None:
     lost = replace(HOST, gpus=(GpuSample(0, "GPU-a", GpuState.LOST, "GPU is lost"), *HOST.gpus[1:]))
     with pytest.raises(SettingsError, match="GPU is lost; no setting of this GPU can be changed"):
-        plan({"0": GpuSettings(persistence=True)}, lost, ROOT)
+        plan_commands({"0": GpuSettings(persistence=True)}, lost, ROOT)
     gone = replace(HOST, driver=DriverInfo(DriverStatus.NO_DRIVER, "not loaded"), infos=(), gpus=())
     with pytest.raises(SettingsError, match="not loaded"):
-        plan({"all": GpuSettings(persistence=True)}, gone, ROOT)
+        plan_commands({"all": GpuSettings(persistence=True)}, gone, ROOT)
 
 
 @given(st.floats(allow_nan=True), st.integers(-10, 5000), st.integers(-10, 5000))
@@ -153,7 +153,7 @@ def test_nothing_outside_the_limits_ever_becomes_a_command(
     watts: float, low: int, high: int
 ) -> None:
     try:
-        commands = plan(
+        commands = plan_commands(
             {"0": GpuSettings(power_limit_w=watts, gpu_clocks=ClockRange(low, high))}, HOST, ROOT
         )
     except InputError:
@@ -165,7 +165,7 @@ def test_nothing_outside_the_limits_ever_becomes_a_command(
 
 
 def test_select_all_by_default_order() -> None:
-    assert [i.index for i in select("all", HOST)] == [0, 1, 2] and select("1", HOST)[
+    assert [i.index for i in select_gpus("all", HOST)] == [0, 1, 2] and select_gpus("1", HOST)[
         0
     ].uuid == "GPU-b"
 
@@ -175,7 +175,7 @@ FILE = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor"
 
 
 def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
-    (one,) = plan({"all": GpuSettings(governor="performance")}, HOST, ROOT, CORES)
+    (one,) = plan_commands({"all": GpuSettings(governor="performance")}, HOST, ROOT, CORES)
     assert (
         one.argv == ("tee", *(FILE.format(cpu) for cpu in range(4)))
         and one.stdin == "performance\n"
@@ -190,7 +190,7 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
         one.shell_line.startswith("echo performance | tee /sys/devices/system/cpu/cpu{0..3}/")
         and one.where == "host"
     )
-    both = plan(
+    both = plan_commands(
         {
             "0": GpuSettings(power_limit_w=300, governor="performance"),
             "1": GpuSettings(governor="performance"),
@@ -212,7 +212,7 @@ def test_the_governor_of_all_cores_is_one_command_of_the_host() -> None:
 )
 def test_a_governor_that_cannot_be(cores: Cores | None, wanted: str, words: str) -> None:
     with pytest.raises(InputError) as refused:
-        plan({"all": GpuSettings(governor=wanted)}, HOST, ROOT, cores)
+        plan_commands({"all": GpuSettings(governor=wanted)}, HOST, ROOT, cores)
     assert words in str(refused.value)
 
 
@@ -225,7 +225,7 @@ def test_the_c_states_of_all_cores_are_one_command_of_the_host() -> None:
         IDLE_FILE.format(cpu, state) for cpu, states in ((0, 3), (1, 2)) for state in range(states)
     )
     for wanted, text in (("off", "1\n"), ("on", "0\n")):
-        (one,) = plan({"all": GpuSettings(c_states=wanted)}, HOST, ROOT, IDLE)
+        (one,) = plan_commands({"all": GpuSettings(c_states=wanted)}, HOST, ROOT, IDLE)
         assert (one.argv, one.stdin, one.setting, one.value) == (
             ("tee", *files),
             text,
@@ -237,7 +237,7 @@ def test_the_c_states_of_all_cores_are_one_command_of_the_host() -> None:
         match=r"the CPU C-states cannot be set: no cpuidle in this "
         r"virtual machine \(kvm\)",
     ):
-        plan(
+        plan_commands(
             {"all": GpuSettings(c_states="off")},
             HOST,
             ROOT,
@@ -249,11 +249,11 @@ def test_the_governor_needs_no_gpu_but_a_named_one_must_be_there() -> None:
     none = replace(
         HOST, driver=DriverInfo(DriverStatus.NO_LIBRARY, "no driver here"), infos=(), gpus=()
     )
-    assert len(plan({"all": GpuSettings(governor="performance")}, none, ROOT, CORES)) == 1
+    assert len(plan_commands({"all": GpuSettings(governor="performance")}, none, ROOT, CORES)) == 1
     with pytest.raises(SettingsError, match="no driver here"):
-        plan({"0": GpuSettings(governor="performance")}, none, ROOT, CORES)
+        plan_commands({"0": GpuSettings(governor="performance")}, none, ROOT, CORES)
     with pytest.raises(InputError, match="no GPU 9"):
-        plan({"9": GpuSettings(governor="performance")}, HOST, ROOT, CORES)
+        plan_commands({"9": GpuSettings(governor="performance")}, HOST, ROOT, CORES)
 
 
 # An RTX PRO 6000 as its driver lists it: SM clocks 7 or 8 MHz apart, five memory clocks.
@@ -287,7 +287,7 @@ LISTING = replace(HOST, infos=(LISTED, *HOST.infos[1:]))
     ],
 )
 def test_what_nvidia_smi_will_make_of_a_clock_is_said(settings: GpuSettings, note: str) -> None:
-    (one,) = plan({"0": settings}, LISTING, ROOT)
+    (one,) = plan_commands({"0": settings}, LISTING, ROOT)
     assert note in one.note and bool(note) == bool(one.note)
     asked = settings.get("gpu_clocks") or settings.get("memory_clocks")
     assert one.value == asked  # as asked: it is nvidia-smi that rounds
@@ -317,7 +317,7 @@ def test_what_is_known_of_a_memory_lock_is_said_before_it_is_set(
     name: str, mhz: int, notes: tuple[str, ...]
 ) -> None:
     named = replace(LISTING, infos=(replace(LISTED, name=name), *HOST.infos[1:]))
-    (one,) = plan({"0": GpuSettings(memory_clocks=ClockRange(mhz, mhz))}, named, ROOT)
+    (one,) = plan_commands({"0": GpuSettings(memory_clocks=ClockRange(mhz, mhz))}, named, ROOT)
     assert all(text in one.note for text in notes) and bool(one.note) == bool(notes)
     assert ("13365" in one.note) == (len(notes) == 2)
 
@@ -327,7 +327,7 @@ def test_what_is_known_of_a_memory_lock_is_said_before_it_is_set(
 )
 def test_a_gb10_says_what_it_has_instead(wanted: GpuSettings) -> None:
     with pytest.raises(InputError) as refused:
-        plan({"2": wanted}, HOST, ROOT)
+        plan_commands({"2": wanted}, HOST, ROOT)
     assert refused.value.next_step == (
         "GB10 has no power limit and no memory lock; its SM clock can be locked"
     )
@@ -336,7 +336,7 @@ def test_a_gb10_says_what_it_has_instead(wanted: GpuSettings) -> None:
 @given(st.text(max_size=12) | st.from_regex(r"[\u00b2\u0660-\u0669 -]?[0-9]{1,30}", fullmatch=True))
 def test_any_text_names_a_gpu_that_is_there_or_is_refused(selector: str) -> None:
     try:
-        found = select(selector, HOST)
+        found = select_gpus(selector, HOST)
     except InputError as error:
         assert "its GPUs: 0 (RTX PRO 6000, GPU-a)" in error.message
     else:
@@ -361,5 +361,5 @@ def test_any_text_names_a_gpu_that_is_there_or_is_refused(selector: str) -> None
 )
 def test_a_clock_that_the_card_does_not_have(settings: GpuSettings, words: str) -> None:
     with pytest.raises(InputError) as refused:
-        plan({"0": settings}, LISTING, ROOT)
+        plan_commands({"0": settings}, LISTING, ROOT)
     assert words in str(refused.value)

@@ -14,13 +14,13 @@ from workbench.gpu.settings.proof import (
     LOADED_PCT,
     SLACK_MHZ,
     Proof,
-    judge,
-    judge_all,
+    judge_all_settings,
+    judge_setting,
 )
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import DriverInfo, GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_records import Alteration, InForce
-from workbench.model.settings import DEFAULT, HOST_INDEX, value_from
+from workbench.model.settings import DEFAULT, HOST_INDEX, parse_stored_value
 
 
 def moments(count: int = 20, util: float = 98.0, **fields: object) -> list[Moment]:
@@ -40,28 +40,28 @@ def moments(count: int = 20, util: float = 98.0, **fields: object) -> list[Momen
 
 def lock(now: Any, setting: str = "gpu_clocks") -> Alteration:
     """`now` as the journal's file has it."""
-    return Alteration(0, "GPU-0", setting, DEFAULT, value_from(setting, now), 0.0)
+    return Alteration(0, "GPU-0", setting, DEFAULT, parse_stored_value(setting, now), 0.0)
 
 
 def test_a_clock_within_the_lock_proves_nothing_by_itself() -> None:
-    proof = judge(lock("2400,2400"), moments(sm_mhz=2400))
+    proof = judge_setting(lock("2400,2400"), moments(sm_mhz=2400))
     assert proof is not None and proof.in_force is InForce.CONSISTENT
     assert proof.short == "lock 2400 consistent, proves nothing" and "in force" not in proof.text
 
 
 def test_a_lock_that_changes_nothing_has_no_effect_and_says_what_was_seen() -> None:
-    proof = judge(lock("3000,3090"), moments())
+    proof = judge_setting(lock("3000,3090"), moments())
     assert proof is not None and proof.in_force is InForce.NO_EFFECT
-    assert proof.short == "2790>=3000? lock ▲ no effect"
+    assert proof.short == "▲ lock 3000-3090 has no effect"
     assert "requested 3000-3090 MHz, observed 2790 MHz for 100 % of 20 readings" in proof.text
 
 
 def test_a_clock_above_the_lock_is_no_effect_too() -> None:
-    proof = judge(lock("0,2200"), moments())
+    proof = judge_setting(lock("0,2200"), moments())
     assert (
         proof is not None
         and proof.in_force is InForce.NO_EFFECT
-        and proof.short.startswith("2790<=2200?")
+        and proof.short.startswith("▲ lock 0-2200 has no effect")
     )
 
 
@@ -71,7 +71,7 @@ def test_a_clock_above_the_lock_is_no_effect_too() -> None:
 def test_a_limiter_below_the_lock_is_capped_with_its_share(reason: str, word: str) -> None:
     held = moments(12, sm_mhz=2600)
     capped = moments(8, sm_mhz=2100, event_reasons=(reason,))
-    proof = judge(lock("2600,2600"), [*held, *capped])
+    proof = judge_setting(lock("2600,2600"), [*held, *capped])
     assert proof is not None and proof.in_force is InForce.CAPPED
     assert (
         f"not reached: capped by {word} for 40 % of the time"
@@ -79,22 +79,22 @@ def test_a_limiter_below_the_lock_is_capped_with_its_share(reason: str, word: st
 
 
 def test_an_idle_gpu_proves_nothing() -> None:
-    proof = judge(lock("3000,3090"), moments(util=3.0, sm_mhz=210))
+    proof = judge_setting(lock("3000,3090"), moments(util=3.0, sm_mhz=210))
     assert (
         proof is not None and proof.in_force is InForce.NOT_CHECKED and "not checked" in proof.text
     )
-    few = judge(lock("3000,3090"), moments(ENOUGH - 1))
+    few = judge_setting(lock("3000,3090"), moments(ENOUGH - 1))
     assert few is not None and few.in_force is InForce.NOT_CHECKED
 
 
 def test_another_gpu_is_not_taken_for_this_one() -> None:
     other = [Moment(m.at_s, (m.gpus[0]._replace(gpu_index=1),)) for m in moments()]
-    proof = judge(lock("3000,3090"), other)
+    proof = judge_setting(lock("3000,3090"), other)
     assert proof is not None and proof.in_force is InForce.NOT_CHECKED
 
 
 def test_memory_locks_are_judged_by_the_memory_clock() -> None:
-    proof = judge(lock("14001,14001", "memory_clocks"), moments())
+    proof = judge_setting(lock("14001,14001", "memory_clocks"), moments())
     assert (
         proof is not None
         and proof.in_force is InForce.NO_EFFECT
@@ -103,8 +103,8 @@ def test_memory_locks_are_judged_by_the_memory_clock() -> None:
 
 
 def test_power_limits() -> None:
-    kept = judge(lock(520.0, "power_limit_w"), moments())
-    passed = judge(lock(400.0, "power_limit_w"), moments())
+    kept = judge_setting(lock(520.0, "power_limit_w"), moments())
+    passed = judge_setting(lock(400.0, "power_limit_w"), moments())
     assert kept is not None and kept.in_force is InForce.YES and "did not bind" in kept.text
     assert (
         passed is not None and passed.in_force is InForce.NO_EFFECT and "500 W drawn" in passed.text
@@ -112,20 +112,20 @@ def test_power_limits() -> None:
 
 
 def test_what_load_cannot_show_is_not_judged() -> None:
-    assert judge(lock(True, "persistence"), moments()) is None
-    assert judge(lock("default"), moments()) is None
+    assert judge_setting(lock(True, "persistence"), moments()) is None
+    assert judge_setting(lock("default"), moments()) is None
 
 
 def test_held_now_and_then_without_a_named_limiter_is_neither_yes_nor_no() -> None:
-    proof = judge(lock("2600,2600"), [*moments(12, sm_mhz=2600), *moments(8, sm_mhz=2100)])
+    proof = judge_setting(lock("2600,2600"), [*moments(12, sm_mhz=2600), *moments(8, sm_mhz=2100)])
     assert proof is not None and proof.in_force is InForce.CAPPED
     assert "capped by what the driver does not name for 40 % of the time" in proof.text
-    above = judge(lock("0,2200"), [*moments(12, sm_mhz=2200), *moments(8, sm_mhz=2790)])
+    above = judge_setting(lock("0,2200"), [*moments(12, sm_mhz=2200), *moments(8, sm_mhz=2790)])
     assert above is not None and above.in_force is InForce.NO_EFFECT  # nothing caps upwards
 
 
 def test_a_limit_passed_now_and_then_is_in_force_and_says_so() -> None:
-    proof = judge(
+    proof = judge_setting(
         lock(400.0, "power_limit_w"), [*moments(15, power_w=398.0), *moments(5, power_w=450.0)]
     )
     assert (
@@ -137,7 +137,9 @@ def test_a_limit_passed_now_and_then_is_in_force_and_says_so() -> None:
 
 @pytest.mark.parametrize("outside", [1, 199])
 def test_what_is_not_all_is_not_called_100_percent(outside: int) -> None:
-    proof = judge(lock("2400,2400"), [*moments(200 - outside, sm_mhz=2400), *moments(outside)])
+    proof = judge_setting(
+        lock("2400,2400"), [*moments(200 - outside, sm_mhz=2400), *moments(outside)]
+    )
     assert proof is not None and "99 %" in proof.text and "100 %" not in proof.text
 
 
@@ -156,7 +158,7 @@ def told(
 
 
 def proved(alteration: Alteration, telemetry: Telemetry, **fields: object) -> Proof:
-    (proof,) = judge_all([alteration], moments(**fields), telemetry)  # type: ignore[arg-type]
+    (proof,) = judge_all_settings([alteration], moments(**fields), telemetry)  # type: ignore[arg-type]
     return proof
 
 
@@ -215,13 +217,13 @@ def test_what_can_be_read_is_judged_by_reading() -> None:
 def test_a_limit_that_reads_differently_was_changed_by_someone_else(
     limit_w: float, drawn_w: float
 ) -> None:
-    proof = judge(lock(400.0, "power_limit_w"), moments(power_w=drawn_w, limit_w=limit_w))
+    proof = judge_setting(lock(400.0, "power_limit_w"), moments(power_w=drawn_w, limit_w=limit_w))
     assert proof is not None and proof.in_force is InForce.CHANGED
     assert f"changed by someone else: now {limit_w:g} W, Workbench set 400 W" in proof.text
 
 
 def test_a_load_that_was_too_light_says_how_light() -> None:
-    proof = judge(lock("2400,2400"), moments(util=34.0))
+    proof = judge_setting(lock("2400,2400"), moments(util=34.0))
     assert proof is not None and proof.text.endswith(
         "the GPU was at most 34 % busy, and readings count from 50 %"
     )
@@ -244,7 +246,7 @@ def test_a_lock_is_judged_by_its_loaded_readings_alone(
     """In force only where it held nine times in ten; whose cap it is only where the driver named
     one."""
     made = [moments(1, util=util, sm_mhz=mhz, event_reasons=why)[0] for mhz, why, util in rows]
-    proof = judge(lock(f"{low},{low + width}"), made)
+    proof = judge_setting(lock(f"{low},{low + width}"), made)
     loaded = [(mhz, why) for mhz, why, util in rows if util >= LOADED_PCT]
     assert proof is not None and proof.samples == len(loaded)
     if len(loaded) < ENOUGH:

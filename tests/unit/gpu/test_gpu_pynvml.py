@@ -112,11 +112,11 @@ def test_the_next_agent_imports_the_part_that_is_kept(cache: Path) -> None:
 def test_a_part_for_other_sources_is_not_used(cache: Path, tmp_path: Path) -> None:
     user = tmp_path / "user.py"
     user.write_text("pynvml.nvmlInitWithFlags(0)")
-    pynvml_part.keep([user])
-    kept = pynvml_part.kept([user])
+    pynvml_part.cache_part([user])
+    kept = pynvml_part.cached_part_directory([user])
     assert kept is not None and "def nvmlInitWithFlags" in (kept / "pynvml.py").read_text()
     user.write_text("pynvml.nvmlDeviceGetCount_v2()")
-    assert pynvml_part.kept([user]) is None
+    assert pynvml_part.cached_part_directory([user]) is None
 
 
 @pytest.mark.parametrize("what", ["cache", "folder", "file", "link"])

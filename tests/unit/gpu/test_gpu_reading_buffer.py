@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from workbench.gpu.telemetry.benchmark_readings import summarize
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment, Moments
+from workbench.model.bench import PcieDuring
 from workbench.model.gpu import DriverInfo, GpuSample, HostSample, Telemetry
 
 
@@ -166,3 +167,20 @@ def test_mean_power_lies_between_the_lowest_and_the_highest(
     assert got.power_w is not None and got.energy_j is not None
     assert min(watts) - 1e-3 <= got.power_w <= max(watts) + 1e-3
     assert math.isclose(got.energy_j, got.power_w * share * (end - t0), rel_tol=1e-6, abs_tol=1e-9)
+
+
+def test_the_traffic_of_each_link_is_kept_with_its_mean_and_its_peak() -> None:
+    moments = Moments()
+    for n, rx_mb_s in enumerate((None, 1000.0, 3000.0, 40_000.0)):
+        link = {"pcie_gen": 1 if n == 0 else 4, "pcie_width": 16}  # it is slow while it is idle
+        why = {"pcie_rx_mb_s": "needs a second reading"} if rx_mb_s is None else {}
+        counted = GpuSample(0, "a", pcie_rx_mb_s=rx_mb_s, pcie_tx_mb_s=5.0, absent=why, **link)
+        silent = GpuSample(1, "b", absent={"pcie_rx_mb_s": "not supported"})
+        moments.push(reading_of(counted, silent), float(n))
+    read = moments.during(0.0, 3.0)
+    early = summarize(read, [0, 1], 0.0, 2.5)
+    assert early.pcie == (PcieDuring(0, 2000.0, 5.0, 3000.0, 5.0, 31504.0),)
+    # no link carries 40 GB/s in one direction: the counter was not renewed at each reading
+    (late,) = summarize(read, [0, 1], 0.0, 3.0).pcie
+    assert (late.rx_mb_s, late.rx_peak_mb_s) == (14666.7, None)
+    assert summarize(read, [1], 0.0, 3.0).absent["pcie"] == "not supported"

@@ -49,7 +49,18 @@ def test_everything_of_a_gpu(agent: Callable[..., Child], driver: Driver) -> Non
     slow = gpu.pop("slow")
     names = {p.pop("pid"): p for p in slow.pop("processes")}
     assert names[4242]["memory_bytes"] == 5368709120
-    assert slow == {"fan_pct": 40, "pcie_gen": 5, "pcie_width": 16, "persistence": True}
+    assert slow.pop("absent") == {
+        "pcie_replays_per_min": "needs a second reading",
+        "xid": "the driver does not report errors as events",
+    }
+    assert slow == {
+        "fan_pct": 40,
+        "pcie_gen": 5,
+        "pcie_width": 16,
+        "persistence": True,
+        "pcie_replay_count": 0,
+        "temperature_margin_c": 26,
+    }
     assert gpu.pop("absent") == {
         "pcie_tx_mb_s": "needs a second reading",
         "pcie_rx_mb_s": "needs a second reading",
@@ -399,3 +410,59 @@ def test_a_gpu_that_was_removed_is_named_with_the_cause_and_the_new_numbers(
     driver.set("gpus * 2")
     back = child.wait_for(lambda d: "driver" in d)["driver"]
     assert "message" not in back
+
+
+def test_the_rails_and_prochot_of_a_spark(
+    agent: Callable[..., Child], driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The files of the kernel module spark_hwmon, which only a DGX Spark can have."""
+    chip = tmp_path / "class" / "hwmon" / "hwmon3"
+    chip.mkdir(parents=True)
+    other = tmp_path / "class" / "hwmon" / "hwmon0"
+    other.mkdir()
+    (other / "name").write_text("nvme\n")
+    files = {"name": "spbm", "prochot": "1", "pl_level": "2", "power1_label": "sys_total"}
+    files |= {"power1_input": "25300000", "power2_label": "dc_input", "power2_input": "96250000"}
+    files |= {"power3_label": "gpu", "power3_input": "-1"}
+    for name, text in files.items():
+        (chip / name).write_text(f"{text}\n")
+    monkeypatch.setenv("WORKBENCH_SIM_SYSFS", str(tmp_path))
+    host = agent().sample()["host"]
+    assert host["rails_w"] == {"sys_total": 25.3, "dc_input": 96.25}
+    assert (
+        host["prochot"] is True
+        and host["power_level"] == 2
+        and "io_pressure_pct" in host | host["absent"]
+    )
+    monkeypatch.setenv("WORKBENCH_SIM_SYSFS", str(tmp_path / "none"))
+    host = agent().sample()["host"]
+    assert "spark_hwmon" in host["absent"]["prochot"] and "rails_w" not in host
+
+
+# Which of the readings the drivers of these cards refuse, as reports of owners and the header of NVML
+# say (3: not supported, 13: not known to this driver). The numbers are examples, not measured.
+RECORDED = {
+    "GB10": (
+        {"nvmlDeviceGetPcieReplayCounter": "!3", "nvmlDeviceGetFanSpeed": "!3"},
+        {"pcie_replay_count": "not supported", "fan_pct": "not supported"},
+    ),
+    "RTX PRO 6000": ({"nvmlDeviceGetPcieReplayCounter": "12", "margin": "26"}, {}),
+    "RTX 5060 Ti": ({"nvmlDeviceGetPcieReplayCounter": "0"}, {}),
+    "A100 with MIG, before margins": (
+        {"nvmlDeviceGetMarginTemperature": "!13", "nvmlDeviceGetFanSpeed": "!3"},
+        {"temperature_margin_c": "not known to this driver", "fan_pct": "not supported"},
+    ),
+}
+
+
+@pytest.mark.parametrize("card", RECORDED)
+def test_a_reading_that_a_card_lacks_is_absent_with_the_reason(
+    agent: Callable[..., Child], driver: Driver, card: str
+) -> None:
+    answers, absent = RECORDED[card]
+    driver.set(*(f"{name} * {answer}" for name, answer in answers.items()))
+    slow = agent().sample()["gpus"][0]["slow"]
+    said = slow.get("absent", {})
+    assert {name: said[name] for name in absent} == absent
+    for name in ("pcie_replay_count", "temperature_margin_c"):
+        assert (name in slow) != (name in said)

@@ -42,19 +42,21 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def told(directory: Path, journal: str = "b") -> list[Any]:
     """What another journal sees."""
-    found, _ = claims.from_register(register.read(str(directory), BOOT), os.geteuid(), journal)
+    found, _ = claims.from_register(
+        register.read_register(str(directory), BOOT), os.geteuid(), journal
+    )
     return [claim.now for claim in found]
 
 
 def test_each_publish_replaces_what_that_journal_said(tmp_path: Path) -> None:
-    where = register.place(str(tmp_path / "register"))
+    where = register.register_directory(str(tmp_path / "register"))
     assert Path(where).stat().st_mode & 0o7777 == 0o1777
-    register.publish(where, "a", BOOT, [entry()])
-    register.publish(where, "a", BOOT, [entry(now=400.0)])
-    register.publish(where, "c", BOOT, [entry(now=300.0)])
+    register.publish_entries(where, "a", BOOT, [entry()])
+    register.publish_entries(where, "a", BOOT, [entry(now=400.0)])
+    register.publish_entries(where, "c", BOOT, [entry(now=300.0)])
     assert told(Path(where)) == [400.0, 300.0] and told(Path(where), "a") == [300.0]
     assert {path.stat().st_mode & 0o777 for path in Path(where).iterdir()} == {0o644}
-    register.publish(where, "a", BOOT, [])
+    register.publish_entries(where, "a", BOOT, [])
     assert told(Path(where)) == [300.0] and len(list(Path(where).iterdir())) == 2
 
 
@@ -74,16 +76,16 @@ class FullRegister:
 def test_on_a_full_disk_no_claim_stays_that_is_no_longer_true(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = register.place(str(tmp_path / "register"))
-    register.publish(where, "a", BOOT, [entry()])
+    where = register.register_directory(str(tmp_path / "register"))
+    register.publish_entries(where, "a", BOOT, [entry()])
     FullRegister(Path(where), monkeypatch, files=1)
-    register.publish(where, "a", BOOT, [entry(now=400.0)])
+    register.publish_entries(where, "a", BOOT, [entry(now=400.0)])
     assert told(Path(where)) == [400.0]
-    register.publish(where, "a", BOOT, [])
+    register.publish_entries(where, "a", BOOT, [])
     assert told(Path(where)) == []
     FullRegister(Path(where), monkeypatch, files=0)
     with pytest.raises(OSError, match="No space left"):
-        register.publish(where, "a", BOOT, [entry()])
+        register.publish_entries(where, "a", BOOT, [entry()])
     assert list(Path(where).iterdir()) == []
 
 
@@ -91,38 +93,38 @@ def test_the_changes_of_others_are_read_although_none_can_be_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a value that another user has set would be taken for nobody's."""
-    where = register.place(str(tmp_path / "register"))
+    where = register.register_directory(str(tmp_path / "register"))
     monkeypatch.setenv("WORKBENCH_GPU_REGISTER", where)
-    register.publish(where, "another", BOOT, [entry()])
+    register.publish_entries(where, "another", BOOT, [entry()])
     FullRegister(Path(where), monkeypatch, files=1)
-    found = parse_register(json.dumps(register.exchange("/mine", [entry(now=400.0)])))
+    found = parse_register(json.dumps(register.publish_and_read("/mine", [entry(now=400.0)])))
     assert [claim.now for claim in found.others] == [450.0]
     assert found.problem is None and "No space left" in (found.unpublished or "")
-    found = parse_register(json.dumps(register.exchange("/mine", None)))
+    found = parse_register(json.dumps(register.publish_and_read("/mine", None)))
     assert found.unpublished is None
 
 
 def test_what_came_and_went_between_two_looks_is_told(tmp_path: Path) -> None:
-    where = register.place(str(tmp_path / "register"))
+    where = register.register_directory(str(tmp_path / "register"))
 
     def changes() -> list[Any]:
         return [
             (c["gpu_index"], c["setting"])
-            for one in register.read(where, BOOT)
+            for one in register.read_register(where, BOOT)
             for c in one["changes"]
         ]
 
-    register.publish(where, "a", BOOT, [entry()])
+    register.publish_entries(where, "a", BOOT, [entry()])
     assert changes() == [(0, "power_limit_w")]
-    register.publish(where, "a", BOOT, [entry(state="kept")])
+    register.publish_entries(where, "a", BOOT, [entry(state="kept")])
     assert changes() == [(0, "power_limit_w")], "nothing was set"
-    register.publish(
+    register.publish_entries(
         where,
         "a",
         BOOT,
         [entry(), entry(setting="gpu_clocks", before="default", now="1,2", gpu_index=3)],
     )
-    register.publish(where, "a", BOOT, [])
+    register.publish_entries(where, "a", BOOT, [])
     came_and_went = [(0, "power_limit_w"), (3, "gpu_clocks")]
     assert told(Path(where)) == [] and changes() == [
         (0, "power_limit_w"),
@@ -130,8 +132,8 @@ def test_what_came_and_went_between_two_looks_is_told(tmp_path: Path) -> None:
         *came_and_went,
     ]
     for _ in range(register.CHANGES_KEPT):
-        register.publish(where, "a", BOOT, [entry()])
-        register.publish(where, "a", BOOT, [])
+        register.publish_entries(where, "a", BOOT, [entry()])
+        register.publish_entries(where, "a", BOOT, [])
     assert len(changes()) == register.CHANGES_KEPT
 
 
@@ -198,12 +200,12 @@ def test_what_no_workbench_writes_is_passed_over_at_once(
     tmp_path: Path, make: Callable[[Path], Any]
 ) -> None:
     make(tmp_path / f"{register.PREFIX}0.evil.json")
-    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    register.publish_entries(str(tmp_path), "a", BOOT, [entry()])
     assert told(tmp_path) == [450.0]
 
 
 def test_a_flood_of_one_user_hides_nobody(tmp_path: Path) -> None:
-    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    register.publish_entries(str(tmp_path), "a", BOOT, [entry()])
     mine = next(tmp_path.iterdir())
     for number in range(500):
         (tmp_path / f"{register.PREFIX}0.{number}.json").write_text(
@@ -214,14 +216,14 @@ def test_a_flood_of_one_user_hides_nobody(tmp_path: Path) -> None:
             if path != mine:
                 os.chown(path, 65534, 65534)
         assert told(tmp_path) == [450.0]
-    assert len(register.read(str(tmp_path), BOOT)) <= register.MOST_FILES + 1
+    assert len(register.read_register(str(tmp_path), BOOT)) <= register.MOST_FILES + 1
 
 
 def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -> None:
     """30 files of 300 claims, and one of 600; the newest counts."""
     from workbench.cli.gpu_text import other_changes_lines
     from workbench.gpu.settings import claims
-    from workbench.gpu.settings.alterations import alteration_of
+    from workbench.gpu.settings.alterations import alteration_of_claim
     from workbench.session.state import HostView, SessionState
 
     for number in range(30):
@@ -231,11 +233,11 @@ def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -
     (tmp_path / f"{register.PREFIX}0.x.json").write_text(
         text(journal="jx", entries=[entry()] * 600, made_ns=99)
     )
-    found, _ = claims.from_register(register.read(str(tmp_path), BOOT), -1, "")
+    found, _ = claims.from_register(register.read_register(str(tmp_path), BOOT), -1, "")
     assert {c.now for c in found} == {128.0, 129.0}
     lines = list(
         other_changes_lines(
-            SessionState(host=HostView("here"), others=tuple(map(alteration_of, found)))
+            SessionState(host=HostView("here"), others=tuple(map(alteration_of_claim, found)))
         )
     )
     assert len(lines) == 9 and "and 592 more" in lines[-1]
@@ -243,12 +245,12 @@ def test_of_a_flood_of_claims_little_is_read_and_less_is_shown(tmp_path: Path) -
 
 def test_a_reader_always_finds_one_whole_claim(tmp_path: Path) -> None:
     """While another journal changes what it says, as fast as it can."""
-    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    register.publish_entries(str(tmp_path), "a", BOOT, [entry()])
     stop = threading.Event()
 
     def change() -> None:
         while not stop.is_set():
-            register.publish(str(tmp_path), "a", BOOT, [entry(now=400.0)])
+            register.publish_entries(str(tmp_path), "a", BOOT, [entry(now=400.0)])
 
     work = threading.Thread(target=change)
     work.start()
@@ -267,21 +269,23 @@ def test_a_reader_always_finds_one_whole_claim(tmp_path: Path) -> None:
 )
 def test_who_is_at_work_on_a_setting(tmp_path: Path, owner: dict[str, Any], changing: bool) -> None:
     made = entry(state="pending", owner={**owners.owner_facts(), **owner})
-    register.publish(str(tmp_path), "a", BOOT, [made])
-    ((found,),) = [one["entries"] for one in register.read(str(tmp_path), BOOT)]
+    register.publish_entries(str(tmp_path), "a", BOOT, [made])
+    ((found,),) = [one["entries"] for one in register.read_register(str(tmp_path), BOOT)]
     assert found["changing"] is changing
 
 
 def test_nobody_is_at_work_for_ever_or_with_a_process_of_another(tmp_path: Path) -> None:
-    register.publish(str(tmp_path), "a", BOOT, [entry(state="pending")])
+    register.publish_entries(str(tmp_path), "a", BOOT, [entry(state="pending")])
     (path,) = tmp_path.iterdir()
     found = list(path.stat())
     later = os.stat_result([*found[:9], found[9] - int(register.LEASE_S) - 2])
     other = os.stat_result([*found[:4], found[4] + 4000, *found[5:]])
     made = entry(state="pending")
-    assert register._changing(made, os.stat_result(found))
-    assert not register._changing(made, later) and not register._changing(made, other)
-    assert not register._changing(
+    assert register._is_being_changed(made, os.stat_result(found))
+    assert not register._is_being_changed(made, later) and not register._is_being_changed(
+        made, other
+    )
+    assert not register._is_being_changed(
         entry(state="pending", owner={**made["owner"], "pid": 1 << 22, "start": ""}), other
     )
 
@@ -291,35 +295,35 @@ def test_nobody_is_at_work_for_ever_or_with_a_process_of_another(tmp_path: Path)
 def test_a_file_with_an_impossible_number_is_not_read(
     tmp_path: Path, name: str, value: object
 ) -> None:
-    register.publish(str(tmp_path), "a", BOOT, [entry(**{name: value})])
-    found = register.read(str(tmp_path), BOOT)
+    register.publish_entries(str(tmp_path), "a", BOOT, [entry(**{name: value})])
+    found = register.read_register(str(tmp_path), BOOT)
     assert found == []
 
 
 def test_a_register_in_which_others_can_change_files_is_not_used(tmp_path: Path) -> None:
-    assert register.place(str(tmp_path / "new")) == str(tmp_path / "new")
+    assert register.register_directory(str(tmp_path / "new")) == str(tmp_path / "new")
     tmp_path.chmod(0o777)
     with pytest.raises(PermissionError):
-        register.place(str(tmp_path))
+        register.register_directory(str(tmp_path))
     tmp_path.chmod(0o1777)
-    assert register.place(str(tmp_path)) == str(tmp_path)
+    assert register.register_directory(str(tmp_path)) == str(tmp_path)
     if os.geteuid() == 0:
         os.chown(tmp_path, 1234, -1)
         with pytest.raises(PermissionError):
-            register.place(str(tmp_path))
+            register.register_directory(str(tmp_path))
 
 
 def test_no_claim_is_of_the_future(tmp_path: Path) -> None:
     """Which would make it newer than all others, and no date that can be shown."""
-    register.publish(
+    register.publish_entries(
         str(tmp_path), "a", BOOT, [entry(since_unix_s=2e9, set_unix_s=time.time() + 1e6)]
     )
-    ((found,),) = [one["entries"] for one in register.read(str(tmp_path), BOOT)]
+    ((found,),) = [one["entries"] for one in register.read_register(str(tmp_path), BOOT)]
     assert max(found["since_unix_s"], found["set_unix_s"]) <= time.time()
 
 
 def test_every_user_of_a_host_takes_the_same_place() -> None:
-    place = os.lstat(register.place())
+    place = os.lstat(register.register_directory())
     assert place.st_uid == 0 and place.st_mode & 0o1777 == 0o1777
 
 
@@ -328,7 +332,7 @@ def test_files_that_come_meanwhile_make_nobody_read_again(
 ) -> None:
     """Each reading of 20,000 files of a neighbour takes long; another one follows only if a file
     that was listed is gone, since a newer one has then replaced it."""
-    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    register.publish_entries(str(tmp_path), "a", BOOT, [entry()])
     looks: list[int] = []
     listed = os.listdir
 
@@ -346,7 +350,7 @@ def test_files_that_come_meanwhile_make_nobody_read_again(
 def test_files_that_go_meanwhile_delay_a_reader_for_a_moment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register.publish(str(tmp_path), "a", BOOT, [entry()])
+    register.publish_entries(str(tmp_path), "a", BOOT, [entry()])
     looks: list[int] = []
     listed = os.listdir
 

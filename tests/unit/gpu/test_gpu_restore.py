@@ -63,7 +63,7 @@ def test_it_needs_nothing_but_an_old_python(module: ModuleType) -> None:
     ],
 )
 def test_the_command_by_hand(setting: str, before: object, typed: str) -> None:
-    assert setting_commands.by_hand("GPU-a", setting, before) == typed
+    assert setting_commands.manual_command("GPU-a", setting, before) == typed
 
 
 def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
@@ -71,30 +71,34 @@ def test_by_hand_the_cores_that_differed_differ_again(tmp_path: Path) -> None:
     for cpu in range(3):
         (tmp_path / f"a b/devices/system/cpu/cpu{cpu}/cpufreq").mkdir(parents=True)
     for before in ("performance=0,2 powersave=1", "schedutil"):
-        line = setting_commands.by_hand("host", "governor", before, str(tmp_path / "a b")).replace(
-            "sudo ", ""
-        )
+        line = setting_commands.manual_command(
+            "host", "governor", before, str(tmp_path / "a b")
+        ).replace("sudo ", "")
         subprocess.run(["sh", "-c", line], check=True, stdout=subprocess.DEVNULL, timeout=30)
         files = sorted((tmp_path / "a b").rglob("scaling_governor"))
         now = {int(f.parent.parent.name[3:]): f.read_text().strip() for f in files}
-        assert core_values.joined(now) == before and len(now) == 3
+        assert core_values.join_core_values(now) == before and len(now) == 3
 
 
 @given(st.dictionaries(st.integers(0, 300), NAMES, min_size=1, max_size=40))
 def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
-    value = core_values.joined(by_core)
-    assert value is not None and setting_commands.equal("governor", value, value)
-    made = setting_commands.steps("host", "governor", value, cores=dict.fromkeys(by_core, 0))
+    value = core_values.join_core_values(by_core)
+    assert value is not None and setting_commands.value_equals("governor", value, value)
+    made = setting_commands.setting_steps(
+        "host", "governor", value, cores=dict.fromkeys(by_core, 0)
+    )
     written = {}
     for step in made:
         assert step.argv[0] == "tee" and step.stdin is not None
         for file in step.argv[1:]:
             written[int(file.split("/cpu/cpu")[1].split("/")[0])] = step.stdin.strip()
         # each part holds when the whole does
-        assert setting_commands.equal("governor", value, step.value)
+        assert setting_commands.value_equals("governor", value, step.value)
     assert written == by_core
     changed = {**by_core, min(by_core): "userspace"}
-    assert not setting_commands.equal("governor", core_values.joined(changed), value)
+    assert not setting_commands.value_equals(
+        "governor", core_values.join_core_values(changed), value
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,17 +113,17 @@ def test_governors_as_a_value_and_back(by_core: dict[int, str]) -> None:
     ],
 )
 def test_when_governors_are_equal(told: str | None, value: str, same: bool) -> None:
-    assert setting_commands.equal("governor", told, value) is same
+    assert setting_commands.value_equals("governor", told, value) is same
 
 
 def test_equal_values_of_gpus() -> None:
-    assert setting_commands.equal("power_limit_w", 449.8, 450) and not setting_commands.equal(
-        "power_limit_w", 449.4, 450.0
-    )
-    assert setting_commands.equal("persistence", True, True) and not setting_commands.equal(
-        "persistence", 1, True
-    )
-    assert not setting_commands.equal("persistence", None, False)
+    assert setting_commands.value_equals(
+        "power_limit_w", 449.8, 450
+    ) and not setting_commands.value_equals("power_limit_w", 449.4, 450.0)
+    assert setting_commands.value_equals(
+        "persistence", True, True
+    ) and not setting_commands.value_equals("persistence", 1, True)
+    assert not setting_commands.value_equals("persistence", None, False)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_equal_values_of_gpus() -> None:
     ],
 )
 def test_what_says_that_it_failed(code: int, said: str, program: str, why: str | None) -> None:
-    assert setting_commands.failure(code, said, program) == why
+    assert setting_commands.why_command_failed(code, said, program) == why
 
 
 @pytest.mark.parametrize(
@@ -168,7 +172,7 @@ def test_what_says_that_it_failed(code: int, said: str, program: str, why: str |
 def test_when_a_setting_is_back(
     setting: str, before: object, told: object, failed: str | None, ok: bool, words: str
 ) -> None:
-    done, message = setting_commands.restored(setting, before, told, failed)
+    done, message = setting_commands.outcome_of_restoring(setting, before, told, failed)
     assert done is ok and words in message
 
 
@@ -181,7 +185,7 @@ def test_the_order_of_giving_back() -> None:
         "memory_clocks",
         "gpu_clocks",
     ]
-    assert sorted(settings, key=setting_commands.order) == [
+    assert sorted(settings, key=setting_commands.revert_order) == [
         "gpu_clocks",
         "memory_clocks",
         "power_limit_w",
@@ -204,10 +208,10 @@ def test_settings_that_a_restart_took_away() -> None:
 
 def test_words_for_a_shell_stay_words() -> None:
     assert (
-        shlex.split(setting_commands.by_hand("GPU-a; rm -rf /", "persistence", True))[3]
+        shlex.split(setting_commands.manual_command("GPU-a; rm -rf /", "persistence", True))[3]
         == "GPU-a; rm -rf /"
     )
-    assert shlex.split(setting_commands.by_hand("host", "governor", "a;b"))[1] == "a;b"
+    assert shlex.split(setting_commands.manual_command("host", "governor", "a;b"))[1] == "a;b"
 
 
 C_STATES = st.sampled_from(["on", "off", "off:0", "off:1-2", "off:0,2-3"])
@@ -225,12 +229,13 @@ def test_c_states_as_a_value_and_back(by_core: dict[int, tuple[str, int]]) -> No
         for cpu, (value, states) in by_core.items()
     }
     read = {
-        cpu: core_values.c_states([f"{off:d}\n" for off in states]) for cpu, states in held.items()
+        cpu: core_values.c_states_of_core([f"{off:d}\n" for off in states])
+        for cpu, states in held.items()
     }
-    value = core_values.joined({cpu: states or "" for cpu, states in read.items()})
-    assert value is not None and setting_commands.SETTINGS["c_states"].valid(value)
+    value = core_values.join_core_values({cpu: states or "" for cpu, states in read.items()})
+    assert value is not None and setting_commands.SETTINGS["c_states"].is_valid(value)
     written: dict[str, str] = {}
-    for step in setting_commands.steps(
+    for step in setting_commands.setting_steps(
         "host", "c_states", value, cores={cpu: len(held[cpu]) for cpu in held}
     ):
         assert step.argv[0] == "tee" and step.stdin is not None and step.value == value
@@ -274,7 +279,7 @@ def test_c_states_by_hand(tmp_path: Path) -> None:
         ("off:1-2", "011011"),
         ("off:0=1 on=0", "000100"),
     ):
-        line = setting_commands.by_hand("host", "c_states", before, str(tmp_path)).replace(
+        line = setting_commands.manual_command("host", "c_states", before, str(tmp_path)).replace(
             "sudo ", ""
         )
         for file in files:

@@ -17,22 +17,25 @@ from typing import Any
 import pytest
 from nvml_child import Driver
 from smi_stub import Smi
+from support.fake_sudo import Sudo
 from support.procs import Watched
 
-from tests.support.fake_sudo import Sudo
+from workbench.gpu.guard import privileges
 from workbench.gpu.settings import apply, current_values
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.plan import plan
+from workbench.gpu.settings.journal import Journal, JournalEntry
+from workbench.gpu.settings.plan import plan_commands
+from workbench.gpu.settings.revert import drop_doubted_claims
 from workbench.gpu.settings.rights import (
     SECURE_PATH,
     Rights,
-    granted,
+    how_sudo_allows,
     may_set,
     rights_on,
     sudo_refusal,
     with_password,
 )
-from workbench.gpu.settings.sudoers import sudoers
+from workbench.gpu.settings.sudoers import sudoers_text
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import Completed, HostFacts
 from workbench.hosts.local import LocalHost
@@ -103,6 +106,63 @@ def test_a_claim_counts_only_if_its_user_could_have_made_it(name: str, may: bool
     assert asyncio.run(may_set(LocalHost(), rights, one)) is may
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another group")
+@pytest.mark.parametrize(
+    ("uid", "group", "mode", "may"),
+    [
+        (4711, 0, 0o755, False),
+        (4711, 0, 0o777, True),
+        (4711, 0, 0o775, False),
+        (4711, 65534, 0o775, False),
+        (65534, 65534, 0o775, True),
+        (65534, 0, 0o775, False),
+        (0, 65534, 0o700, True),
+    ],
+)
+def test_on_a_simulated_host_a_claim_counts_if_its_user_can_write_the_simulation(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uid: int,
+    group: int,
+    mode: int,
+    may: bool,
+) -> None:
+    """Workbench and the guard judge alike, and a group's right is the right of its members only."""
+
+    class Simulated(Facts):
+        async def run(self, argv: Sequence[str], **options: Any) -> Completed:
+            env = {"WORKBENCH_SIM_STATE": str(tmp_path)}
+            return await super().run(argv, **{**options, "env": env})
+
+    tmp_path.chmod(mode)
+    os.chown(tmp_path, -1, group)
+    monkeypatch.setenv("WORKBENCH_SIM_STATE", str(tmp_path))
+    host, rights = Simulated(simulated="gb10", uid=4712), Rights("/usr/bin/true")
+    claim = SettingClaim("eve", "GPU-a", 0, "gpu_clocks", None, "1200,1200", 1.0, uid=uid)
+    assert asyncio.run(may_set(host, rights, claim)) is may
+    assert privileges.Programs({}).may_set(claim) is may
+    entry = JournalEntry(
+        *(
+            "GPU-a",
+            0,
+            "x",
+            "gpu_clocks",
+            "default",
+            "default",
+            "1000,1000",
+            0.0,
+            "",
+            None,
+            "ada",
+            {},
+        )
+    )
+    state = Journal(entries=(entry,), others=(claim,))
+    _, doubts = asyncio.run(drop_doubted_claims(host, state, rights))
+    said = "eve claims 1200 MHz, but eve cannot write the state of the simulated GPUs"
+    assert list(doubts.values()) == ([] if may else [said])
+
+
 def test_root_runs_it_plainly() -> None:
     found = rights(Facts(uid=0, initial_user_namespace=True))
     assert found.refusal is None and found.argv(("nvidia-smi", "-i", "GPU-a")) == (
@@ -142,7 +202,10 @@ def test_sudo_that_asks_nothing(sudo: Sudo) -> None:
         "-pl",
         "450",
     )
-    assert [c.right for c in plan(WANTED, HOST, found)] == [None, None] and not found.sudo_password
+    assert [c.right for c in plan_commands(WANTED, HOST, found)] == [
+        None,
+        None,
+    ] and not found.sudo_password
     # looked at, nothing run
     assert all("-l" in options or "-v" in options for options, _ in sudo.calls)
 
@@ -156,7 +219,7 @@ def as_listed(file: str) -> list[str]:
 def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     """One file, for every set and every way back, of this GPU and with no other option."""
     sudo.allow("/usr/bin/true")
-    before = plan(WANTED, HOST, rights(Facts()))
+    before = plan_commands(WANTED, HOST, rights(Facts()))
     assert all(
         c.right and "needs root on box (ada is not, and sudo asks for a password)" in c.right
         for c in before
@@ -165,7 +228,7 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     smi = str(sudo.here / "nvidia-smi")
     cores = {0: 2, 1: 2}
     files = [setting_commands.core_files(key, cores) for key in setting_commands.OF_CORES]
-    sudo.allow(*as_listed(sudoers("ada", smi, "/usr/bin/tee", ["GPU-a"], files)))
+    sudo.allow(*as_listed(sudoers_text("ada", smi, "/usr/bin/tee", ["GPU-a"], files)))
     after = rights(Facts())
     values: list[tuple[str, Any]] = [("persistence", True), ("persistence", False)]
     values += [("power_limit_w", watts) for watts in (75.0, 450.0, 599.5, 165.75, 1200.0)]
@@ -173,11 +236,13 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
     values += [(lock, value) for lock in setting_commands.LOCKS for value in (*locks, "default")]
     values += [("memory_clocks", "405,14001"), ("memory_clocks", "13365,13365")]
     for name, value in values:
-        (step,) = setting_commands.steps("GPU-a", name, value)
+        (step,) = setting_commands.setting_steps("GPU-a", name, value)
         assert after.needed_for(after.argv(step.argv)) is None, (name, value)
     for name, value in (("governor", "performance"), ("c_states", "off"), ("c_states", "on")):
-        (step,) = setting_commands.steps("host", name, value, cores=cores, tee="/usr/bin/tee")
-        assert granted(after.rules, step.argv) == "free"
+        (step,) = setting_commands.setting_steps(
+            "host", name, value, cores=cores, tee="/usr/bin/tee"
+        )
+        assert how_sudo_allows(after.rules, step.argv) == "free"
     for words in (
         "-i GPU-a -pl 400 -f /etc/passwd",
         "-i GPU-b -pl 400",
@@ -186,7 +251,7 @@ def test_the_file_that_is_proposed_is_the_file_that_helps(sudo: Sudo) -> None:
         "-i GPU-a -q",
         "-i GPU-a -r",
     ):
-        assert granted(after.rules, [smi, *words.split()]) == "", words
+        assert how_sudo_allows(after.rules, [smi, *words.split()]) == "", words
 
 
 @pytest.mark.parametrize(("uid", "gid", "mode"), [(1000, 0, 0o755), (0, 0, 0o757), (0, 50, 0o775)])
@@ -202,7 +267,7 @@ def test_what_another_can_change_is_neither_run_nor_proposed(
     if any((Path(d) / "nvidia-smi").exists() for d in SECURE_PATH.split(":")):
         assert found.nvidia_smi != str(smi), "the driver's own"
         return
-    for command in plan(WANTED, HOST, found):
+    for command in plan_commands(WANTED, HOST, found):
         assert command.right == found.refusal and "sudo" not in command.argv
     assert (f"{smi} is not run as root, because users other than root can change {smi}") in (
         found.refusal or ""
@@ -284,7 +349,7 @@ def test_rules_as_sudo_lists_them(rules: str, command: str, how: str) -> None:
     text = (
         f"Matching Defaults entries for ada on box:\n    env_reset\n\nUser ada may run:\n{rules}\n"
     )
-    assert granted(text, command.split()) == how
+    assert how_sudo_allows(text, command.split()) == how
 
 
 @pytest.mark.parametrize(
@@ -414,9 +479,11 @@ def test_a_command_that_sudo_runs_unasked_never_reads_the_password(bench: Bench)
     async def work() -> None:
         known = await with_password(bench.host, await rights_on(bench.host), SECRET)
         reading = await read_once(bench.host)
-        commands = plan({"0": BOTH}, reading, known, await current_values.cores_on(bench.host))
+        commands = plan_commands(
+            {"0": BOTH}, reading, known, await current_values.read_core_settings(bench.host)
+        )
         assert all(c.right is None for c in commands)
-        report = await apply.apply(bench.host, commands, rights=known)
+        report = await apply.apply_commands(bench.host, commands, rights=known)
         assert report.ok and bench.governors() == ["performance"] * 2
         written = [
             data

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
-from workbench.gpu.settings.apply import _entry
+from workbench.gpu.settings import current_values
+from workbench.gpu.settings.apply import _new_journal_entry
 from workbench.gpu.settings.command_runner import Ran
 from workbench.gpu.settings.current_values import Cores, CurrentValues
 from workbench.gpu.settings.journal import Journal
-from workbench.gpu.settings.outcomes import of_change, of_restoring, surely_unchanged
+from workbench.gpu.settings.outcomes import (
+    outcome_of_change,
+    outcome_of_restoring,
+    surely_unchanged,
+)
 from workbench.gpu.telemetry.agent_messages import Decoder
+from workbench.hosts.base import Host
+from workbench.hosts.local import LocalHost
 from workbench.model import setting_commands
 from workbench.model.gpu import GpuInfo, GpuSample, HostSample, Telemetry
 from workbench.model.setting_commands import RELOADED, WATTS_EQUAL
@@ -43,7 +53,7 @@ def test_a_limit_that_the_driver_rounds_is_not_capped(
 ) -> None:
     command = SettingCommand(0, GPU, "power_limit_w", (), value=LIMIT_W)
     now = values(enforced_w)
-    found = of_change(command, (600.0, "read"), Ran(None), now, now)
+    found = outcome_of_change(command, (600.0, "read"), Ran(None), now, now)
     assert (found.ok, found.in_force) == (True, in_force)
 
 
@@ -76,8 +86,8 @@ def test_an_energy_counter_below_half_shows_a_reload(
 def test_an_impossible_answer_about_a_power_limit_is_none(text: str) -> None:
     """The guard and the settings read nvidia-smi's answer with this."""
     limit = setting_commands.SETTINGS["power_limit_w"]
-    assert limit.answer(text) is None
-    assert limit.answer(" 450.50 ") == 450.5
+    assert limit.parse_answer(text) is None
+    assert limit.parse_answer(" 450.50 ") == 450.5
 
 
 @pytest.mark.parametrize(
@@ -102,13 +112,32 @@ def test_a_reload_of_the_driver_concerns_the_settings_of_gpus_only() -> None:
     state = Journal("boot", driver_start="7")
     limit = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=300.0)
     governor = SettingCommand(HOST_INDEX, HOST, "governor", ("tee",), value="performance")
-    assert _entry(limit, (LIMIT_W, "read"), state, values(None)).driver_start == "7"
-    assert _entry(governor, ("powersave", "read"), state, values(None)).driver_start is None
+    assert _new_journal_entry(limit, (LIMIT_W, "read"), state, values(None)).driver_start == "7"
+    assert (
+        _new_journal_entry(governor, ("powersave", "read"), state, values(None)).driver_start
+        is None
+    )
 
 
 def test_a_revert_whose_values_cannot_be_read_says_how_to_do_it_by_hand() -> None:
     limit = SettingCommand(0, GPU, "power_limit_w", ("nvidia-smi",), value=LIMIT_W)
-    entry = _entry(limit, (LIMIT_W, "read"), Journal("boot"), values(None))
-    said = of_restoring(entry, limit, Ran("the link is lost", unsure=True), None)
+    entry = _new_journal_entry(limit, (LIMIT_W, "read"), Journal("boot"), values(None))
+    said = outcome_of_restoring(entry, limit, Ran("the link is lost", unsure=True), None)
     assert not said.ok and said.in_force is InForce.NOT_CHECKED
     assert "By hand: " in said.message and "450" in said.message
+
+
+@pytest.mark.parametrize(("empty", "read_w"), [(0, LIMIT_W), (1, LIMIT_W), (2, None)])
+def test_a_driver_that_did_not_answer_after_a_change_is_asked_once_more(
+    monkeypatch: pytest.MonkeyPatch, empty: int, read_w: float | None
+) -> None:
+    """A busy host read nothing back, and the final of a tune failed: "the driver reports nothing"."""
+    whole = values(None).telemetry
+    readings = [replace(whole, infos=(), gpus=())] * empty + [whole]
+
+    async def read_once(host: Host) -> Telemetry:
+        return readings.pop(0)
+
+    monkeypatch.setattr(current_values, "read_once", read_once)
+    found = asyncio.run(current_values.read_values_again(LocalHost(), {"power_limit_w"}))
+    assert found is not None and found.value(GPU, "power_limit_w") == read_w

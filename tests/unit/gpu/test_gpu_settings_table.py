@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.cli.parser import parse
+from workbench.cli.parser import parse_command_line
 from workbench.gpu import remote_programs
 from workbench.gpu.settings import claims
-from workbench.gpu.settings.alterations import drifts
+from workbench.gpu.settings.alterations import find_drifts
 from workbench.hosts.python_programs import PythonProgram
 from workbench.model import setting_commands
 from workbench.model.errors import InputError
@@ -34,10 +34,10 @@ from workbench.model.settings import (
     ClockRange,
     GpuSettings,
     Setting,
+    parse_stored_value,
     parse_word,
     setting_of,
-    stored,
-    value_from,
+    value_to_store,
 )
 from workbench.tui.modals.gpu_settings import parse as parse_form
 
@@ -66,15 +66,20 @@ def test_both_tables_agree_about_a_setting(setting: Setting) -> None:
     sent = setting_commands.SETTINGS[setting.key]
     assert sent.label == setting.label and sent.readable == (setting.reading is not None)
     for value in (*VALUES[setting.key], setting.parse(setting.example)):
-        kept = stored(value)
+        kept = value_to_store(value)
         assert json.loads(json.dumps(kept)) == kept and setting.from_stored(kept) == value
-        assert sent.valid(kept), "a journal with this value is one that Workbench wrote"
+        assert sent.is_valid(kept), "a journal with this value is one that Workbench wrote"
         assert sent.format(kept) == sent.format(value) == setting.format(value)
-        assert sent.equal(kept, kept) and sent.equal(value, kept) and sent.equal(value, value)
+        assert (
+            sent.values_equal(kept, kept)
+            and sent.values_equal(value, kept)
+            and sent.values_equal(value, value)
+        )
         assert setting_commands.value_to_restore(value) == (DEFAULT if value == UNKNOWN else value)
         if value != UNKNOWN:
             steps = [
-                setting_commands.steps("GPU-a", setting.key, v, cores={0: 2}) for v in (kept, value)
+                setting_commands.setting_steps("GPU-a", setting.key, v, cores={0: 2})
+                for v in (kept, value)
             ]
             assert [s.argv for s in steps[0]] == [s.argv for s in steps[1]] and steps[0][0].argv
 
@@ -93,7 +98,9 @@ def test_one_name_for_the_option_the_word_the_form_and_the_key(setting: Setting)
     assert setting.name.replace("-", " ") in setting.label.lower().replace("-", " ")
     value = VALUES[setting.key][0]
     text = setting.input_text(value)
-    assert getattr(parse(["gpu", "set", f"--{setting.name}", text]), setting.key) == text
+    assert (
+        getattr(parse_command_line(["gpu", "set", f"--{setting.name}", text]), setting.key) == text
+    )
     assert parse_word(f"{setting.name}={text}") == GpuSettings({setting.key: value})
     form = parse_form({setting.name: text}, 1)
     assert not isinstance(form, str) and form.settings == GpuSettings({setting.key: value})
@@ -129,7 +136,7 @@ def test_a_number_can_be_reset_if_its_entry_names_an_option_for_that() -> None:
     resettable = replace(POWER_LIMIT, reset_name="reset-power-limit")
     assert resettable.parse(" Reset ") == resettable.from_stored("default") == DEFAULT
     assert resettable.input_text(DEFAULT) == "reset" and resettable.parse("400 W") == 400.0
-    assert (resettable.allowed([CARD]), POWER_LIMIT.allowed([CARD])) == (
+    assert (resettable.allowed_values_text([CARD]), POWER_LIMIT.allowed_values_text([CARD])) == (
         "300..600 W, reset",
         "300..600 W",
     )
@@ -160,7 +167,9 @@ def test_governors_that_differ_are_drift_and_not_a_defect() -> None:
     """The agent counts governors that differ between cores."""
     one = Alteration(HOST_INDEX, HOST, "governor", "powersave", "performance", 0.0)
     mixed = HostSample(cpu_governor="mixed: powersave 30, performance 2")
-    (drift,) = drifts([one], [], Telemetry(0.0, 0.0, DriverInfo(), mixed, LIVE.infos, LIVE.gpus))
+    (drift,) = find_drifts(
+        [one], [], Telemetry(0.0, 0.0, DriverInfo(), mixed, LIVE.infos, LIVE.gpus)
+    )
     assert "now mixed: powersave 30, performance 2" in drift.text
 
 
@@ -168,10 +177,15 @@ def test_claims_compare_typed_and_stored_values() -> None:
     for key, values in VALUES.items():
         entry = {"gpu_uuid": "GPU-a", "setting": key, "since_unix_s": 1.0, "state": "applied"}
         for value in values:
-            for form in (value, stored(value)):
+            for form in (value, value_to_store(value)):
                 way = claims.decide_revert({**entry, "before": form, "now": values[0]}, value, [])
-                assert stored(way.value) in (stored(value), stored(values[0]))
-                assert value_from(key, stored(form)) == value and setting_of(key).format(value)
+                assert value_to_store(way.value) in (
+                    value_to_store(value),
+                    value_to_store(values[0]),
+                )
+                assert parse_stored_value(key, value_to_store(form)) == value and setting_of(
+                    key
+                ).format(value)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +194,7 @@ def test_claims_compare_typed_and_stored_values() -> None:
 def test_the_modules_of_every_program_exist(program: PythonProgram) -> None:
     here = Path(remote_programs.__file__).parents[1]
     assert all((here / f"{module.replace('.', '/')}.py").is_file() for module in program.modules)
-    assert len(program.frame(False)) > 1000
+    assert len(program.stdin_frame(False)) > 1000
 
 
 def test_limits_of_different_gpus_without_a_common_value_are_no_range() -> None:
@@ -188,5 +202,5 @@ def test_limits_of_different_gpus_without_a_common_value_are_no_range() -> None:
         GpuInfo(index=n, uuid=f"GPU-{n}", name="x", power_min_w=low, power_max_w=high)
         for n, (low, high) in enumerate(((200.0, 300.0), (100.0, 180.0)))
     )
-    assert POWER_LIMIT.allowed((one, other)) == "no common value: choose one GPU"
-    assert POWER_LIMIT.allowed((one,)) == "200..300 W"
+    assert POWER_LIMIT.allowed_values_text((one, other)) == "no common value: choose one GPU"
+    assert POWER_LIMIT.allowed_values_text((one,)) == "200..300 W"

@@ -95,7 +95,11 @@ def test_a_row() -> None:
         "memory_temperature_c": "not supported",
         "pcie_rx_mb_s": "nvidia-smi does not give it",
         "pcie_tx_mb_s": "nvidia-smi does not give it",
+        "pcie_replays_per_min": "nvidia-smi does not give it",
+        "xid": "nvidia-smi does not give it",
         "energy_j": "nvidia-smi does not give it",
+        "pcie_replay_count": "nvidia-smi does not give it",
+        "temperature_margin_c": "nvidia-smi does not give it",
     }
 
 
@@ -406,5 +410,26 @@ def test_the_library_is_missing_but_nvidia_smi_works(
     async def work() -> None:
         reading = await read_once(LocalHost())
         assert reading.driver.source == "nvidia-smi" and reading.gpus[0].sm_mhz == 2790
+
+    run(work())
+
+
+def test_the_library_is_missing_and_nvidia_smi_hangs(
+    fake: Smi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An nvidia-smi that does not answer says more than a missing library."""
+    monkeypatch.setenv("WORKBENCH_NVML_LIBRARY", str(tmp_path / "nowhere.so"))
+    monkeypatch.setattr("workbench.gpu.telemetry.source.SMI_S", 0.3)
+    fake.query("import time; time.sleep(60)")
+
+    async def work() -> None:
+        source = TelemetrySource(LocalHost(), 0.1)
+        await source.start()
+        async with asyncio.timeout(30):
+            while source.latest is None or source.latest.driver.status is not DriverStatus.HUNG:
+                await asyncio.sleep(0.01)
+        await source.close()
+        message = str(source.latest.driver.message)
+        assert message.startswith("nvidia-smi did not answer in 0.3 s")
 
     run(work())

@@ -49,14 +49,14 @@ rdma rocep1s0f0 enp1s0f0np0 DOWN Ethernet 40 Gb/sec (4X QDR)
 rdma rocep1s0f1 enp1s0f1np1 ACTIVE Ethernet 200 Gb/sec (4X HDR)
 rdma roceP2p1s0f1 enP2p1s0f1np1 ACTIVE Ethernet 200 Gb/sec (4X HDR)
 """
-    return interfaces.parse(text + json.dumps(listed))
+    return interfaces.parse_node_network(text + json.dumps(listed))
 
 
 NODES = (ClusterNode("spark-01"), ClusterNode("spark-02"))
 
 
 def test_the_fastest_network_in_common_is_chosen_with_both_rdma_devices_of_the_port() -> None:
-    head, worker = cluster_network.places(NODES, [spark(1), spark(2)])
+    head, worker = cluster_network.place_nodes(NODES, [spark(1), spark(2)])
     assert (head.address, head.interface) == ("10.0.0.1", "enp1s0f1np1")
     assert (worker.address, worker.interface) == ("10.0.0.2", "enp1s0f1np1")
     assert head.rdma == ("rocep1s0f1", "roceP2p1s0f1")
@@ -73,10 +73,10 @@ def test_a_bridge_without_a_real_port_connects_no_nodes_and_one_with_a_port_does
             {"ifname": "eth0", "operstate": "UP", "flags": [], "addr_info": [other]},
         ]
         lines = f"net incusbr0 up 1500 10000 {kind}\nnet eth0 up 1500 - -\n"
-        return interfaces.parse(lines + json.dumps(listed))
+        return interfaces.parse_node_network(lines + json.dumps(listed))
 
     for kind, chosen in (("inside", "eth0"), ("-", "incusbr0")):
-        head, _ = cluster_network.places(NODES, [node(kind), node(kind)])
+        head, _ = cluster_network.place_nodes(NODES, [node(kind), node(kind)])
         assert head.interface == chosen
 
 
@@ -85,7 +85,7 @@ def test_what_hosts_toml_names_is_used_as_written() -> None:
         ClusterNode("spark-01", "192.168.1.11", rdma=("mlx5_0",)),
         ClusterNode("spark-02", interface="enP7s7"),
     )
-    head, worker = cluster_network.places(written, [spark(1), spark(2)])
+    head, worker = cluster_network.place_nodes(written, [spark(1), spark(2)])
     assert (head.address, head.interface, head.rdma) == ("192.168.1.11", "enP7s7", ("mlx5_0",))
     assert head.origins == {
         "address": "hosts.toml",
@@ -97,9 +97,9 @@ def test_what_hosts_toml_names_is_used_as_written() -> None:
 
 def test_a_node_that_cannot_be_asked_says_so() -> None:
     silent = NodeNetwork(problem="no connection")
-    head, worker = cluster_network.places(NODES, [spark(1), silent])
+    head, worker = cluster_network.place_nodes(NODES, [spark(1), silent])
     assert head.problem and worker.problem == "no connection" and worker.address is None
-    written = cluster_network.places(
+    written = cluster_network.place_nodes(
         (NODES[0], ClusterNode("spark-02", "10.0.0.2")), [spark(1), silent]
     )
     assert written[1].problem is None and written[1].address == "10.0.0.2"
@@ -107,7 +107,7 @@ def test_a_node_that_cannot_be_asked_says_so() -> None:
 
 def test_the_interfaces_of_this_machine_are_read() -> None:
     async def read() -> NodeNetwork:
-        return await interfaces.read(LocalHost())
+        return await interfaces.read_node_network(LocalHost())
 
     network = asyncio.run(read())
     loopback = network.with_address("127.0.0.1")
@@ -115,7 +115,7 @@ def test_the_interfaces_of_this_machine_are_read() -> None:
 
 
 def test_a_host_without_ip_has_a_problem_and_nothing_else() -> None:
-    network = interfaces.parse("net eth0 up 1500 1000\n", "sh: 1: ip: not found")
+    network = interfaces.parse_node_network("net eth0 up 1500 1000\n", "sh: 1: ip: not found")
     assert network.problem == (
         "`ip -j addr` failed: sh: 1: ip: not found (iproute2 4.14 or newer is needed)"
     )
@@ -133,7 +133,7 @@ def test_a_host_with_many_interfaces_is_read_whole() -> None:
         }
         for n in range(500)
     ]
-    found = interfaces.parse("net veth7 up 1500 10000\n" + json.dumps(listed))
+    found = interfaces.parse_node_network("net veth7 up 1500 10000\n" + json.dumps(listed))
     assert found.problem is None and len(found.interfaces) == 500
     assert found.interfaces[7].speed_mbit_s == 10000
 
@@ -143,4 +143,4 @@ def test_a_host_with_many_interfaces_is_read_whole() -> None:
     ['[{"ifname": "a", "addr_info": [1]}]', "[" * 100_000, '[{"ifname": 1, "flags": 5}]', "[[]]"],
 )
 def test_what_is_no_answer_of_ip_is_a_problem(text: str) -> None:
-    assert "`ip -j addr` failed" in (interfaces.parse(text).problem or "")
+    assert "`ip -j addr` failed" in (interfaces.parse_node_network(text).problem or "")

@@ -458,12 +458,12 @@ def test_a_detached_process_outlives_the_program_that_entered_the_container(
 
     async def main() -> None:
         run_dir = f"{tmp_path}/run"
-        started = await detached_process.start(host, run_dir, ["sleep", "74.25"])
+        started = await detached_process.start_detached(host, run_dir, ["sleep", "74.25"])
         assert alive(started.pid)
         await host.close()
         again = container(programs, "lxc")
-        assert (await detached_process.status(again, run_dir)).alive
-        assert (await detached_process.stop(again, run_dir)).clean
+        assert (await detached_process.read_status(again, run_dir)).alive
+        assert (await detached_process.stop_run(again, run_dir)).nothing_is_left
 
     asyncio.run(main())
     eventually(lambda: not with_argument("74.25"), "the process to end")

@@ -25,15 +25,15 @@ HOST = LocalHost()
 
 
 def start(run_dir: Path, *argv: str, **env: str) -> DetachedProcess:
-    return asyncio.run(detached_process.start(HOST, str(run_dir), argv, env))
+    return asyncio.run(detached_process.start_detached(HOST, str(run_dir), argv, env))
 
 
 def status(run_dir: Path) -> ProcessStatus:
-    return asyncio.run(detached_process.status(HOST, str(run_dir)))
+    return asyncio.run(detached_process.read_status(HOST, str(run_dir)))
 
 
 def stop(run_dir: Path, grace_s: float = 5.0) -> detached_process.StopReport:
-    return asyncio.run(detached_process.stop(HOST, str(run_dir), grace_s=grace_s))
+    return asyncio.run(detached_process.stop_run(HOST, str(run_dir), grace_s=grace_s))
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_the_server_gets_its_arguments_environment_directory_umask_and_signals_a
         mask = os.umask(0o027)
         try:
             argv = [sys.executable, "-c", code, *arguments]
-            await detached_process.start(
+            await detached_process.start_detached(
                 HOST, str(tmp_path / "run"), argv, {"SECRET": "k'1"}, str(tmp_path)
             )
         finally:
@@ -128,7 +128,7 @@ def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys, time\nfrom workbench.hosts import detached_process\n"
         "from workbench.hosts.local import LocalHost\n"
-        "asyncio.run(detached_process.start(LocalHost(), sys.argv[1], ['sleep', '63.003']))\n"
+        "asyncio.run(detached_process.start_detached(LocalHost(), sys.argv[1], ['sleep', '63.003']))\n"
         "print('up', flush=True); time.sleep(60)"
     )
     starter = subprocess.Popen(
@@ -146,7 +146,7 @@ def test_survives_the_terminal_and_the_starter(tmp_path: Path) -> None:
     assert seen.alive
     assert seen.pid is not None
     assert alive(seen.pid)
-    assert stop(tmp_path / "run").clean
+    assert stop(tmp_path / "run").nothing_is_left
 
 
 def test_exit_codes_and_signals_are_distinguished(tmp_path: Path) -> None:
@@ -254,10 +254,10 @@ def test_a_run_that_starts_after_the_process_table_was_read_is_alive(
     monkeypatch.setattr(shell_scripts, "SURVEY", f"{table}{wait}\nprint() {{{files}")
 
     async def main() -> ProcessStatus:
-        reading = asyncio.create_task(detached_process.status(HOST, str(run)))
+        reading = asyncio.create_task(detached_process.read_status(HOST, str(run)))
         while not held.exists():
             await asyncio.sleep(0.01)
-        await detached_process.start(HOST, str(run), ("sleep", "63.012"), {})
+        await detached_process.start_detached(HOST, str(run), ("sleep", "63.012"), {})
         hold.unlink()
         return await reading
 
@@ -319,7 +319,7 @@ def test_a_reused_process_id_never_belongs_to_the_run(
 
 def test_after_a_reboot_no_process_belongs_to_the_run(tmp_path: Path, bystander: int) -> None:
     start(tmp_path / "run", "sleep", "63.011")
-    assert stop(tmp_path / "run").clean
+    assert stop(tmp_path / "run").nothing_is_left
     for name, value in (
         ("pid", bystander),
         ("starttime", start_time(bystander)),
@@ -335,11 +335,15 @@ def test_after_a_reboot_no_process_belongs_to_the_run(tmp_path: Path, bystander:
 
 def test_alive_compares_the_start_time(bystander: int) -> None:
     right = DetachedProcess(bystander, bystander, int(start_time(bystander)))
-    assert asyncio.run(detached_process.alive(HOST, right))
+    assert asyncio.run(detached_process.is_process_alive(HOST, right))
     assert not asyncio.run(
-        detached_process.alive(HOST, DetachedProcess(bystander, bystander, right.start_time + 1))
+        detached_process.is_process_alive(
+            HOST, DetachedProcess(bystander, bystander, right.start_time + 1)
+        )
     )
-    assert not asyncio.run(detached_process.alive(HOST, DetachedProcess(2**22 + 1, 1, 1)))
+    assert not asyncio.run(
+        detached_process.is_process_alive(HOST, DetachedProcess(2**22 + 1, 1, 1))
+    )
 
 
 @pytest.mark.long
@@ -351,7 +355,7 @@ def test_twenty_starters_killed_twenty_stops_nothing_left(tmp_path: Path) -> Non
         "from workbench.hosts.local import LocalHost\n"
         'server = \'sleep 63.012 & sh -c "setsid sleep 63.012 & exit"; while :; do sleep 63.012; '
         "done'\n"
-        "asyncio.run(detached_process.start(LocalHost(), sys.argv[1], ['sh', '-c', server]))\n"
+        "asyncio.run(detached_process.start_detached(LocalHost(), sys.argv[1], ['sh', '-c', server]))\n"
         "os.kill(os.getpid(), 9)"
     )
     for i in range(20):
@@ -453,7 +457,9 @@ def test_the_limit_of_open_files_is_raised_to_what_is_asked_and_never_lowered(
             run_dir = tmp_path / str(asked)
             script = "ulimit -Sn; ulimit -Hn"
             asyncio.run(
-                detached_process.start(HOST, str(run_dir), ["sh", "-c", script], open_files=asked)
+                detached_process.start_detached(
+                    HOST, str(run_dir), ["sh", "-c", script], open_files=asked
+                )
             )
             eventually(lambda: (run_dir / "exit").exists(), "its end")  # noqa: B023
             soft.append([int(word) for word in (run_dir / "log").read_text().split()])

@@ -63,7 +63,7 @@ def test_comes_back_by_itself_and_tells() -> None:
         forget = subject.on_link(told.append)
         first = await subject.get()
         line.failures = [HostUnreachable("still down")] * 3
-        subject.lost(first, "reset")
+        subject.report_lost(first, "reset")
         assert not subject.connected
         assert subject.outage_s is not None
         assert await subject.get() == 5
@@ -75,7 +75,7 @@ def test_comes_back_by_itself_and_tells() -> None:
         ]
         assert told[-1].outage_s > 0
         forget()
-        subject.lost(5, "reset")
+        subject.report_lost(5, "reset")
         assert len(told) == 5
         await subject.close()
 
@@ -90,7 +90,7 @@ def test_waiting_too_long_raises_with_duration_and_reason(monkeypatch: pytest.Mo
         subject = Link("box", line.dial)
         first = await subject.get()
         line.failures = [HostUnreachable("no route")] * 1000
-        subject.lost(first, "reset")
+        subject.report_lost(first, "reset")
         with pytest.raises(HostUnreachable, match=r"no connection for 0 s \(no route\)") as told:
             await subject.get()
         assert "continue to run" in str(told.value.next_step)
@@ -106,7 +106,7 @@ def test_a_changed_key_ends_the_retries_until_the_user_connects() -> None:
         subject.on_link(told.append)
         first = await subject.get()
         line.failures = [HostKeyChanged("its key differs")]
-        subject.lost(first, "reset")
+        subject.report_lost(first, "reset")
         with pytest.raises(HostKeyChanged):
             await subject.get()
         assert line.dialled == 2
@@ -122,10 +122,10 @@ def test_news_of_an_old_connection_or_of_a_closed_link_means_nothing() -> None:
         subject = Link("box", line.dial)
         subject.on_link(told.append)
         await subject.get()
-        subject.lost(99, "old")
+        subject.report_lost(99, "old")
         assert subject.connected
         assert await subject.close() == 1
-        subject.lost(1, "closed")
+        subject.report_lost(1, "closed")
         assert told == []
 
     asyncio.run(main())
@@ -233,7 +233,7 @@ def test_a_relay_that_closes_at_once_closes_the_connection_that_just_came() -> N
         relay = Relay(open_far, ())
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         await greeted.wait()
-        relay._accepted(reader, writer)
+        relay._relay_accepted(reader, writer)
         await relay.close()
         assert writer.is_closing()
         await ended.wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.hosts.run_processes import Process, RunFiles, Survey, members, parse
+from workbench.hosts.run_processes import Process, RunFiles, Survey, living_members, parse_survey
 
 RUN = RunFiles("/r", pid=11, start=101, sid=10, sid_start=100, boot_id="boot", token="cafe")
 
@@ -26,7 +26,7 @@ def survey(*rows: Process, tokens: dict[int, str] | None = None, boot: str = "bo
 
 
 def pids(run: RunFiles, seen: Survey) -> tuple[int, ...]:
-    return tuple(p.pid for p in members(run, seen).all)
+    return tuple(p.pid for p in living_members(run, seen).all)
 
 
 def test_leader_server_and_their_children_in_any_session() -> None:
@@ -125,7 +125,7 @@ def test_parse_reads_names_with_any_bytes_and_files_with_any_lines() -> None:
         b"y\n/runs/a:b/plan.json:\n/runs/a:b/members:11:101\n"
         b"/runs/a:b/members:12:102\n/runs/\xff/log:\x00\xff\nend\n"
     )
-    seen = parse(output)
+    seen = parse_survey(output)
     assert seen is not None
     first, second = seen.runs
     assert first.files == {"plan.json": b"end\nrun x: y\n\n"}
@@ -139,4 +139,4 @@ def test_parse_reads_names_with_any_bytes_and_files_with_any_lines() -> None:
     assert (second.pid, second.exit_code, second.files) == (None, None, {"log": b"\x00\xff\n"})
     assert (first.marked, second.marked, seen.older) == (False, True, ("2026-x",))
     assert seen.processes[10].start == 100
-    assert parse(output.removesuffix(b"end\n")) is None
+    assert parse_survey(output.removesuffix(b"end\n")) is None

@@ -28,7 +28,7 @@ def test_a_loop_that_loses_a_cancellation_is_cancelled_again(
     async def main() -> asyncio.Task[None]:
         task = asyncio.ensure_future(forgetful())
         await asyncio.sleep(0)
-        await asyncio.wait_for(ending.end(task), 10)
+        await asyncio.wait_for(ending.cancel_and_wait(task), 10)
         return task
 
     assert asyncio.run(main()).cancelled() and lost == 3
@@ -46,7 +46,7 @@ def test_our_own_cancellation_is_not_lost_meanwhile(monkeypatch: pytest.MonkeyPa
     async def main() -> None:
         task = asyncio.ensure_future(slow())
         await asyncio.sleep(0)
-        ender = asyncio.ensure_future(ending.end(task))
+        ender = asyncio.ensure_future(ending.cancel_and_wait(task))
         await asyncio.sleep(0)
         ender.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -69,8 +69,8 @@ def test_end_raises_the_tasks_error_and_accepts_an_ended_task() -> None:
             await asyncio.wait([task])
             if raises:
                 with pytest.raises(ValueError, match="broken"):
-                    await ending.end(task)
+                    await ending.cancel_and_wait(task)
             else:
-                await ending.end(task)
+                await ending.cancel_and_wait(task)
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from support.userland import UserlandHost
 
 from workbench.hosts import detached_process, files_via_shell, shell_scripts
 from workbench.hosts.base import CommandNotFound, FileError
-from workbench.hosts.host_facts import parse
+from workbench.hosts.host_facts import parse_host_facts
 
 
 @pytest.mark.slow
@@ -41,15 +41,18 @@ def test_files(userland: UserlandHost, tmp_path: Path) -> None:
     path = tmp_path / "new dir" / "it's a file"
 
     async def main() -> None:
-        await files_via_shell.write(userland, str(path), b"0123456789\0\n", 0o640)
-        assert await files_via_shell.read(userland, str(path), 0, None) == b"0123456789\0\n"
-        assert await files_via_shell.read(userland, str(path), 3, 4) == b"3456"
-        assert await files_via_shell.read(userland, str(path), 0, 2) == b"01"
-        assert await files_via_shell.read(userland, str(path), 99, None) == b""
+        await files_via_shell.write_file_via_shell(userland, str(path), b"0123456789\0\n", 0o640)
+        assert (
+            await files_via_shell.read_file_via_shell(userland, str(path), 0, None)
+            == b"0123456789\0\n"
+        )
+        assert await files_via_shell.read_file_via_shell(userland, str(path), 3, 4) == b"3456"
+        assert await files_via_shell.read_file_via_shell(userland, str(path), 0, 2) == b"01"
+        assert await files_via_shell.read_file_via_shell(userland, str(path), 99, None) == b""
         with pytest.raises(FileError, match="no such file"):
-            await files_via_shell.read(userland, f"{path}.gone", 0, None)
+            await files_via_shell.read_file_via_shell(userland, f"{path}.gone", 0, None)
         with pytest.raises(FileError, match="is a directory"):
-            await files_via_shell.read(userland, str(tmp_path), 0, None)
+            await files_via_shell.read_file_via_shell(userland, str(tmp_path), 0, None)
 
     asyncio.run(main())
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
@@ -59,7 +62,7 @@ def test_files(userland: UserlandHost, tmp_path: Path) -> None:
 def test_half_a_write_replaces_nothing(userland: UserlandHost, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    cut_off = shell_scripts.sh(shell_scripts.WRITE_FILE, str(path), "600", "10")
+    cut_off = shell_scripts.shell_argv(shell_scripts.WRITE_FILE, str(path), "600", "10")
     done = asyncio.run(userland.run(cut_off, input=b"half"))
     assert done.returncode == 1
     assert path.read_bytes() == b"old"
@@ -67,14 +70,16 @@ def test_half_a_write_replaces_nothing(userland: UserlandHost, tmp_path: Path) -
 
 
 def test_state_dir(userland: UserlandHost, tmp_path: Path) -> None:
-    found = asyncio.run(files_via_shell.state_dir(userland))
+    found = asyncio.run(files_via_shell.state_dir_via_shell(userland))
     assert found == f"{os.environ['XDG_STATE_HOME']}/workbench"
     assert stat.S_IMODE(Path(found).stat().st_mode) == 0o700
 
 
 def test_facts(userland: UserlandHost) -> None:
-    said = asyncio.run(userland.run(shell_scripts.sh(shell_scripts.FACTS, "ping"), input=b"1\n"))
-    facts = parse(said.out, "name", "ssh", 1.5)
+    said = asyncio.run(
+        userland.run(shell_scripts.shell_argv(shell_scripts.FACTS, "ping"), input=b"1\n")
+    )
+    facts = parse_host_facts(said.out, "name", "ssh", 1.5)
     assert said.out.startswith("ping=1\n")
     assert (facts.uid, facts.hostname, facts.latency_ms) == (os.getuid(), os.uname().nodename, 1.5)
     assert facts.memory_total_bytes is not None
@@ -83,7 +88,7 @@ def test_facts(userland: UserlandHost) -> None:
 def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) -> None:
     values = {"A": "it's", "B": "two\nlines\n", "C": 'back\\slash $HOME `id` "q" ', "D": ""}
     argv = ["sh", "-c", 'printf "%s|" "$A" "$B" "$C" "$D" "$@"; read x; echo "$x"', "sh", "a b"]
-    order = shell_scripts.order(argv, values)
+    order = shell_scripts.shell_order_line(argv, values)
     done = asyncio.run(
         userland.run(["sh", "-c", 'IFS= read -r _wb && eval "$_wb"'], input=order + b"rest\n")
     )
@@ -91,13 +96,13 @@ def test_prelude_sets_the_environment_from_stdin_only(userland: UserlandHost) ->
         done.out
         == f"{shell_scripts.MARK}\n" + "".join(f"{v}|" for v in values.values()) + "a b|rest\n"
     )
-    assert shell_scripts.marked_pid(done.err) is not None
-    assert shell_scripts.after_mark(done.err) == ""
+    assert shell_scripts.pid_in_stderr(done.err) is not None
+    assert shell_scripts.stderr_after_mark(done.err) == ""
 
 
 @pytest.mark.parametrize("missing", ["no-such-tool", "/no/such/tool", "/etc/passwd"])
 def test_prelude_reports_a_missing_command(userland: UserlandHost, missing: str) -> None:
-    done = asyncio.run(userland.run(shell_scripts.sh(shell_scripts.PRELUDE, "", missing)))
+    done = asyncio.run(userland.run(shell_scripts.shell_argv(shell_scripts.PRELUDE, "", missing)))
     assert (done.returncode, done.out, done.err) == (127, "", f"{shell_scripts.MARK} missing\n")
 
 
@@ -110,16 +115,16 @@ def test_detached_life(userland: UserlandHost, tmp_path: Path) -> None:
 
     async def main() -> None:
         run_dir = str(tmp_path / "run")
-        process = await detached_process.start(userland, run_dir, ["sh", "-c", server])
+        process = await detached_process.start_detached(userland, run_dir, ["sh", "-c", server])
         while len(with_argument(nap)) < 3:
             await asyncio.sleep(0.01)
-        seen = await detached_process.status(userland, run_dir)
+        seen = await detached_process.read_status(userland, run_dir)
         assert (seen.alive, seen.pid) == (True, process.pid)
         assert set(seen.members) >= {process.pid, *with_argument(nap)}
-        report = await detached_process.stop(userland, run_dir, grace_s=1)
-        assert (report.left, report.clean) == ((), True)
+        report = await detached_process.stop_run(userland, run_dir, grace_s=1)
+        assert (report.left, report.nothing_is_left) == ((), True)
         assert process.pid in report.killed
-        after = await detached_process.status(userland, run_dir)
+        after = await detached_process.read_status(userland, run_dir)
         assert (after.alive, after.exit_code, after.exit_signal, after.members) == (
             False,
             137,
@@ -138,10 +143,10 @@ def test_term_to_the_group_leaves_the_exit_code_on_record(
 ) -> None:
     async def main() -> None:
         run_dir = str(tmp_path / "run")
-        await detached_process.start(
+        await detached_process.start_detached(
             userland, run_dir, ["sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done"]
         )
-        report = await detached_process.stop(userland, run_dir)
+        report = await detached_process.stop_run(userland, run_dir)
         assert (report.killed, report.status and report.status.exit_code) == ((), 7)
 
     asyncio.run(main())
@@ -150,16 +155,16 @@ def test_term_to_the_group_leaves_the_exit_code_on_record(
 def test_start_errors(userland: UserlandHost, tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(CommandNotFound):
-            await detached_process.start(userland, str(tmp_path / "a"), ["no-such-engine"])
+            await detached_process.start_detached(userland, str(tmp_path / "a"), ["no-such-engine"])
         with pytest.raises(detached_process.WorkdirMissing):
-            await detached_process.start(
+            await detached_process.start_detached(
                 userland, str(tmp_path / "a"), ["true"], workdir="/no/such/dir"
             )
-        await detached_process.start(userland, str(tmp_path / "a"), ["true"])
+        await detached_process.start_detached(userland, str(tmp_path / "a"), ["true"])
         with pytest.raises(detached_process.RunDirUsed):
-            await detached_process.start(userland, str(tmp_path / "a"), ["true"])
+            await detached_process.start_detached(userland, str(tmp_path / "a"), ["true"])
         (tmp_path / "plain").write_text("")
         with pytest.raises(FileError):
-            await detached_process.start(userland, str(tmp_path / "plain" / "b"), ["true"])
+            await detached_process.start_detached(userland, str(tmp_path / "plain" / "b"), ["true"])
 
     asyncio.run(main())

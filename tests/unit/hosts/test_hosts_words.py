@@ -22,7 +22,7 @@ from workbench.hosts.base import (
     Host,
     HostUnreachable,
 )
-from workbench.hosts.line_splitter import LINE_MAX_BYTES, split
+from workbench.hosts.line_splitter import LINE_MAX_BYTES, split_lines
 from workbench.hosts.reconnecting_link import LinkEvent
 from workbench.model.errors import InputError
 
@@ -33,7 +33,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=6
 @given(st.lists(TEXT, min_size=1, max_size=3), TEXT)
 def test_arguments_and_variables_arrive_as_they_are(words: list[str], value: str) -> None:
     """Through the line that only sh reads; the rest of stdin goes to the command."""
-    order = shell_scripts.order(
+    order = shell_scripts.shell_order_line(
         ["sh", "-c", 'printf "%s|" "$A" "$@"; cat', "sh", *words], {"A": value}
     )
     assert order.count(b"\n") == 1
@@ -54,20 +54,20 @@ def test_the_line_for_the_login_shell_means_the_same_in_every_shell() -> None:
 )
 def test_names_that_no_shell_variable_can_have_are_rejected(env: dict[str, str]) -> None:
     with pytest.raises(ValueError, match="environment"):
-        shell_scripts.order(["true"], env)
+        shell_scripts.shell_order_line(["true"], env)
 
 
 @pytest.mark.parametrize(
     "name", ["box", "box.example.org", "me@box", "10.0.0.1", "fe80::1%eth0", "gpu_1", "a.b@c-d"]
 )
 def test_host_names(name: str) -> None:
-    assert ssh_names.check(name) == name
+    assert ssh_names.check_host_name(name) == name
 
 
 @given(st.text(max_size=30))
 def test_a_host_name_is_never_an_option_nor_shell_text(text: str) -> None:
     try:
-        assert ssh_names.check(text) == text
+        assert ssh_names.check_host_name(text) == text
     except InputError:
         return
     assert not text.startswith("-")
@@ -91,9 +91,9 @@ def test_jump_hosts(text: str, expected: tuple[str, dict[str, Any]]) -> None:
 
 def test_a_key_is_added_to_known_hosts_on_a_line_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "ssh" / "known_hosts"
-    known_hosts.append(str(file), "a ssh-ed25519 AAAA")
+    known_hosts.append_line(str(file), "a ssh-ed25519 AAAA")
     file.write_text(file.read_text() + "b ssh-ed25519 BBBB")  # somebody's editor left no newline
-    known_hosts.append(str(file), "c ssh-ed25519 CCCC")
+    known_hosts.append_line(str(file), "c ssh-ed25519 CCCC")
     assert [line.split()[0] for line in file.read_text().splitlines()] == ["a", "b", "c"]
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
@@ -116,12 +116,12 @@ def test_a_key_is_added_to_known_hosts_on_a_line_of_its_own(tmp_path: Path) -> N
 def test_containers_and_hypervisors(
     said: str, container: str | None, virtualization: str | None
 ) -> None:
-    found = host_facts.parse(said, "box", "ssh")
+    found = host_facts.parse_host_facts(said, "box", "ssh")
     assert (found.container, found.virtualization) == (container, virtualization)
 
 
 def test_facts_that_are_missing_stay_unknown() -> None:
-    found = host_facts.parse(
+    found = host_facts.parse_host_facts(
         "uid=1000\nuid_map=         0     100000      65536\n\ngarbage", "box", "ssh"
     )
     assert (found.uid, found.initial_user_namespace) == (1000, False)
@@ -131,14 +131,17 @@ def test_facts_that_are_missing_stay_unknown() -> None:
         None,
         (),
     )
-    assert host_facts.parse("uid_map=0 0 4294967295", "box", "ssh").initial_user_namespace is True
-    assert host_facts.parse("", "box", "ssh").initial_user_namespace is None
+    assert (
+        host_facts.parse_host_facts("uid_map=0 0 4294967295", "box", "ssh").initial_user_namespace
+        is True
+    )
+    assert host_facts.parse_host_facts("", "box", "ssh").initial_user_namespace is None
 
 
 @given(st.lists(st.binary(max_size=30)))
 def test_lines_do_not_depend_on_how_the_bytes_came(pieces: list[bytes]) -> None:
     async def main() -> list[bytes]:
-        return [line async for line in split(FakeStream(pieces).chunks())]
+        return [line async for line in split_lines(FakeStream(pieces).chunks())]
 
     whole = b"".join(pieces)
     assert asyncio.run(main()) == (whole.removesuffix(b"\n").split(b"\n") if whole else [])
@@ -146,7 +149,7 @@ def test_lines_do_not_depend_on_how_the_bytes_came(pieces: list[bytes]) -> None:
 
 def test_a_line_without_an_end_is_given_in_pieces() -> None:
     async def main() -> list[bytes]:
-        return [line async for line in split(FakeStream([b"x" * 600_000] * 4).chunks())]
+        return [line async for line in split_lines(FakeStream([b"x" * 600_000] * 4).chunks())]
 
     lines = asyncio.run(main())
     assert max(len(line) for line in lines) <= LINE_MAX_BYTES + 600_000

@@ -14,9 +14,9 @@ from workbench.model.answer_probe import (
     Ask,
     Place,
     Probed,
-    judge,
+    judge_probe,
     long_ask,
-    outcome,
+    probe_outcome,
     short_asks,
 )
 from workbench.model.answer_text import (
@@ -24,8 +24,8 @@ from workbench.model.answer_text import (
     PlaceOutcome,
     ProbeOutcome,
     SetFeatures,
-    features,
     set_features,
+    text_features,
 )
 from workbench.model.answer_verdict import Asked, load_findings
 from workbench.model.findings import Level
@@ -116,10 +116,12 @@ def probed(made: Callable[[random.Random, Ask], str]) -> list[Probed]:
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_that_is_close_to_language_is_found(kind: str) -> None:
     why, made = GARBAGE[kind]
-    (one, *_) = judge(probed(made))
+    (one, *_) = judge_probe(probed(made))
     assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
     assert why in one.text
-    assert not [f for f in judge(probed(made), nonsense_expected="x") if f.level is Level.ERROR]
+    assert not [
+        f for f in judge_probe(probed(made), nonsense_expected="x") if f.level is Level.ERROR
+    ]
 
 
 def test_ready_finds_random_words_of_a_large_vocabulary() -> None:
@@ -130,7 +132,7 @@ def test_ready_finds_random_words_of_a_large_vocabulary() -> None:
         Probed(ask, Answer(words_of(draw, large, 45 if ask.place is Place.LONGER else 12)))
         for ask in asks
     ]
-    (one, *_) = judge(answers)
+    (one, *_) = judge_probe(answers)
     assert (one.code, one.level) == (DEGENERATE, Level.ERROR)
     assert "unrelated words" in one.text
 
@@ -140,7 +142,7 @@ def test_a_mark_of_a_template_in_the_longer_answers_is_enough() -> None:
         end = f"<|im_end|>\n{PROSE[number:]}" if number >= 9 else PROSE[number : number + 30]
         return Answer(f"The code word is {ASKS[number].word}. {end}")
 
-    findings = judge([Probed(ask, made(n)) for n, ask in enumerate(ASKS[:13])])
+    findings = judge_probe([Probed(ask, made(n)) for n, ask in enumerate(ASKS[:13])])
     assert [(one.code, one.level) for one in findings] == [(TEMPLATE, Level.WARN)]
 
 
@@ -152,12 +154,12 @@ def test_a_mark_of_a_template_in_the_longer_answers_is_enough() -> None:
 def test_a_prompt_between_marks_of_a_chat_is_an_echo(
     said: str, changed: Callable[[str], str]
 ) -> None:
-    (one, *_) = judge(probed(lambda draw, ask: changed(said.format(ask.prompt))[:250]))
+    (one, *_) = judge_probe(probed(lambda draw, ask: changed(said.format(ask.prompt))[:250]))
     assert (one.code, one.level) == (ECHO, Level.ERROR)
 
 
 def test_an_answer_that_first_quotes_its_prompt_is_marked_only() -> None:
-    findings = judge(
+    findings = judge_probe(
         probed(lambda draw, ask: f'You asked: "{ask.prompt}" {PROSE[draw.randrange(60) :]}')
     )
     assert [(one.code, one.level) for one in findings] == [(ECHO, Level.WARN)]
@@ -165,27 +167,27 @@ def test_an_answer_that_first_quotes_its_prompt_is_marked_only() -> None:
 
 def test_a_loop_of_a_language_with_letters_for_tones_is_no_salad() -> None:
     hmong = "yanb senb ghob nhangb nangd nex, " + "nis ghob nhangb nangd nex, " * 9
-    assert features(hmong).vowel_share == pytest.approx(0.25, abs=0.02)
-    assert not features(hmong).salad
+    assert text_features(hmong).vowel_share == pytest.approx(0.25, abs=0.02)
+    assert not text_features(hmong).mixes_scripts
     draw = random.Random(6)
     letters = "".join(draw.choices("abcdefghijklmnopqrstuvwxyz    ", k=290))
-    assert features(letters).salad
+    assert text_features(letters).mixes_scripts
 
 
 def test_a_language_without_spaces_is_no_garbage() -> None:
     size = len(TIBETAN)
     for count in (40, 90, size):
         for begin in range(0, size - count + 1, 7):
-            assert features(TIBETAN[begin : begin + count]).defect == ""
+            assert text_features(TIBETAN[begin : begin + count]).defect == ""
 
 
 @pytest.mark.parametrize("bytes_missing", [1, 2, 3])
 def test_a_character_that_is_not_complete_is_no_garbage(bytes_missing: int) -> None:
     broken = "\N{REPLACEMENT CHARACTER}" * bytes_missing
     for text in (f"ਸਾਰਾ ਮਨੁੱਖੀ ਪਰਿ{broken}", f"ਸਾਰਾ ਮਨੁੱ{broken}ਖੀ ਪਰਿਵਾਰ{broken}"):
-        assert features(text).defect == ""
-    assert features("\N{REPLACEMENT CHARACTER}" * 40).odd
-    assert features("ab\N{REPLACEMENT CHARACTER}" * 9).odd
+        assert text_features(text).defect == ""
+    assert text_features("\N{REPLACEMENT CHARACTER}" * 40).has_odd_characters
+    assert text_features("ab\N{REPLACEMENT CHARACTER}" * 9).has_odd_characters
 
 
 def test_a_tokenizer_that_makes_a_token_of_each_byte_counts_rightly() -> None:
@@ -195,10 +197,10 @@ def test_a_tokenizer_that_makes_a_token_of_each_byte_counts_rightly() -> None:
         return Probed(ask, answer, recounted=tokens)
 
     answers = [made(9 * n, ask) for n, ask in enumerate(ASKS[:2])]
-    assert not [one for one in judge(answers) if one.level is Level.ERROR]
+    assert not [one for one in judge_probe(answers) if one.level is Level.ERROR]
     load = set_features([one.answer for one in answers])
     assert load.characters_per_token is not None and load.characters_per_token < 0.4
-    assert load_findings(load, Asked("m", ends=True), outcome(answers)) == ()
+    assert load_findings(load, Asked("m", ends=True), probe_outcome(answers)) == ()
 
 
 def test_the_usage_of_a_load_without_language_is_not_judged() -> None:

@@ -19,15 +19,15 @@ from workbench.model.answer_probe import (
     Ask,
     Place,
     Probed,
-    judge,
+    judge_probe,
     long_ask,
-    outcome,
+    probe_outcome,
     read_answer,
     request_body,
     same_model,
     short_asks,
 )
-from workbench.model.answer_text import Answer, excerpt, features, set_features
+from workbench.model.answer_text import Answer, answer_excerpt, set_features, text_features
 from workbench.model.findings import Level
 
 _RANDOM = random.Random(1)
@@ -77,12 +77,12 @@ LANGUAGE = {
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_has_a_defect(kind: str) -> None:
-    assert features(GARBAGE[kind]).defect
+    assert text_features(GARBAGE[kind]).defect
 
 
 @pytest.mark.parametrize("kind", LANGUAGE)
 def test_language_has_no_defect(kind: str) -> None:
-    assert features(LANGUAGE[kind]).defect == ""
+    assert text_features(LANGUAGE[kind]).defect == ""
 
 
 _VOCABULARY = (  # noqa: SIM905  tokens as a vocabulary of 150,000 has them
@@ -98,7 +98,7 @@ def test_random_tokens_of_a_vocabulary_are_garbage() -> None:
     found = 0
     for _ in range(100):
         tokens = [draw.choice(_VOCABULARY) + draw.choice(("", " ")) for _ in range(60)]
-        found += bool(features("".join(tokens)).defect)
+        found += bool(text_features("".join(tokens)).defect)
     assert found >= 95
 
 
@@ -111,7 +111,7 @@ def test_random_tokens_of_a_vocabulary_are_garbage() -> None:
     ],
 )
 def test_phrases_and_digits_that_repeat_are_garbage(text: str) -> None:
-    assert features(text).defect
+    assert text_features(text).defect
 
 
 def test_names_of_products_and_units_are_language() -> None:
@@ -119,20 +119,20 @@ def test_names_of_products_and_units_are_language() -> None:
         "GitHub, YouTube and OpenStreetMap run on PostgreSQL; an iPhone needs 12.5 kWh a year, and "
         "the river moves 3.5 m3 of sand per second at 40 km/h, as JavaScript programs show."
     )
-    assert features(text).defect == ""
+    assert text_features(text).defect == ""
 
 
 @given(st.text(max_size=3000))
 def test_any_text_has_features(text: str) -> None:
-    found = features(text)
+    found = text_features(text)
     shares = (found.loop_share, found.common_share, found.odd_share, found.symbol_share)
     assert all(0 <= share <= 1 for share in shares)
-    assert "\x1b" not in excerpt(Answer(text)) and "\n" not in excerpt(Answer(text))
+    assert "\x1b" not in answer_excerpt(Answer(text)) and "\n" not in answer_excerpt(Answer(text))
 
 
 @given(st.text(min_size=1, max_size=8), st.integers(12, 200))
 def test_a_repeated_short_unit_is_always_a_defect(unit: str, times: int) -> None:
-    assert features(unit * times).defect
+    assert text_features(unit * times).defect
 
 
 def _probed(ask: Ask, text: str, *, tokens: int = 30, **more: object) -> Probed:
@@ -150,23 +150,23 @@ def _asks() -> list[Ask]:
 
 
 def _codes(probed: list[Probed], **more: object) -> list[str]:
-    return [one.code for one in judge(probed, **more)]  # type: ignore[arg-type]
+    return [one.code for one in judge_probe(probed, **more)]  # type: ignore[arg-type]
 
 
 def test_healthy_answers_have_no_finding() -> None:
-    assert judge([_probed(ask, _said(ask), recounted=28) for ask in _asks()], model="m") == ()
+    assert judge_probe([_probed(ask, _said(ask), recounted=28) for ask in _asks()], model="m") == ()
 
 
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_a_server_that_answers_garbage_is_found(kind: str) -> None:
-    (found,) = judge([_probed(ask, GARBAGE[kind]) for ask in _asks()])
+    (found,) = judge_probe([_probed(ask, GARBAGE[kind]) for ask in _asks()])
     assert found.code == DEGENERATE and found.level is Level.ERROR
     assert "8 of 8 answers are broken" in found.text and found.evidence
 
 
 def test_garbage_of_a_model_without_sense_is_a_note() -> None:
     probed = [_probed(ask, "!" * 60) for ask in _asks()]
-    (found,) = judge(probed, nonsense_expected="its weights are random")
+    (found,) = judge_probe(probed, nonsense_expected="its weights are random")
     assert found.level is Level.INFO and "because its weights are random" in found.text
 
 
@@ -179,15 +179,18 @@ def test_garbage_of_a_model_without_sense_is_a_note() -> None:
 )
 def test_garbage_in_one_place_is_named(place: Place, where: str) -> None:
     probed = [_probed(ask, "!" * 60 if ask.place is place else _said(ask)) for ask in _asks()]
-    (found,) = judge(probed, together=4, long_tokens=500)
+    (found,) = judge_probe(probed, together=4, long_tokens=500)
     assert found.text.startswith(where)
-    assert outcome(probed).places[place.value].broken == outcome(probed).places[place.value].answers
+    assert (
+        probe_outcome(probed).places[place.value].broken
+        == probe_outcome(probed).places[place.value].answers
+    )
 
 
 def test_garbage_after_the_load_is_named() -> None:
     before = [_probed(ask, _said(ask)) for ask in _asks()]
     after = [_probed(ask, "!" * 60, after=True) for ask in _asks()]
-    (found,) = judge([*before, *after])
+    (found,) = judge_probe([*before, *after])
     assert found.text.startswith("degenerate output after the load: 8 of 8")
 
 
@@ -209,7 +212,7 @@ def test_equal_answers_to_different_prompts_are_found() -> None:
 
 
 def test_answers_without_text_are_found_with_their_usage() -> None:
-    (found,) = judge([_probed(ask, "", tokens=40) for ask in _asks()])
+    (found,) = judge_probe([_probed(ask, "", tokens=40) for ask in _asks()])
     assert found.code == EMPTY and "although usage says up to 40 tokens" in found.text
 
 
@@ -223,14 +226,14 @@ def test_answers_to_the_prompts_of_others_are_found() -> None:
 def test_a_model_that_does_not_follow_is_marked_only() -> None:
     words = "rivers carry sand and stones and wear away the ground below them until they rest"
     turned = [" ".join(words.split()[i:] + words.split()[:i]) for i in range(8)]
-    (found,) = judge([_probed(ask, turned[i]) for i, ask in enumerate(_asks())])
+    (found,) = judge_probe([_probed(ask, turned[i]) for i, ask in enumerate(_asks())])
     assert found.code == NOT_FOLLOWED and found.level is Level.WARN
 
 
 def test_a_prompt_that_was_cut_is_found_by_its_usage() -> None:
-    cut = [_probed(ask, _said(ask), prompt_tokens=min(32, ask.words + 9)) for ask in _asks()]
+    cut = [_probed(ask, _said(ask), prompt_tokens=min(32, ask.count_words + 9)) for ask in _asks()]
     assert _codes(cut) == [PROMPT_CUT]
-    whole = [_probed(ask, _said(ask), prompt_tokens=ask.words + 9) for ask in _asks()]
+    whole = [_probed(ask, _said(ask), prompt_tokens=ask.count_words + 9) for ask in _asks()]
     assert _codes(whole) == []
 
 
@@ -243,7 +246,7 @@ def test_a_prompt_whose_beginning_is_not_known_was_cut(tokens: int, level: Level
         _probed(ask, forgot.format(i) if ask.place is Place.LONG else _said(ask))
         for i, ask in enumerate(_asks())
     ]
-    (found,) = judge(probed, long_tokens=tokens)
+    (found,) = judge_probe(probed, long_tokens=tokens)
     assert (found.code, found.level) == (PROMPT_CUT, level)
 
 
@@ -257,10 +260,13 @@ def test_usage_is_compared_with_the_text(said: int, real: int, codes: list[str])
 
 def test_usage_without_a_second_count_must_be_plausible() -> None:
     assert _codes([_probed(ask, _said(ask), tokens=400) for ask in _asks()]) == [USAGE]
+    assert _codes([_probed(ask, _said(ask), tokens=24, characters=400) for ask in _asks()]) == [
+        USAGE
+    ]
 
 
 def test_another_model_is_named() -> None:
-    (found,) = judge([_probed(ask, _said(ask)) for ask in _asks()], model="llama-70b")
+    (found,) = judge_probe([_probed(ask, _said(ask)) for ask in _asks()], model="llama-70b")
     assert found.code == OTHER_MODEL and "m instead of llama-70b" in found.text
 
 
@@ -287,7 +293,7 @@ def test_short_prompts_differ_and_do_not_change() -> None:
 @pytest.mark.parametrize("tokens", [128, 1000, 8000])
 def test_a_long_prompt_has_about_the_length_and_the_word_in_front(tokens: int) -> None:
     ask = long_ask(tokens)
-    assert 0.8 * tokens < ask.words < 1.2 * tokens
+    assert 0.8 * tokens < ask.count_words < 1.2 * tokens
     assert ask.prompt.index(ask.word) < 60 and ask.prompt.count(ask.word) == 1
 
 

@@ -22,7 +22,7 @@ from workbench.model.answer_probe import (
     Ask,
     Place,
     Probed,
-    judge,
+    judge_probe,
     long_ask,
     short_asks,
 )
@@ -31,11 +31,11 @@ from workbench.model.answer_text import (
     PlaceOutcome,
     ProbeOutcome,
     SetFeatures,
-    features,
     set_features,
+    text_features,
 )
 from workbench.model.answer_verdict import CHANGED, Asked, Earlier, load_findings
-from workbench.model.answer_words import out_of_order, unrelated_words
+from workbench.model.answer_words import why_words_are_unordered, why_words_are_unrelated
 from workbench.model.findings import Finding, Level
 
 ASKS = (*short_asks(3), *short_asks(16, Place.TOGETHER), *(long_ask(300, n) for n in range(4)))
@@ -50,7 +50,7 @@ def said(ask: Ask, text: str, **more: object) -> Probed:
 
 
 def found(answers: list[Probed], **more: object) -> dict[str, Finding]:
-    return {one.code: one for one in judge(answers, **more)}  # type: ignore[arg-type]
+    return {one.code: one for one in judge_probe(answers, **more)}  # type: ignore[arg-type]
 
 
 def random_words(seed: int, count: int) -> str:
@@ -82,7 +82,7 @@ def test_a_language_repeats_its_words(kind: str) -> None:
     draw = random.Random(kind)
     for size, count in ((75, 9), (290, 24)):
         texts = [Answer(text(draw, kind, size, 0.1)) for _ in range(count)]
-        assert unrelated_words(texts) == "" and out_of_order(texts) == ""
+        assert why_words_are_unrelated(texts) == "" and why_words_are_unordered(texts) == ""
 
 
 def test_an_answer_that_is_its_prompt_is_no_answer() -> None:
@@ -303,7 +303,9 @@ def counted(factor: float, hidden: int, scatter: int = 0, **more: object) -> lis
 
 def usage_of(made: list[Probed], short: list[Probed] | None = None) -> str:
     given = made[1::2], made[::2] if short is None else short
-    return next((one.text for one in judge(given[0], short=given[1]) if one.code == USAGE), "")
+    return next(
+        (one.text for one in judge_probe(given[0], short=given[1]) if one.code == USAGE), ""
+    )
 
 
 def test_usage_of_an_eighth_more_tokens_is_found() -> None:
@@ -377,7 +379,7 @@ def test_a_loop_of_any_length_is_found(size: int) -> None:
     unit = (text(draw, "English", size, 0.1) + " " * size)[:size]
     load = set_features([Answer((unit * 90)[:2048], prompt=str(n)) for n in range(8)])
     assert load.looping == 8
-    assert "repeats" in features((unit * 9)[: 5 * size]).defect
+    assert "repeats" in text_features((unit * 9)[: 5 * size]).defect
 
 
 def test_a_phrase_from_the_first_character_on_is_no_loop_of_a_healthy_model() -> None:

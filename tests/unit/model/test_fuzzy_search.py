@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from workbench.model.fuzzy import best
+from workbench.model.fuzzy import best_matches
 
 ACTIONS = ("Models    the models of this host", "Launch: engine    the program", "Theme dark")
 FLAGS = ("max-num-seqs", "max-model-len", "enforce-eager", "tensor-parallel-size")
 
 
 def found(query: str, items: tuple[str, ...]) -> list[str]:
-    return best(query, items, lambda item: item)
+    return best_matches(query, items, lambda item: item)
 
 
 def test_a_word_leaves_out_what_has_only_its_letters() -> None:

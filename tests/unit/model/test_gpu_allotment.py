@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workbench.model.gpu import GpuInfo
-from workbench.model.gpu_allotment import UNSET, Allotment, gpus_named, read
+from workbench.model.gpu_allotment import UNSET, Allotment, gpus_named, parse_allotment
 
 GPUS = tuple(GpuInfo(index, f"GPU-{index}{index}-x", "A100") for index in range(4))
 
@@ -33,7 +33,10 @@ def test_cuda_ignores_the_first_unknown_device_and_all_after_it(
 
 
 def test_an_allotment_needs_a_job_and_named_gpus() -> None:
-    assert read("PBS 1.pbs", "2,3") == Allotment("PBS 1.pbs", "2,3")
-    assert read("PBS 1.pbs", "2,3").by_scheduler
-    assert not read("PBS 1.pbs", UNSET).by_scheduler and not read("", "2,3").by_scheduler
-    assert read("", "").visible == ""
+    assert parse_allotment("PBS 1.pbs", "2,3") == Allotment("PBS 1.pbs", "2,3")
+    assert parse_allotment("PBS 1.pbs", "2,3").is_from_scheduler
+    assert (
+        not parse_allotment("PBS 1.pbs", UNSET).is_from_scheduler
+        and not parse_allotment("", "2,3").is_from_scheduler
+    )
+    assert parse_allotment("", "").visible == ""

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from support.healthy_texts import SENTENCES, HealthyRun, babble, text
 
-from workbench.model.answer_probe import NOT_FOLLOWED, judge, outcome
-from workbench.model.answer_text import features, set_features
+from workbench.model.answer_probe import NOT_FOLLOWED, judge_probe, probe_outcome
+from workbench.model.answer_text import set_features, text_features
 from workbench.model.answer_verdict import Asked, load_findings
 from workbench.model.findings import Finding, Level
 
@@ -18,9 +18,9 @@ from workbench.model.findings import Finding, Level
 def found(run: HealthyRun, *, short: bool = False) -> list[Finding]:
     probed, answers = run.probed(), run.short_load() if short else run.load()
     asked = Asked("m", prompt_tokens=150.0, ends=short or not run.ignore_eos)
-    probe = outcome(probed)
+    probe = probe_outcome(probed)
     return [
-        *judge(probed, model="m", together=16, long_tokens=run.long_tokens),
+        *judge_probe(probed, model="m", together=16, long_tokens=run.long_tokens),
         *load_findings(set_features(answers), asked, probe),
     ]
 
@@ -54,7 +54,7 @@ def test_answers_that_end_at_once_are_marked_beside_a_sound_probe_only() -> None
     run = HealthyRun(1)
     ended = [replace(answer, text="", output_tokens=1) for answer in run.short_load()]
     asked = Asked("m", ends=True)
-    (marked,) = load_findings(set_features(ended), asked, outcome(run.probed()))
+    (marked,) = load_findings(set_features(ended), asked, probe_outcome(run.probed()))
     (refused,) = load_findings(set_features(ended), asked, None)
     assert (marked.level, refused.level) == (Level.WARN, Level.ERROR)
     assert "ended" in marked.text and "at once" in marked.text
@@ -66,11 +66,11 @@ def test_texts_of_any_length_are_language(kind: str) -> None:
     for size in (20, 40, 80, 200, 600, 2000):
         for jump in (0.0, 0.1, 0.4):
             said = text(draw, kind, size, jump)
-            assert features(said).defect == "", said
+            assert text_features(said).defect == "", said
 
 
 def test_babble_is_no_garbage() -> None:
     draw = random.Random(1)
     assert all(
-        features(babble(draw, size)).defect == "" for size in (40, 200, 600) for _ in range(50)
+        text_features(babble(draw, size)).defect == "" for size in (40, 200, 600) for _ in range(50)
     )

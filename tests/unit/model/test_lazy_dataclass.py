@@ -170,13 +170,13 @@ def test_an_object_that_contains_itself_has_a_text() -> None:
 
 def test_no_init_is_compiled_before_the_first_object(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[str] = []
-    real = lazy_dataclass._compiled_init
+    real = lazy_dataclass._compile_init
 
     def noted(cls: Any, frozen: bool) -> Callable[..., None]:
         compiled.append(cls.__name__)
         return real(cls, frozen)
 
-    monkeypatch.setattr(lazy_dataclass, "_compiled_init", noted)
+    monkeypatch.setattr(lazy_dataclass, "_compile_init", noted)
     *_, Loose = shapes(dataclass)
     assert compiled == []
     assert [Loose(n).one for n in range(3)] == [0, 1, 2] and compiled == ["Loose"]

@@ -21,7 +21,7 @@ def test_a_cell_is_the_mean_of_its_seconds_and_a_gap_is_none() -> None:
         if value is not None:
             series.add(T0 + second + 0.4, value)
     assert series.cells(T0 + 5, 2, 4) == [None, 2.0, None, 5.0]
-    assert series.at(T0 + 1.9) == 3.0 and series.at(T0 + 2) is None
+    assert series.value_at(T0 + 1.9) == 3.0 and series.value_at(T0 + 2) is None
 
 
 def test_the_past_beyond_an_hour_is_kept_by_ten_seconds() -> None:
@@ -29,7 +29,7 @@ def test_the_past_beyond_an_hour_is_kept_by_ten_seconds() -> None:
     for second in range(3 * FINE_S):
         series.add(T0 + second, float(second // FINE_S))
     assert series.cells(T0 + 3 * FINE_S - 1, FINE_S // 2, 6) == [0, 0, 1, 1, 2, 2]
-    assert series.at(T0 + 5) == 0.0
+    assert series.value_at(T0 + 5) == 0.0
 
 
 @example([(381, 0.0), (381, 0.0)], 141)
@@ -57,7 +57,7 @@ def test_a_value_at_the_edge_of_a_ring_is_too_old_for_it() -> None:
     ring.add(T0 + 6, 100.0)
     ring.add(T0 + 7, 5.0)
     assert list(ring.values()) == [(T0 + 7, 5.0), (T0 + 10, 1.0)]
-    assert ring.covers(T0 + 7) and not ring.covers(T0 + 6)
+    assert ring.covers_second(T0 + 7) and not ring.covers_second(T0 + 6)
 
 
 def test_events_are_in_the_order_of_their_times() -> None:
@@ -101,11 +101,11 @@ def test_cells_are_the_means_of_what_was_added_in_any_order(
 
 def test_readings_a_little_more_than_a_second_apart_leave_no_gap() -> None:
     pace = Pace()
-    assert list(pace.seconds(T0 + 0.99, 1.0)) == [T0]
-    assert list(pace.seconds(T0 + 2.01, 1.0)) == [T0 + 1, T0 + 2]
-    assert list(pace.seconds(T0 + 2.5, 0.5)) == [T0 + 2]
-    assert list(pace.seconds(T0 + 5.2, 1.0)) == [T0 + 5], "a missing reading is a gap"
-    assert list(pace.seconds(T0 + 10.2, 5.0)) == list(range(T0 + 6, T0 + 11))
+    assert list(pace.seconds_of_reading(T0 + 0.99, 1.0)) == [T0]
+    assert list(pace.seconds_of_reading(T0 + 2.01, 1.0)) == [T0 + 1, T0 + 2]
+    assert list(pace.seconds_of_reading(T0 + 2.5, 0.5)) == [T0 + 2]
+    assert list(pace.seconds_of_reading(T0 + 5.2, 1.0)) == [T0 + 5], "a missing reading is a gap"
+    assert list(pace.seconds_of_reading(T0 + 10.2, 5.0)) == list(range(T0 + 6, T0 + 11))
 
 
 def test_a_day_of_eight_metrics_of_four_gpus_takes_about_one_and_a_half_megabytes() -> None:

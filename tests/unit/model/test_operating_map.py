@@ -8,7 +8,7 @@ import pytest
 from support import made_results
 
 from workbench.model.engine_live import EngineView
-from workbench.model.operating_map import live_point, map_of
+from workbench.model.operating_map import live_point, operating_map_of
 from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
 from workbench.report import plots
 
@@ -33,7 +33,7 @@ def search() -> Sweep:
 
 
 def test_the_map_has_all_levels_and_the_two_between_which_the_slo_ends() -> None:
-    found = map_of(search())
+    found = operating_map_of(search())
     assert found is not None and found.gpus == 2
     assert [point.users for point in found.points] == [8, 16, 24, 32, 64]
     assert found.holds is not None and found.fails is not None
@@ -42,7 +42,9 @@ def test_the_map_has_all_levels_and_the_two_between_which_the_slo_ends() -> None
 
 
 def test_the_reports_of_a_search_and_of_a_concurrency_sweep_have_the_map() -> None:
-    over_users = [plot for plot in plots.sweep(search()) if plot.caption.startswith("Operating")]
+    over_users = [
+        plot for plot in plots.sweep_plots(search()) if plot.caption.startswith("Operating")
+    ]
     assert [plot.caption.split(" over ")[0] for plot in over_users] == [
         "Operating map: tokens per second of a GPU",
         "Operating map: tokens per joule",
@@ -50,7 +52,7 @@ def test_the_reports_of_a_search_and_of_a_concurrency_sweep_have_the_map() -> No
     assert all("holds 16 users" in plot.svg and "fails 32 users" in plot.svg for plot in over_users)
     made = made_results.sweep()
     streams = replace(made, points=tuple(replace(point, gpus=1) for point in made.points))
-    captions = [plot.caption for plot in plots.sweep(streams)]
+    captions = [plot.caption for plot in plots.sweep_plots(streams)]
     assert "of a stream, from 1 stream (right) to 256 streams" in captions[0]
 
 
@@ -66,8 +68,8 @@ def test_the_reports_of_a_search_and_of_a_concurrency_sweep_have_the_map() -> No
     ],
 )
 def test_without_users_or_gpus_there_is_no_map(other: Sweep) -> None:
-    assert map_of(other) is None
-    assert not any(plot.caption.startswith("Operating") for plot in plots.sweep(other))
+    assert operating_map_of(other) is None
+    assert not any(plot.caption.startswith("Operating") for plot in plots.sweep_plots(other))
 
 
 def test_the_server_of_the_search_is_on_its_map_while_it_answers() -> None:

@@ -136,9 +136,9 @@ def test_a_crash_file_quotes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not any(s in text for s in ("environment-secret", "plan-secret"))
 
 
-@pytest.mark.parametrize("engine", engines.names())
+@pytest.mark.parametrize("engine", engines.engine_names())
 def test_no_ordinary_flag_counts_as_secret(engine: str) -> None:
-    secret = {n for n in engines.get(engine).catalog().flags if is_secret_name(n)}
+    secret = {n for n in engines.get_engine(engine).catalog().flags if is_secret_name(n)}
     assert secret <= {
         "api-key",
         "admin-api-key",
@@ -202,7 +202,7 @@ def test_env_and_text() -> None:
 
 
 def test_plan_with_a_key_shows_none() -> None:
-    engine, plan = engines.get("vllm"), LaunchPlan("vllm", "m")
+    engine, plan = engines.get_engine("vllm"), LaunchPlan("vllm", "m")
     plan = engines.apply_assignments(
         plan, engine.catalog(), ["api-key=a b"], envs=["VLLM_API_KEY=topsecret"]
     )
@@ -287,6 +287,26 @@ def test_the_quick_check_of_a_line_hides_no_secret(parts: list[str]) -> None:
         patch.setattr(secrets, "_HINTS", ("",))  # every line is searched
         whole = mask_text(line)
     assert mask_text(line) == whole
+
+
+KEY = "Ab1Cd2Ef3Gh4Ij5Kl6Mn7Op8Qr9St0Uv1Wx"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"pulled with nvapi-{KEY} from the registry",
+        f"clone of https://box/x by glpat-{KEY}",
+        f"posted by xoxb-123456-{KEY}",
+        f"gsk_{KEY}",
+        f"?? AIza{KEY}",
+        f"github_pat_{KEY}",
+        f"Cookie: session={KEY}; theme=dark",
+    ],
+)
+def test_keys_of_other_services_are_recognized_by_their_shape(text: str) -> None:
+    assert KEY not in mask_text(text) and MASK in mask_text(text)
+    assert mask_lines([text, "x"]) == [mask_text(text), "x"]
 
 
 PARTS = [

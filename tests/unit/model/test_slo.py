@@ -10,7 +10,7 @@ from workbench.model.errors import InputError
 from workbench.model.slo import (
     Limit,
     LimitAttained,
-    binding,
+    binding_limit,
     check_streamed,
     parse_slo,
     slo_rows,
@@ -28,6 +28,7 @@ from workbench.model.slo import (
             (Limit("ttft", 500, 95), Limit("tpot", 40, 95), Limit("e2e", 8000, 99)),
         ),
         ("e2e<=1@100%", (Limit("e2e", 1, 100),)),
+        ("ttft@p95<=500, TPOT @ 99 % ≤ 40 ms", (Limit("ttft", 500, 95), Limit("tpot", 40, 99))),
     ],
 )
 def test_limits_are_read(text: str, limits: tuple[Limit, ...]) -> None:
@@ -47,6 +48,7 @@ def test_limits_are_read(text: str, limits: tuple[Limit, ...]) -> None:
         ("ttft<=1e9@p95", "is not a limit"),
         ("ttft<=500@p95,", "is not a limit"),
         ("power<=500@p95", "'power' is not a latency"),
+        ("ttft@p95<=500@p95", "is not a limit"),
         ("ttft<=0@p95", "too small or too large"),
         ("ttft<=500@p0", "too small or too large"),
         ("ttft<=500@101%", "too small or too large"),
@@ -82,12 +84,12 @@ def test_the_limit_with_the_smallest_margin_binds() -> None:
     kept = LimitAttained("ttft<=500@p95", 95, 99)
     tight = LimitAttained("tpot<=40@p50", 50, 49)
     unknown = LimitAttained("e2e<=9@p99", 99, None)
-    assert binding([kept, tight, unknown]) is tight
-    assert binding([unknown]) is None and binding([]) is None
+    assert binding_limit([kept, tight, unknown]) is tight
+    assert binding_limit([unknown]) is None and binding_limit([]) is None
     assert slo_rows((kept, tight, unknown)) == (
         ("ttft<=500@p95", "held: 99.0 % of the requests kept it"),
         ("tpot<=40@p50", "NOT HELD: 49.0 % of the requests kept it, the limit that binds"),
-        ("e2e<=9@p99", "n/a: this latency was not measured"),
+        ("e2e<=9@p99", "n/a: this latency has no value"),
     )
 
 

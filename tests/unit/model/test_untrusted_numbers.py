@@ -8,17 +8,17 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hostile import ODD_NUMBERS, hostile_numbers
 
-from tests.support.hostile import ODD_NUMBERS, hostile_numbers
 from workbench.model.untrusted_numbers import (
     RANGES,
-    decimal,
-    finite,
-    number,
-    of_field,
+    integer_or_none,
+    number_for_field,
+    number_or_none,
+    parse_decimal,
+    parse_whole_number,
     range_of,
-    whole,
-    whole_number,
+    replace_non_finite,
     why_impossible,
 )
 
@@ -52,7 +52,7 @@ def test_the_unit_in_a_name_decides_the_range(field: str, unit: str) -> None:
     ],
 )
 def test_what_a_driver_sends_in_place_of_a_value_is_no_value(field: str, value: float) -> None:
-    assert of_field(field, value) is None
+    assert number_for_field(field, value) is None
     assert "impossible" in why_impossible(value, *range_of(field))
 
 
@@ -70,13 +70,13 @@ def test_what_a_driver_sends_in_place_of_a_value_is_no_value(field: str, value: 
     ],
 )
 def test_real_values_pass_unchanged(field: str, value: float) -> None:
-    assert of_field(field, value) is value
+    assert number_for_field(field, value) is value
 
 
 @given(hostile_numbers(), st.sampled_from(sorted(RANGES)))
 def test_whatever_passes_is_finite_and_in_its_range(value: object, field: str) -> None:
     low, high = range_of(field)
-    found = number(value, low, high)
+    found = number_or_none(value, low, high)
     why = why_impossible(value, low, high)
     assert (found is None) == bool(why)
     assert why.isprintable() and len(why) < 80
@@ -87,26 +87,26 @@ def test_whatever_passes_is_finite_and_in_its_range(value: object, field: str) -
 
 @pytest.mark.parametrize("value", ODD_NUMBERS, ids=lambda value: f"{str(value)[:12]}")
 def test_no_odd_value_is_a_count(value: object) -> None:
-    assert whole(value, 0, 2**31 - 1) is None
+    assert integer_or_none(value, 0, 2**31 - 1) is None
 
 
 @given(hostile_numbers().map(str) | st.text() | st.text("0123456789.eE+-_nai\u0663"))
 def test_whatever_a_text_says_is_a_number_of_the_range_or_none(text: str) -> None:
-    found = decimal(text, 0, 100)
+    found = parse_decimal(text, 0, 100)
     assert found is None or 0 <= found <= 100
-    count = whole_number(text)
+    count = parse_whole_number(text)
     assert count is None or 0 <= count < 10**18
 
 
 @given(st.recursive(hostile_numbers(), lambda d: st.lists(d) | st.dictionaries(st.text(), d)))
 def test_json_for_scripts_has_no_number_that_json_lacks(data: object) -> None:
-    text = json.dumps(finite(data), allow_nan=False)
-    assert finite(json.loads(text)) == json.loads(text)
+    text = json.dumps(replace_non_finite(data), allow_nan=False)
+    assert replace_non_finite(json.loads(text)) == json.loads(text)
 
 
 def test_a_text_that_is_a_number_is_read() -> None:
-    assert decimal(" 41.50 ", 0, 100) == 41.5
-    assert decimal("1e2", 0, 100) == 100
-    assert decimal("1_0", 0, 100) is None
-    assert whole_number("9" * 18) == 10**18 - 1
-    assert whole_number("9" * 19) is None
+    assert parse_decimal(" 41.50 ", 0, 100) == 41.5
+    assert parse_decimal("1e2", 0, 100) == 100
+    assert parse_decimal("1_0", 0, 100) is None
+    assert parse_whole_number("9" * 18) == 10**18 - 1
+    assert parse_whole_number("9" * 19) is None

@@ -8,10 +8,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.hostile import hostile_texts
 
-from tests.support.hostile import hostile_texts
 from workbench.model.errors import WorkbenchError
-from workbench.model.untrusted_text import UNSAFE, clean, clean_data, escaped
+from workbench.model.untrusted_text import UNSAFE, clean_data, clean_text, escape_control_characters
 
 
 @pytest.mark.parametrize(
@@ -31,21 +31,22 @@ from workbench.model.untrusted_text import UNSAFE, clean, clean_data, escaped
     ],
 )
 def test_clean_removes_control_characters_and_keeps_the_rest(raw: str | bytes, shown: str) -> None:
-    assert clean(raw) == shown
+    assert clean_text(raw) == shown
 
 
 def test_lines_are_kept_on_request_and_long_text_is_cut() -> None:
-    assert clean("a\r\nb\rc\x1b[1m", lines=True) == "a\nb\nc"
-    assert clean("x" * 20, 10) == "x" * 10 + " … 10 more characters"
+    assert clean_text("a\r\nb\rc\x1b[1m", lines=True) == "a\nb\nc"
+    assert clean_text("x" * 20, 10) == "x" * 10 + " … 10 more characters"
+    assert clean_text("x" * 10, 10) == "x" * 10
 
 
 @given(st.one_of(hostile_texts(), st.text(st.characters())), st.booleans())
 def test_no_text_keeps_anything_unsafe(text: str, lines: bool) -> None:
-    found = clean(text, lines=lines)
+    found = clean_text(text, lines=lines)
     assert not UNSAFE.search(found)
     assert lines or "\n" not in found
     found.encode()  # no lone surrogates
-    assert clean(found, lines=lines) == found  # a second time changes nothing
+    assert clean_text(found, lines=lines) == found  # a second time changes nothing
 
 
 @pytest.mark.slow
@@ -55,7 +56,7 @@ def test_no_text_keeps_anything_unsafe(text: str, lines: bool) -> None:
     )
 )
 def test_json_for_scripts_contains_control_characters_only_as_escapes(data: object) -> None:
-    text = escaped(json.dumps(data, ensure_ascii=False))
+    text = escape_control_characters(json.dumps(data, ensure_ascii=False))
     assert not UNSAFE.search(text)
     assert json.loads(text) == json.loads(json.dumps(data))
     assert not UNSAFE.search("".join(_texts(clean_data(data))))

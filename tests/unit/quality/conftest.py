@@ -16,7 +16,7 @@ from support.serving import free_port
 
 from workbench import engines
 from workbench.quality.instrument import Instrument
-from workbench.quality.lanes import interface
+from workbench.quality.lanes import interface_class
 from workbench.server.small_requests import asker, getter
 from workbench.sim import profiles
 
@@ -81,7 +81,7 @@ async def _measured(engine: str, port: int, measure: Measure[T]) -> T:
             while reply.status != 200:
                 await asyncio.sleep(0.02)
                 reply = await getter(ask)("/v1/models", 1.0)
-        name = engines.get(engine).score_interface
+        name = engines.get_engine(engine).score_interface
         assert name is not None
         served = reply.body["data"][0]["id"]
-        return await measure(Instrument(interface(name)(ask, served)))
+        return await measure(Instrument(interface_class(name)(ask, served)))

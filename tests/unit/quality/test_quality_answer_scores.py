@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from workbench.model.multiple_tests import holm
+from workbench.model.multiple_tests import holm_rejections
 from workbench.model.quality import (
     ANSWER_SCORE,
     BROKEN,
@@ -22,9 +22,9 @@ from workbench.model.quality import (
 )
 from workbench.quality.instrument import FORCED_POSITIONS, MOST_TOKENS, AnswersScored, Instrument
 from workbench.quality.lanes.base import Interface, Prompt, ScoreError
-from workbench.quality.statistics import p_few_differ
+from workbench.quality.statistics import p_value_when_few_differ
 from workbench.quality.texts import Text
-from workbench.quality.verdict import ScoredAnswers, judge
+from workbench.quality.verdict import ScoredAnswers, judge_quality
 
 TEXTS = [Text(f"t{number}", "prose", f"{number} " * 40) for number in range(3)]
 UNLIKELY = 7
@@ -74,7 +74,7 @@ def scored(server: Likes, *changed: dict[int, int]) -> AnswersScored:
 
     async def measure() -> AnswersScored:
         instrument = Instrument(server)
-        own = (await instrument.write(TEXTS, concurrency=3)).answers
+        own = (await instrument.write_answers(TEXTS, concurrency=3)).answers
         every = list(own)
         for places in changed:
             every += [_with(answer, places) for answer in own]
@@ -110,7 +110,7 @@ def test_a_whole_answer_never_asks_for_more_than_a_text_does() -> None:
 
     async def measure() -> AnswersScored:
         instrument = Instrument(Likes(prefill=True))
-        prompt = (await instrument.write([long], concurrency=1)).answers[0].prompt
+        prompt = (await instrument.write_answers([long], concurrency=1)).answers[0].prompt
         written = GreedyAnswer("long", "prose", (20,) * 600, prompt=prompt)
         return await instrument.score_answers([long], [written])
 
@@ -152,7 +152,7 @@ def judged(drops: Sequence[float]) -> tuple[QualityResult, QualityMeasure]:
     again = [value + random.gauss(0, 0.01) for value in own]
     of_b = [value - drop for value, drop in zip(own, drops, strict=True)]
     answers = ScoredAnswers(scores(own), scores(again), scores(of_b), concurrency=8)
-    result = judge([], [], scored_answers=answers)
+    result = judge_quality([], [], scored_answers=answers)
     [measure] = [one for one in result.measures if one.name == ANSWER_SCORE]
     return result, measure
 
@@ -175,14 +175,14 @@ def test_noise_and_a_few_answers_that_part_do_not_differ() -> None:
     _, measure = judged([random.gauss(0, 0.02) for _ in range(32)])
     assert measure.verdict == ""
     few = [0.3] * 5 + [0.0] * 27
-    assert p_few_differ(few) == pytest.approx(2 / 2**5), "t alone would say 0.02"
-    assert p_few_differ([0.0] * 32) == 1.0
+    assert p_value_when_few_differ(few) == pytest.approx(2 / 2**5), "t alone would say 0.02"
+    assert p_value_when_few_differ([0.0] * 32) == 1.0
 
 
 def test_answers_that_a_cannot_score_are_named_once() -> None:
     own = scores([-0.4] * 30)
     lost = [AnswerScore(f"t{n}", problem="the answer has no token") for n in range(2)]
-    result = judge([], [], scored_answers=ScoredAnswers(own, own, [*lost, *own[2:]]))
+    result = judge_quality([], [], scored_answers=ScoredAnswers(own, own, [*lost, *own[2:]]))
     assert result.answer_scores is not None and result.answer_scores.answers == 28
     assert (
         "A did not score the answers to 2 texts (t0, t1): the answer has no token" in result.notes
@@ -191,6 +191,6 @@ def test_answers_that_a_cannot_score_are_named_once() -> None:
 
 def test_two_measures_of_the_same_answers_share_the_chance_of_one() -> None:
     ps = [0.016, 0.5, 0.014, 0.5]
-    assert holm(ps, 0.05) == [False] * 4
-    assert holm(ps, 0.05, [1, 1, 0.5, 0.5]) == [True, False, False, False]
-    assert holm([0.008, None], 0.05, [0.5, 0.5]) == [True, False]
+    assert holm_rejections(ps, 0.05) == [False] * 4
+    assert holm_rejections(ps, 0.05, [1, 1, 0.5, 0.5]) == [True, False, False, False]
+    assert holm_rejections([0.008, None], 0.05, [0.5, 0.5]) == [True, False]

@@ -15,10 +15,10 @@ import pytest
 
 from workbench.model.quality import ScoredPosition
 from workbench.quality.instrument import Instrument
-from workbench.quality.lanes import interface
-from workbench.quality.lanes.llama_server import _matched
+from workbench.quality.lanes import interface_class
+from workbench.quality.lanes.llama_server import _align_scores_to_tokens
 from workbench.quality.texts import Text
-from workbench.quality.verdict import judge
+from workbench.quality.verdict import judge_quality
 from workbench.server.small_requests import Reply, reply_of
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -86,7 +86,7 @@ class Scripted:
 
 
 def instrument(change: Change, name: str = "prompt_logprobs") -> Instrument:
-    return Instrument(interface(name)(Scripted(change).send, "model"))
+    return Instrument(interface_class(name)(Scripted(change).send, "model"))
 
 
 def of_second_text(change: Callable[[dict[str, Any]], Any]) -> Change:
@@ -136,9 +136,9 @@ def with_other_ids(reply: dict[str, Any]) -> Any:
 
 def test_a_healthy_server_is_scored_and_its_instrument_is_proven() -> None:
     for name in ("prompt_logprobs", "completion"):
-        proof = asyncio.run(instrument(unchanged, name).prove(TEXTS, "A"))
+        proof = asyncio.run(instrument(unchanged, name).prove_instrument(TEXTS, "A"))
         assert proof.usable, proof.reason
-        scores = asyncio.run(instrument(unchanged, name).score(TEXTS))
+        scores = asyncio.run(instrument(unchanged, name).score_texts(TEXTS))
         assert not scores.problem and len(scores.texts) == 3
 
 
@@ -171,7 +171,7 @@ def test_a_healthy_server_is_scored_and_its_instrument_is_proven() -> None:
 def test_a_wrong_answer_ends_the_scoring_with_what_was_measured_and_one_sentence(
     change: Callable[[dict[str, Any]], Any], said: str
 ) -> None:
-    scores = asyncio.run(instrument(of_second_text(change)).score(TEXTS))
+    scores = asyncio.run(instrument(of_second_text(change)).score_texts(TEXTS))
     assert [text.name for text in scores.texts] == ["one"]
     assert scores.problem.startswith("1 of 3 texts scored: ")
     assert said in scores.problem
@@ -186,7 +186,7 @@ def test_a_server_that_ends_while_answers_are_written_keeps_those_that_it_has_wr
         gone = path != "/tokenize" and sent.count("/v1/completions") > 2
         return Reply(None, problem="the server closed the connection") if gone else reply
 
-    written = asyncio.run(instrument(changed).write(TEXTS, concurrency=1))
+    written = asyncio.run(instrument(changed).write_answers(TEXTS, concurrency=1))
     assert len(written.answers) == 2
     assert "2 of 3 answers written: the server gave no answer" in written.problem
 
@@ -196,7 +196,7 @@ def test_a_context_that_is_too_short_for_every_text_is_said_before_a_text_is_sen
         assert path == "/tokenize"
         return {**reply, "max_model_len": 32}
 
-    scores = asyncio.run(instrument(changed).score(TEXTS))
+    scores = asyncio.run(instrument(changed).score_texts(TEXTS))
     assert not scores.texts
     assert scores.problem == (
         "0 of 3 texts scored: the context of the server has 32 tokens, and 42 are needed"
@@ -219,7 +219,7 @@ def test_a_server_without_log_probabilities_is_not_usable_and_says_so() -> None:
         ("prompt_logprobs", "the server does not give the log probabilities of a prompt"),
         ("completion", "the server's answer has no positions"),
     ):
-        proof = asyncio.run(instrument(changed, name).prove(TEXTS, "A"))
+        proof = asyncio.run(instrument(changed, name).prove_instrument(TEXTS, "A"))
         assert not proof.usable and proof.reason == said
 
 
@@ -234,14 +234,14 @@ def test_answers_of_a_slow_server_are_waited_for(
     clock = SimpleNamespace(monotonic=lambda: next(looks))
     monkeypatch.setattr("workbench.quality.instrument.time", clock)
     server = Scripted(unchanged)
-    slow = Instrument(interface("prompt_logprobs")(server.send, "model"))
+    slow = Instrument(interface_class("prompt_logprobs")(server.send, "model"))
 
     async def measure() -> None:
-        await slow.write(TEXTS, concurrency=3)
+        await slow.write_answers(TEXTS, concurrency=3)
         assert set(server.limits_s) == {120.0}, "nothing is known of its speed yet"
-        assert (await slow.prove(TEXTS, "A")).usable
+        assert (await slow.prove_instrument(TEXTS, "A")).usable
         server.limits_s.clear()
-        await slow.write(TEXTS, concurrency=3)
+        await slow.write_answers(TEXTS, concurrency=3)
 
     asyncio.run(measure())
     assert set(server.limits_s) == {limit_s}
@@ -254,7 +254,7 @@ def test_two_ways_that_differ_make_the_instrument_unusable_and_name_the_defect()
             reply["choices"][0]["logprobs"]["top_logprobs"] = [{f"token_id:{token}": FLAT - 0.2}]
         return reply
 
-    proof = asyncio.run(instrument(changed).prove(TEXTS, "B"))
+    proof = asyncio.run(instrument(changed).prove_instrument(TEXTS, "B"))
     assert not proof.usable and proof.side == "B" and proof.positions == 64
     assert "differ by 0.19" in proof.reason and "#53488" in proof.defect
     assert proof.largest == pytest.approx(0.2)
@@ -267,7 +267,7 @@ def test_probabilities_that_are_all_1_make_the_instrument_unusable() -> None:
                 one["logprob"] = 0.0
         return reply
 
-    proof = asyncio.run(instrument(changed, "completion").prove(TEXTS, "A"))
+    proof = asyncio.run(instrument(changed, "completion").prove_instrument(TEXTS, "A"))
     assert not proof.usable and "add up to 20" in proof.reason and "#27972" in proof.defect
 
 
@@ -279,7 +279,7 @@ def test_llama_server_scores_a_part_of_a_character_by_the_most_probable_tokens()
             return {**reply, "completion_probabilities": []}
         return reply
 
-    scores = asyncio.run(instrument(changed, "completion").score(TEXTS[:1]))
+    scores = asyncio.run(instrument(changed, "completion").score_texts(TEXTS[:1]))
     assert not scores.problem
     found = {one.token: one for one in scores.texts[0].positions}
     assert found[3].logprob == FLAT and found[33].logprob is None
@@ -288,9 +288,13 @@ def test_llama_server_scores_a_part_of_a_character_by_the_most_probable_tokens()
 
 def test_scores_of_an_answer_belong_to_the_tokens_whose_ids_they_have() -> None:
     one, two = ScoredPosition(1, -1.0), ScoredPosition(2, -2.0)
-    assert _matched([1, 9, 2], [one, two]) == (one, ScoredPosition(9, None), two)
+    assert _align_scores_to_tokens([1, 9, 2], [one, two]) == (one, ScoredPosition(9, None), two)
     # one score for two tokens with this id: it could belong to either
-    assert [each.logprob for each in _matched([1, 1, 2], [one, two])] == [None, None, -2.0]
+    assert [each.logprob for each in _align_scores_to_tokens([1, 1, 2], [one, two])] == [
+        None,
+        None,
+        -2.0,
+    ]
 
 
 def test_a_text_that_does_not_come_back_from_tabbyapi_is_said() -> None:
@@ -298,11 +302,11 @@ def test_a_text_that_does_not_come_back_from_tabbyapi_is_said() -> None:
         answer = {"tokens": [1, 2]} if path.endswith("encode") else {"text": "other"}
         return reply_of(200, json.dumps(answer).encode())
 
-    tabby = Instrument(interface("text")(send, "model"))
-    proof = asyncio.run(tabby.prove(TEXTS, "A"))
+    tabby = Instrument(interface_class("text")(send, "model"))
+    proof = asyncio.run(tabby.prove_instrument(TEXTS, "A"))
     said = "the server's tokenizer does not give back the text"
     assert not proof.usable and proof.reason == f"text three cannot be scored: {said}"
-    scores = asyncio.run(tabby.score(TEXTS))
+    scores = asyncio.run(tabby.score_texts(TEXTS))
     assert [text.problem for text in scores.texts] == [said] * 3 and not scores.problem
 
 
@@ -313,15 +317,19 @@ def test_a_text_that_cannot_be_scored_is_left_out_and_the_others_are_compared() 
     server = instrument(unchanged)
 
     async def measure() -> tuple[Any, Any, Any]:
-        proof = await server.prove(mixed, "A")
-        return proof, await server.score(mixed), await server.write(mixed, concurrency=2)
+        proof = await server.prove_instrument(mixed, "A")
+        return (
+            proof,
+            await server.score_texts(mixed),
+            await server.write_answers(mixed, concurrency=2),
+        )
 
     proof, scores, written = asyncio.run(measure())
     assert proof.usable, proof.reason
     assert not scores.problem and not written.problem
     assert [text.problem for text in scores.texts] == ["it has fewer than two tokens", "", "", ""]
     assert [one.problem for one in written.answers] == ["it has fewer than two tokens", "", "", ""]
-    result = judge(scores.texts, scores.texts, floors=[scores.texts])
+    result = judge_quality(scores.texts, scores.texts, floors=[scores.texts])
     assert "A left out 1 text (word): it has fewer than two tokens" in result.notes
     assert len(result.texts) == 3
 
@@ -344,7 +352,7 @@ def test_tabbyapi_is_asked_only_where_its_tokenizer_cuts_the_text_as_the_whole()
         return reply_of(200, json.dumps(answer).encode())
 
     async def measure() -> list[Any]:
-        tabby = interface("text")(send, "model")
+        tabby = interface_class("text")(send, "model")
         prompt = await tabby.tokenize("an apple x")
         return [await tabby.score_next(prompt, place) for place in (1, 2, 3)]
 
@@ -371,7 +379,7 @@ def test_tabbyapi_is_asked_for_usage_and_for_a_token_where_its_answer_would_end_
         return reply_of(200, json.dumps(answer).encode())
 
     async def measure() -> list[Any]:
-        tabby = interface("text")(send, "model")
+        tabby = interface_class("text")(send, "model")
         prompt = await tabby.tokenize("ab")
         return [await tabby.score_next(prompt, 1), await tabby.answer(prompt, 8)]
 

@@ -28,11 +28,18 @@ from workbench.model.quality import (
 )
 from workbench.quality import texts
 from workbench.quality.instrument import Instrument
-from workbench.quality.lanes import interface
+from workbench.quality.lanes import interface_class
 from workbench.quality.texts import Text
-from workbench.quality.verdict import ScoredAnswers, judge
+from workbench.quality.verdict import ScoredAnswers, judge_quality
 from workbench.server.small_requests import Reply, reply_of
-from workbench.sim.language_model import Damage, LanguageModel, Predicted, decode, encode, turns_of
+from workbench.sim.language_model import (
+    Damage,
+    LanguageModel,
+    Predicted,
+    text_of_tokens,
+    token_ids_of,
+    turns_of,
+)
 
 TOGETHER = 8
 CONTEXT = 4096  # tokens, above which one of the servers is broken
@@ -49,7 +56,7 @@ def _words(text: str, count: int) -> str:
     return " ".join(text.split()[:count])
 
 
-SHORT = [text for text in texts.shipped().texts if not text.long and text.kind != "cjk"]
+SHORT = [text for text in texts.shipped_text_set().texts if not text.is_long and text.kind != "cjk"]
 ONE_LONG = Text("long", "long", _words(SHORT[0].content, WORDS), before="on " * 4200)
 TEXTS = (*map(_cut, SHORT), ONE_LONG)
 
@@ -95,7 +102,7 @@ class Served:
 
     async def send(self, path: str, body: Mapping[str, Any], timeout_s: float) -> Reply:
         if path == "/tokenize":
-            return reply_of(200, json.dumps({"tokens": encode(body["prompt"])}).encode())
+            return reply_of(200, json.dumps({"tokens": token_ids_of(body["prompt"])}).encode())
         self._in_flight += 1
         await asyncio.sleep(0)  # the others of a batch are sent
         reply = self._reply(body)
@@ -105,7 +112,7 @@ class Served:
 
     def _reply(self, body: Mapping[str, Any]) -> dict[str, Any]:
         ids, choice = body["prompt"], {}
-        turns = turns_of(decode(ids))
+        turns = turns_of(text_of_tokens(ids))
 
         def ask(context: Sequence[int], token: int, place: int | None) -> Predicted:
             return self._predict(Asked(context, token, place, self._in_flight, turns))
@@ -162,7 +169,9 @@ def a_loop(asked: Asked) -> Predicted:
 def one_answer_to_all(asked: Asked) -> Predicted:
     if asked.place is None:
         return HEALTHY(asked)
-    return _surely(asked, encode("I am sorry, but I cannot help with that. " * 20)[asked.place])
+    return _surely(
+        asked, token_ids_of("I am sorry, but I cannot help with that. " * 20)[asked.place]
+    )
 
 
 def _surely(asked: Asked, token: int) -> Predicted:
@@ -200,10 +209,10 @@ def healthy_a() -> dict[str, Any]:
     """Measure a healthy A as `workbench quality` does: twice."""
 
     async def measure() -> dict[str, Any]:
-        instrument = Instrument(interface("prompt_logprobs")(Served(HEALTHY).send, "a"))
-        proof = await instrument.prove(TEXTS, "A")
-        scores = [await instrument.score(TEXTS) for _ in range(2)]
-        answers = [await instrument.write(TEXTS, concurrency=TOGETHER) for _ in range(2)]
+        instrument = Instrument(interface_class("prompt_logprobs")(Served(HEALTHY).send, "a"))
+        proof = await instrument.prove_instrument(TEXTS, "A")
+        scores = [await instrument.score_texts(TEXTS) for _ in range(2)]
+        answers = [await instrument.write_answers(TEXTS, concurrency=TOGETHER) for _ in range(2)]
         return {"proof": proof, "scores": scores, "answers": answers}
 
     return asyncio.run(measure())
@@ -214,11 +223,13 @@ def verdict_about(predict: Predict, *, ends: bool = False) -> QualityResult:
     a = healthy_a()
 
     async def measure() -> QualityResult:
-        instrument = Instrument(interface("prompt_logprobs")(Served(predict, ends=ends).send, "b"))
-        proof = await instrument.prove(TEXTS, "B")
-        scored = (await instrument.score(TEXTS)).texts if proof.usable else ()
-        written = await instrument.write(TEXTS, concurrency=TOGETHER)
-        return judge(
+        instrument = Instrument(
+            interface_class("prompt_logprobs")(Served(predict, ends=ends).send, "b")
+        )
+        proof = await instrument.prove_instrument(TEXTS, "B")
+        scored = (await instrument.score_texts(TEXTS)).texts if proof.usable else ()
+        written = await instrument.write_answers(TEXTS, concurrency=TOGETHER)
+        return judge_quality(
             a["scores"][0].texts,
             scored,
             floors=[a["scores"][1].texts],
@@ -234,7 +245,7 @@ def verdict_about(predict: Predict, *, ends: bool = False) -> QualityResult:
 
 async def _judged(of_b: Sequence[GreedyAnswer]) -> ScoredAnswers:
     """Let a healthy A score its own answers and those of B."""
-    judging = Instrument(interface("prompt_logprobs")(Served(HEALTHY).send, "a"))
+    judging = Instrument(interface_class("prompt_logprobs")(Served(HEALTHY).send, "a"))
     own = [one.answers for one in healthy_a()["answers"]]
     found = [await judging.score_answers(TEXTS, answers) for answers in (*own, of_b)]
     assert [one.problem for one in found] == [""] * 3

@@ -12,13 +12,13 @@ import pytest
 from workbench.model.quality import InstrumentProof, ScoredText
 from workbench.quality import texts
 from workbench.quality.instrument import Instrument
-from workbench.quality.pieces import text_of
+from workbench.quality.pieces import text_of_tokens
 
 ENGINES = ("vllm", "sglang", "llamacpp", "tabbyapi")
-ALL = texts.shipped().texts
-SHORT = tuple(text for text in ALL if not text.long)
+ALL = texts.shipped_text_set().texts
+SHORT = tuple(text for text in ALL if not text.is_long)
 FEW = (SHORT[0], SHORT[2], SHORT[-1])
-LONG = tuple(text for text in ALL if text.long)
+LONG = tuple(text for text in ALL if text.is_long)
 
 pytestmark = pytest.mark.slow  # a start of a server and up to 600 requests each
 
@@ -46,16 +46,16 @@ def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_wr
     start_simulated: Start, on_server: OnServer, engine: str
 ) -> None:
     async def measure(instrument: Instrument) -> None:
-        proof = await instrument.prove(FEW, "A")
+        proof = await instrument.prove_instrument(FEW, "A")
         assert (proof.usable, proof.reason, proof.positions) == (True, "", 64)
         assert proof.largest == pytest.approx(0, abs=1e-9)
         assert proof.noise == 0
-        first, second = [await instrument.score(FEW) for _ in range(2)]
+        first, second = [await instrument.score_texts(FEW) for _ in range(2)]
         assert not first.problem and first.texts == second.texts
         assert [text.name for text in first.texts] == [text.name for text in FEW]
         for text in first.texts:
             assert text.lane == instrument.lane and len(text.positions) >= 32
-        written = await instrument.write(FEW, concurrency=3)
+        written = await instrument.write_answers(FEW, concurrency=3)
         assert not written.problem
         assert [len(answer.tokens) for answer in written.answers] == [128] * 3
         judged = await instrument.score_answers(FEW, written.answers)
@@ -65,7 +65,9 @@ def test_an_instrument_is_proven_scores_texts_twice_alike_and_lets_the_server_wr
         [backwards] = (await instrument.score_answers(FEW, senseless)).scores
         assert backwards.problem or backwards.logprob < judged.scores[0].logprob
         scored = [one.token for text in first.texts for one in text.positions]
-        assert "<" not in text_of(scored[:200], instrument.pieces), "each has a text, and no id"
+        assert "<" not in text_of_tokens(scored[:200], instrument.pieces), (
+            "each has a text, and no id"
+        )
 
     on_server(start_simulated(engine), measure)
 
@@ -76,7 +78,7 @@ def test_an_injected_divergence_is_found_as_a_lower_bound(
     start_simulated: Start, on_server: OnServer, engine: str
 ) -> None:
     async def scored(instrument: Instrument) -> tuple[ScoredText, ...]:
-        found: tuple[ScoredText, ...] = (await instrument.score(SHORT[:8])).texts
+        found: tuple[ScoredText, ...] = (await instrument.score_texts(SHORT[:8])).texts
         return found
 
     plain = on_server(start_simulated(engine), scored)
@@ -92,8 +94,8 @@ def test_a_server_that_is_broken_in_a_batch_scores_alone_as_ever_and_writes_nons
     start_simulated: Start, on_server: OnServer, engine: str
 ) -> None:
     async def measure(instrument: Instrument) -> Any:
-        alone = await instrument.score(FEW[:1])
-        return alone.texts, (await instrument.write(SHORT[:6], concurrency=6)).answers
+        alone = await instrument.score_texts(FEW[:1])
+        return alone.texts, (await instrument.write_answers(SHORT[:6], concurrency=6)).answers
 
     # slow enough that the answers are written together
     scores, answers = on_server(start_simulated(engine, speed=8), measure)
@@ -112,7 +114,7 @@ def test_a_server_that_is_broken_from_the_second_turn_is_found_in_conversations(
     asked = (*(text for text in SHORT if text.kind == "chat"), FEW[0])
 
     async def measure(instrument: Instrument) -> Any:
-        return (await instrument.write(asked, concurrency=1)).answers
+        return (await instrument.write_answers(asked, concurrency=1)).answers
 
     healthy = on_server(start_simulated("vllm"), measure)
     broken = on_server(start_simulated("vllm", fault="broken_second_turn"), measure)
@@ -135,7 +137,7 @@ def test_a_known_defect_makes_the_instrument_unusable_and_is_named(
     start_simulated: Start, on_server: OnServer, engine: str, flags: tuple[str, ...], said: str
 ) -> None:
     async def measure(instrument: Instrument) -> InstrumentProof:
-        return await instrument.prove(FEW, "B")
+        return await instrument.prove_instrument(FEW, "B")
 
     proof = on_server(start_simulated(engine, *flags), measure)
     assert not proof.usable and proof.reason and said in proof.defect
@@ -146,7 +148,7 @@ def test_a_long_text_is_scored_at_its_end_and_left_out_where_the_context_is_too_
     start_simulated: Start, on_server: OnServer
 ) -> None:
     async def measure(instrument: Instrument) -> Any:
-        return await instrument.score((FEW[0], LONG[0]))
+        return await instrument.score_texts((FEW[0], LONG[0]))
 
     whole = on_server(start_simulated("vllm"), measure)
     assert [len(text.positions) for text in whole.texts][1:] == [64]

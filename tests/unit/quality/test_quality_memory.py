@@ -30,7 +30,7 @@ class Counting(Interface):
     async def tokenize(self, text: str) -> Prompt:
         return Prompt(text, tuple(range(len(text.encode()) // BYTES)))
 
-    def last(self, prompt: Prompt, tokens: int) -> Prompt:
+    def last_tokens(self, prompt: Prompt, tokens: int) -> Prompt:
         return Prompt(prompt.text, prompt.ids[-tokens:])
 
     async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
@@ -61,7 +61,7 @@ class Counting(Interface):
 
 def test_8192_positions_hold_the_memory_of_one_request_at_a_time() -> None:
     server = Counting()
-    found = asyncio.run(Instrument(server).score(texts.shipped().texts))
+    found = asyncio.run(Instrument(server).score_texts(texts.shipped_text_set().texts))
     assert not found.problem
     short = [one for one in found.texts if one.lane == "prefill"]
     assert sum(len(one.positions) for one in short) == 8192
@@ -72,13 +72,17 @@ def test_8192_positions_hold_the_memory_of_one_request_at_a_time() -> None:
 def test_scores_taken_together_hold_one_token_each() -> None:
     """Whole prompts together would need the memory of all of them."""
     server = Counting()
-    found = asyncio.run(Instrument(server).score(texts.shipped().texts, concurrency=8))
+    found = asyncio.run(
+        Instrument(server).score_texts(texts.shipped_text_set().texts, concurrency=8)
+    )
     assert not found.problem and server.longest == 0
     assert server.most_requests == server.most_held == 8
 
 
 def test_answers_under_load_hold_one_token_each() -> None:
     server = Counting()
-    written = asyncio.run(Instrument(server).write(texts.shipped().texts, concurrency=8))
+    written = asyncio.run(
+        Instrument(server).write_answers(texts.shipped_text_set().texts, concurrency=8)
+    )
     assert len(written.answers) == 32 and server.longest == 0
     assert server.most_held == 8

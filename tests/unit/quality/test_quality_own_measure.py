@@ -17,9 +17,9 @@ from workbench.model.errors import InputError
 from workbench.model.quality import BROKEN, DIFFERS, NOT_DECIDED, NOT_MEASURED, SAME
 from workbench.quality.own_measure import (
     Scores,
+    compare_own_scores,
     mcnemar_p,
     newcombe_interval,
-    own_measure,
     read_scores,
     with_own_measure,
 )
@@ -196,7 +196,7 @@ def scores(*values: float, field: str = "acc") -> Scores:
 
 
 def test_right_and_wrong_are_paired_by_item() -> None:
-    own = own_measure(scores(*[1] * 20, 0, 0, 0), scores(*[1] * 10, *[0] * 10, 1, 0))
+    own = compare_own_scores(scores(*[1] * 20, 0, 0, 0), scores(*[1] * 10, *[0] * 10, 1, 0))
     assert own.right_wrong and (own.lost, own.gained) == (10, 1)
     assert own.pairs == 22 and (own.only_a, own.only_b) == (1, 0)
     assert own.p == pytest.approx(2 * (1 + 11) / 2**11)
@@ -209,7 +209,7 @@ def test_other_scores_have_a_paired_t_test() -> None:
     """Student's sleep data (1908): t = 4.0621 with 9 degrees of freedom, p = 0.002833."""
     first = (0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0)
     second = (1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4)
-    own = own_measure(scores(*first), scores(*second))
+    own = compare_own_scores(scores(*first), scores(*second))
     assert not own.right_wrong and own.verdict == DIFFERS
     assert own.p == pytest.approx(0.002833, abs=5e-7)
     assert own.difference.value == pytest.approx(1.58)
@@ -221,18 +221,18 @@ def test_other_scores_have_a_paired_t_test() -> None:
 def test_few_equal_differences_are_not_sure(items: int, p: float) -> None:
     a = Scores("score", {str(n): 0.5 for n in range(items)})
     b = Scores("score", {str(n): 0.7 for n in range(items)})
-    assert own_measure(a, b).p == pytest.approx(p)
+    assert compare_own_scores(a, b).p == pytest.approx(p)
 
 
 def test_sets_that_cannot_be_paired_are_refused() -> None:
     with pytest.raises(InputError, match="no item of A is among those of B"):
-        own_measure(scores(1, 0), Scores("acc", {"other": 1.0}))
+        compare_own_scores(scores(1, 0), Scores("acc", {"other": 1.0}))
     with pytest.raises(InputError, match="the scores of A are in the field 'acc'"):
-        own_measure(scores(1), scores(1, field="acc_norm"))
+        compare_own_scores(scores(1), scores(1, field="acc_norm"))
 
 
-WORSE = own_measure(scores(*[1] * 30), scores(*[1] * 20, *[0] * 10))
-EQUAL = own_measure(scores(1, 0, 1), scores(1, 0, 1, 1))
+WORSE = compare_own_scores(scores(*[1] * 30), scores(*[1] * 20, *[0] * 10))
+EQUAL = compare_own_scores(scores(1, 0, 1), scores(1, 0, 1, 1))
 
 
 @pytest.mark.parametrize(

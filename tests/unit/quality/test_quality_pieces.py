@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.quality.pieces import shown_piece, text_of
+from workbench.quality.pieces import shown_piece, text_of_tokens
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_a_piece_that_is_no_token_is_cut() -> None:
 
 
 def test_a_token_without_a_known_text_is_shown_by_its_id() -> None:
-    assert text_of([5, 6, 7], {5: " the", 7: ""}) == " the<6><7>"
-    assert text_of([" of", "\n"], {}) == " of\\n"
+    assert text_of_tokens([5, 6, 7], {5: " the", 7: ""}) == " the<6><7>"
+    assert text_of_tokens([" of", "\n"], {}) == " of\\n"

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from workbench.quality.lanes import interface
+from workbench.quality.lanes import interface_class
 from workbench.quality.lanes.base import Interface, Prompt
 from workbench.server.small_requests import Reply, reply_of
 
@@ -41,8 +41,8 @@ def on(name: str, measure: Callable[[Interface, Prompt], Awaitable[T]]) -> T:
         return reply_of(found[0]["status"], json.dumps(found[0]["body"]).encode())
 
     async def run() -> T:
-        server = interface(name)(send, "tiny")
-        return await measure(server, (await server.tokenize(TEXT)).cut(TOKENS))
+        server = interface_class(name)(send, "tiny")
+        return await measure(server, (await server.tokenize(TEXT)).first_tokens(TOKENS))
 
     return asyncio.run(run())
 

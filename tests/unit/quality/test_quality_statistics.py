@@ -103,9 +103,11 @@ def test_poisson_interval(count: int, low: float, high: float) -> None:
 
 def test_one_sided_and_two_sided_t() -> None:
     values = [0.1, 0.3, 0.2, 0.5, 0.4]  # t = 4.2426, 4 degrees of freedom
-    assert statistics.p_above(values) == pytest.approx(0.00662, abs=1e-5)
-    assert statistics.p_not_zero(values) == pytest.approx(0.01324, abs=1e-5)
-    assert statistics.p_above([-value for value in values]) == pytest.approx(1 - 0.00662, abs=1e-5)
+    assert statistics.p_value_above_zero(values) == pytest.approx(0.00662, abs=1e-5)
+    assert statistics.p_value_not_zero(values) == pytest.approx(0.01324, abs=1e-5)
+    assert statistics.p_value_above_zero([-value for value in values]) == pytest.approx(
+        1 - 0.00662, abs=1e-5
+    )
 
 
 def test_the_interval_of_a_mean_is_that_of_students_table() -> None:
@@ -115,8 +117,8 @@ def test_the_interval_of_a_mean_is_that_of_students_table() -> None:
 
 
 def test_equal_values_need_no_interval() -> None:
-    assert statistics.p_above([0.0] * 32) == 1.0
-    assert statistics.p_not_zero([0.0] * 32) == 1.0
+    assert statistics.p_value_above_zero([0.0] * 32) == 1.0
+    assert statistics.p_value_not_zero([0.0] * 32) == 1.0
     assert statistics.is_within([0.0] * 32, 0.001)
     assert not statistics.is_within([0.001] * 32, 0.001)
     assert not statistics.is_within([0.0], 0.001)
@@ -125,12 +127,12 @@ def test_equal_values_need_no_interval() -> None:
 def test_the_texts_that_are_asked_for_would_decide() -> None:
     random = Random(3)
     few = [random.gauss(0.0, 0.004) for _ in range(24)]
-    more = statistics.more_texts(few, 0.001)
+    more = statistics.texts_still_needed(few, 0.001)
     assert more is not None
     decided = 0
     for _ in range(200):
         values = [random.gauss(0.0, 0.004) for _ in range(24 + more)]
-        decided += statistics.is_within(values, 0.001) or statistics.p_not_zero(values) < 0.05
+        decided += statistics.is_within(values, 0.001) or statistics.p_value_not_zero(values) < 0.05
     assert decided / 200 > 0.7
 
 
@@ -208,12 +210,12 @@ def test_a_text_that_cannot_be_used_says_why(
 ) -> None:
     positions = tuple(ScoredPosition(1, value) for value in logprobs)
     text = ScoredText("one", "prose", positions, asked=asked)
-    assert words in statistics.problem_of(text)
+    assert words in statistics.problem_of_scored_text(text)
 
 
 def test_a_certain_token_and_an_impossible_one_can_be_used() -> None:
     positions = (ScoredPosition(1, 0.0), ScoredPosition(2, -math.inf))
-    assert statistics.problem_of(ScoredText("one", "prose", positions, asked=2)) == ""
+    assert statistics.problem_of_scored_text(ScoredText("one", "prose", positions, asked=2)) == ""
 
 
 def test_a_fork_from_a_server_whose_tokens_are_all_equally_probable_is_no_tie() -> None:

@@ -14,14 +14,14 @@ import yaml
 from test_recipe_properties import argv_of
 
 from workbench import engines
-from workbench.engines.cluster import spread
+from workbench.engines.cluster import spread_over_nodes
 from workbench.model.errors import InputError
 from workbench.model.node_network import NodePlace
 from workbench.model.plan import LaunchPlan
 from workbench.recipes.launch import launch_of
 from workbench.recipes.recipe import Notes
 from workbench.recipes.registry import EXPORT_FORMS, export_form, read_text
-from workbench.session.plans.recipes import export
+from workbench.session.plans.recipes import export_plan
 from workbench.store.presets import PresetLibrary
 
 LIBRARY = PresetLibrary()
@@ -160,7 +160,7 @@ def test_helm_values_have_every_flag_and_variable_of_a_plan() -> None:
             spec = yaml.safe_load(exported[0])["servingEngineSpec"]["modelSpec"][0]
             assert spec["modelURL"] == plan.model
             said = _words_of_chart(spec["vllmConfig"])
-            engine = engines.get(plan.engine)
+            engine = engines.get_engine(plan.engine)
             of_nodes = _OF_NODES if plan.nodes else ()
             flags = [flag for flag in plan.flags if flag.name not in of_nodes]
             words = [word for flag in flags for word in _words(engine, flag)]
@@ -223,14 +223,14 @@ def test_a_recipe_of_sparkrun_has_no_place_of_a_node(preset_id: str) -> None:
     for flag in ("nnodes", "node-rank", "master-addr", "master-port", "headless", "dist-init-addr"):
         assert f"--{flag}" not in words
     assert (recipe["min_nodes"], recipe["max_nodes"]) == (2, 2)
-    assert engines.get(plan.engine).host_address_env not in recipe["env"]
+    assert engines.get_engine(plan.engine).host_address_env not in recipe["env"]
     assert "left-out" in _codes(notes)
 
 
 def test_a_script_for_the_nodes_of_a_cluster_starts_ray() -> None:
     plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
     places = [NodePlace(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
-    spread_plan = spread(plan, engines.get("vllm"), places)
+    spread_plan = spread_over_nodes(plan, engines.get_engine("vllm"), places)
     exported = _exported(spread_plan, "shell")
     assert exported is not None
     text, notes = exported
@@ -253,7 +253,9 @@ def test_an_export_that_starts_no_ray_says_so(form: str) -> None:
 def test_a_part_of_a_launch_with_ray_names_the_other_parts(node: str) -> None:
     plan = engines.plan_from_preset(LIBRARY.get(WITH_RAY), {"model": "m", "head_ip": "10.0.0.1"})
     places = [NodePlace(f"spark-0{at}", f"10.0.0.{at}", "enp1") for at in (1, 2)]
-    exported = export(spread(plan, engines.get("vllm"), places), "systemd", name="x", node=node)
+    exported = export_plan(
+        spread_over_nodes(plan, engines.get_engine("vllm"), places), "systemd", name="x", node=node
+    )
     (finding,) = [f for f in exported.findings if f.code == "recipe.one-part"]
     assert "spark-01, spark-01-ray, spark-02-ray" in finding.text
     assert "start Ray on the first node" in (finding.fix or "")

@@ -60,7 +60,7 @@ def test_a_script_gives_back_exactly_argv_and_environment(
 ) -> None:
     """Run by sh: whatever the words hold, nothing of them is executed, expanded or lost."""
     show = 'for a do printf "%s\\0" "$a"; done; env -0 | grep -z "^W_" | sort -z'
-    script = shell.script(launch_with(["sh", "-c", show, "sh", *argv], env), Notes())
+    script = shell.shell_script(launch_with(["sh", "-c", show, "sh", *argv], env), Notes())
     done = subprocess.run(
         ["sh"],
         input=script.encode(),
@@ -78,7 +78,7 @@ def test_a_script_writes_its_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     launch = launch_with(["cat", "{run_dir}/config.yml"], {}, files=files)
     launch = replace(launch, plan=replace(launch.plan, workdir=str(tmp_path)))
-    script = shell.script(launch, Notes())
+    script = shell.shell_script(launch, Notes())
     done = subprocess.run(
         ["sh"], input=script, capture_output=True, text=True, cwd=tmp_path / "empty", timeout=20
     )
@@ -171,7 +171,7 @@ def _unescaped(found: re.Match[str]) -> str:
     )
 )
 def test_words_of_a_unit_are_those_of_the_plan(argv: list[str]) -> None:
-    lines = systemd.unit(launch_with(argv, {"A": argv[0]}), Notes()).splitlines()
+    lines = systemd.systemd_unit_text(launch_with(argv, {"A": argv[0]}), Notes()).splitlines()
     start = next(line for line in lines if line.startswith("ExecStart="))
     assert systemd_words(start) == argv
     environment = next(line for line in lines if line.startswith("Environment="))
@@ -179,7 +179,7 @@ def test_words_of_a_unit_are_those_of_the_plan(argv: list[str]) -> None:
 
 
 def test_a_description_does_not_continue_in_the_next_line() -> None:
-    lines = systemd.unit(
+    lines = systemd.systemd_unit_text(
         replace(launch_with(["x"], {}), title="ends with \\"), Notes()
     ).splitlines()
     assert lines[1:3] == ["Description=ends with ", "Wants=network-online.target"]
@@ -304,8 +304,8 @@ def test_a_slurm_job_of_two_nodes_starts_each_with_its_own_words(tmp_path: Path)
 
 
 def test_the_engines_of_all_forms_are_known() -> None:
-    for name in engines.names():
+    for name in engines.engine_names():
         words = shlex.split(
             exported(LaunchPlan(name, "org/Model", workdir="/srv"), "docker")[0].splitlines()[-1]
         )
-        assert engines.get(name).image in " ".join(words)
+        assert engines.get_engine(name).image in " ".join(words)

@@ -600,7 +600,7 @@ def test_a_running_process_gives_its_program_and_its_tuning_variables(
     argv: list[str], executable: tuple[str, ...]
 ) -> None:
     env = {"VLLM_LOGGING_LEVEL": "DEBUG", "HF_TOKEN": "hf_abcdefghijklmnopqrst", "SHELL": "/bin/sh"}
-    recipe = running_process.read(argv, env, "/srv")
+    recipe = running_process.recipe_of_process(argv, env, "/srv")
     assert recipe.plan is not None
     assert (recipe.plan.executable, recipe.plan.model) == (executable, "m")
     assert settings(recipe) == {"VLLM_LOGGING_LEVEL": "DEBUG"}
@@ -610,7 +610,7 @@ def test_a_running_process_gives_its_program_and_its_tuning_variables(
 
 
 def test_a_process_that_is_no_server_is_refused() -> None:
-    recipe = running_process.read(["sleep", "5"], None, None)
+    recipe = running_process.recipe_of_process(["sleep", "5"], None, None)
     assert recipe.plan is None and "starts no server" in recipe.findings[0].text
 
 

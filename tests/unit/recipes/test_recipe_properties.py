@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench import engines
-from workbench.engines.command_line import read_plan, recognize
+from workbench.engines.command_line import read_plan, recognize_engine_start
 from workbench.model.errors import WorkbenchError
 from workbench.model.flags import FlagKind, FlagSetting, FlagSpec
 from workbench.model.plan import LaunchPlan
@@ -91,7 +91,7 @@ def value_of(spec: FlagSpec, chance: random.Random) -> Any:
 
 def random_plan(chance: random.Random) -> LaunchPlan:
     """Return a plan with settings of every kind, without secrets."""
-    engine = engines.get(chance.choice(engines.names()))
+    engine = engines.get_engine(chance.choice(engines.engine_names()))
     catalog = engine.catalog()
     own = ("host", "port", "config", "model-dir", "loras", *engine.model_flags)
     names = [n for n in catalog.flags if n not in own and not is_secret_name(n)]
@@ -112,14 +112,14 @@ def random_plan(chance: random.Random) -> LaunchPlan:
 
 
 def argv_of(plan: LaunchPlan) -> tuple[str, ...]:
-    return engines.get(plan.engine).command(plan).argv
+    return engines.get_engine(plan.engine).command(plan).argv
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_a_command_line_is_read_back_as_the_same_plan(seed: int) -> None:
     plan = random_plan(random.Random(seed))
-    command = engines.get(plan.engine).command(plan)
-    start = recognize(command.argv)
+    command = engines.get_engine(plan.engine).command(plan)
+    start = recognize_engine_start(command.argv)
     assert start is not None and start.engine.name == plan.engine
     read, findings = read_plan(start, command.env, command.workdir)
     assert (argv_of(read), findings) == (command.argv, ())
@@ -139,7 +139,7 @@ def test_a_command_line_is_read_back_as_the_same_plan(seed: int) -> None:
 )
 @relaxed
 def test_yaml_is_read_back_as_it_was_written(data: Any) -> None:
-    assert yaml_text.load(yaml_text.dump(data)) == data
+    assert yaml_text.load_yaml(yaml_text.dump_yaml(data)) == data
 
 
 @given(st.text(max_size=60) | st.text("vlm serve-=$({`'\"\\;&|<>\n:- []}#0", max_size=60))
@@ -196,7 +196,7 @@ def hostile(number: int) -> str:
         "script": f"A={code}\nif x; then\n{line}\nfi",
     }.get(form, line)
     if document is not None:
-        text = json.dumps(document) if chance.random() < 0.3 else yaml_text.dump(document)
+        text = json.dumps(document) if chance.random() < 0.3 else yaml_text.dump_yaml(document)
     for _ in range(chance.choice((0, 0, 1, 3))):  # broken somewhere
         at = chance.randint(0, len(text))
         text = (

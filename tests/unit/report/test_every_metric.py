@@ -14,23 +14,24 @@ from typing import Any
 import pytest
 from support import made_results
 
-from workbench.bench.repeated_runs import spread
+from workbench.bench.repeated_runs import spread_of_metrics
 from workbench.cli.result_output import result_json, result_lines, spread_lines
 from workbench.model.bench import BenchResult, Distribution
+from workbench.model.distribution import PERCENTILES
 from workbench.model.metrics import (
     LATENCY,
     METRICS,
     PARTS,
     SummaryMetric,
     metric_title,
+    narrow_table_metrics,
     short_title,
-    table_metrics,
     value_of,
 )
 from workbench.report.content import Report
-from workbench.report.format_values import metric_number, number
+from workbench.report.format_values import metric_number, number_text
 from workbench.report.registry import output_format
-from workbench.report.result_blocks import overview
+from workbench.report.result_blocks import overview_table
 from workbench.tui.pages.result import result_rows
 
 
@@ -65,6 +66,9 @@ def bench_text(result: BenchResult) -> str:
     return "\n".join(result_lines(result))
 
 
+ENOUGH = max(each.least_values for each in PERCENTILES.values())  # for every percentile
+
+
 def value_at(place: int) -> float:
     return 1000.0 + 10 * place
 
@@ -76,9 +80,9 @@ def with_every_metric() -> BenchResult:
         values[metric.name] = int(value)
         if metric.group == LATENCY:
             parts = {part: value + step for step, part in enumerate(PARTS)}
-            values[metric.name] = Distribution(**parts, count=5000)
+            values[metric.name] = Distribution(**parts, count=ENOUGH)
     made = made_results.result()
-    return replace(made, summary=replace(made.summary, **values, absent={}, requests_ok=5000))
+    return replace(made, summary=replace(made.summary, **values, absent={}, requests_ok=ENOUGH))
 
 
 def without(result: BenchResult, metric: SummaryMetric) -> BenchResult:
@@ -93,8 +97,8 @@ def rows_titled(title: str, text: str) -> list[list[str]]:
 
 def numbers_of(metric: SummaryMetric, result: BenchResult) -> list[str]:
     if metric.group == LATENCY:
-        return [number(result.summary.latency(metric.name, part)) for part in PARTS]
-    return [number(getattr(result.summary, metric.name), metric.unit)]
+        return [number_text(result.summary.latency(metric.name, part)) for part in PARTS]
+    return [number_text(getattr(result.summary, metric.name), metric.unit)]
 
 
 def test_no_two_metrics_have_one_title() -> None:
@@ -165,14 +169,17 @@ def test_the_page_keeps_every_percentile_at_every_width(width: int) -> None:
     assert max(map(len, rows)) <= width
     for metric in METRICS.values():
         if metric.group == LATENCY:
-            assert any(row.split()[-len(PARTS) :] == numbers_of(metric, result) for row in rows)
+            values = [
+                number_text(result.summary.latency(metric.name, part)) for part in PERCENTILES
+            ]
+            assert any(" ".join(values) in " ".join(row.split()) for row in rows), metric.title
 
 
 def test_the_scatter_of_several_runs_has_each_compared_metric_by_its_title() -> None:
     """`bench --repeat` had a list of its own, and named metrics by their fields."""
     result = with_every_metric()
     other = replace(result, summary=replace(result.summary, output_tok_s=2000.0))
-    shown = "\n".join(spread_lines(spread([result.summary, other.summary]), 2, 0))
+    shown = "\n".join(spread_lines(spread_of_metrics([result.summary, other.summary]), 2, 0))
     compared = [m for m in METRICS.values() if m.higher_is_better is not None and not m.optional]
     assert len(shown.splitlines()) == 2 + len(compared)
     for metric in compared:
@@ -189,9 +196,9 @@ def test_the_scatter_of_several_runs_has_each_compared_metric_by_its_title() -> 
 def test_several_results_are_listed_with_the_metrics_of_narrow_tables(render: str) -> None:
     """Reports had a list of their own."""
     result = with_every_metric()
-    table = overview([result])
-    assert table.head[3:-1] == tuple(map(short_title, table_metrics()))
-    cells = [metric_number(name, value_of(result.summary, name)) for name in table_metrics()]
+    table = overview_table([result])
+    assert table.head[3:-1] == tuple(map(short_title, narrow_table_metrics()))
+    cells = [metric_number(name, value_of(result.summary, name)) for name in narrow_table_metrics()]
     assert list(table.rows[0][3:-1]) == cells
     report = replace(Report.of_result(result), results=(result, result))
     text = output_format(render).render(report)

@@ -7,11 +7,13 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import made_results as made
 
 from workbench.model.bench import (
     BenchResult,
@@ -21,9 +23,12 @@ from workbench.model.bench import (
     Distribution,
     GpuDuring,
 )
+from workbench.model.distribution import PERCENTILES
 from workbench.model.errors import InputError
 from workbench.model.json_records import from_json
+from workbench.model.metrics import PARTS
 from workbench.model.secrets import mask_data
+from workbench.report import imports
 from workbench.report.content import Report
 from workbench.report.registry import OUTPUT_FORMATS, output_format
 
@@ -81,10 +86,7 @@ def simulated(result: BenchResult = RESULT) -> BenchResult:
 
 @pytest.mark.parametrize("form", OUTPUT_FORMATS)
 def test_simulated_is_marked_and_real_is_not(form: str) -> None:
-    assert (
-        "SIMULATED" in export(simulated(), form)
-        or json.loads(export(simulated(), form))["simulated"] is True
-    )
+    assert "SIMULATED" in export(simulated(), form)
     assert "SIMULATED" not in export(RESULT, form)
 
 
@@ -136,7 +138,7 @@ def test_markdown_has_every_section() -> None:
         "| requests | 62 ok, 2 failed, 2 http 503 |",
         "| output | 5,291 tok/s |",
         "| mean power, all GPUs of the server | n/a (not supported) |",
-        "| TTFT | 212 | 210 | 400 | n/a | n/a | 100 | 900 |",
+        f"| TTFT | 212 | 210 | 400 |{' n/a |' * (len(PERCENTILES) - 2)} 100 | 900 |",
         "| engine | vllm 0.33.0 |",
         "| max-num-seqs | 256 |",
         "| SM clock, mean | 2,400 MHz |",
@@ -149,7 +151,7 @@ def test_markdown_has_every_section() -> None:
 
 def test_a_separator_in_a_value_does_not_split_a_table_cell() -> None:
     (line,) = [one for one in export(RESULT, "md").splitlines() if one.startswith("| ITL")]
-    assert "one \\| chunk" in line and line.replace("\\|", "").count("|") == 9
+    assert "one \\| chunk" in line and line.replace("\\|", "").count("|") == len(PARTS) + 2
 
 
 def test_an_unknown_format() -> None:
@@ -187,3 +189,108 @@ def shape(value: Any) -> Any:
 def test_a_value_under_a_secret_name_is_masked(flags: dict[str, str]) -> None:
     for name, value in mask_data(flags).items():
         assert name == "x" or value == "***"
+
+
+@pytest.mark.parametrize(("form", "ttft_ms"), [("aiperf", 88.0), ("guidellm", 91.5)])
+def test_another_tools_form_has_the_same_numbers(tmp_path: Path, form: str, ttft_ms: float) -> None:
+    """Checked by hand with the pydantic classes of aiperf 0.13.0 (JsonExportData) and guidellm 0.8.1
+    (GenerativeBenchmarksReport), which read both files."""
+    result, samples = made.simulated(7), made.samples()
+    limits = "ttft<=100@p95, tpot<=40@p95"
+    kept = replace(result.summary, slo_pct=90.0, goodput_request_s=9.72)
+    result = replace(result, spec=replace(result.spec, slo=limits), summary=kept)
+    text = export(result, form, samples)
+    assert "SIMULATED" in text and "SIMULATED" not in export(made.result(), form, samples)
+    path = tmp_path / "export.json"
+    path.write_text(text)
+    (back,) = imports.read_results(path)
+    s = back.summary
+    assert back.conditions.simulated and back.conditions.imported == "Workbench 0.1.0"
+    for name in ("requests_ok", "requests_failed", "output_tokens", "output_tok_s", "request_s"):
+        assert getattr(s, name) == getattr(result.summary, name), name
+    assert s.window == result.summary.window == "steady"
+    assert s.whole_run_tok_s == (result.summary.whole_run_tok_s if form == "aiperf" else None)
+    assert s.latency("ttft_ms", "p50") == ttft_ms  # GuideLLM's from the invented requests
+    assert (s.slo_pct, s.goodput_request_s) == (pytest.approx(90.0), 9.72)
+    assert back.spec.model == result.spec.model and back.spec.concurrency == result.spec.concurrency
+    assert "sesame" not in export(replace(RESULT, summary=result.summary), form, samples)
+
+
+@pytest.mark.parametrize("form", ["aiperf", "guidellm"])
+def test_another_tools_form_drops_no_limit_of_an_slo(form: str) -> None:
+    """It had the last of two limits of one latency, and nothing said so."""
+    both = replace(
+        made.result(), spec=replace(made.result().spec, slo="ttft<=500@p95, ttft<=300@p50")
+    )
+    with pytest.raises(InputError, match="one limit of ttft, and this SLO has several"):
+        export(both, form, made.samples())
+
+
+def test_guidellms_form_needs_the_requests() -> None:
+    assert json.loads(export(RESULT, "aiperf"))["request_count"]["avg"] == 62
+    with pytest.raises(InputError, match="has no single requests") as caught:
+        export(RESULT, "guidellm")
+    assert "--format aiperf" in (caught.value.next_step or "")
+
+
+def test_an_invalid_result_is_not_complete_for_aiperf() -> None:
+    refused = replace(RESULT, summary=replace(SUMMARY, refused=("the client was the limit",)))
+    document = json.loads(export(refused, "aiperf"))
+    assert document["is_complete"] is False
+    assert document["incomplete_reason"] == "the client was the limit"
+
+
+def test_another_tools_form_has_no_load_that_nobody_stated() -> None:
+    """The stored spec of an imported result has defaults in place of what its file lacks, and that
+    of a timed run the most requests that it may send."""
+    unknown = replace(CONDITIONS, imported="sglang.bench_serving", known_workload=("requests",))
+    with pytest.raises(InputError, match="the imported file does not say the load"):
+        export(replace(RESULT, conditions=unknown), "aiperf")
+    with pytest.raises(InputError, match="its own command decided the load"):
+        export(replace(RESULT, spec=replace(SPEC, command=("eval",))), "aiperf")
+    known = replace(unknown, known_workload=("concurrency",))
+    document = json.loads(export(replace(RESULT, conditions=known), "aiperf"))
+    assert "sglang.bench_serving" in document["exported_by"]
+    assert not {"type", "streaming"} & document["input_config"]["endpoint"].keys()
+    timed = replace(SPEC, seconds=6.0, requests=1_000_000)
+    document = json.loads(export(replace(RESULT, spec=timed), "aiperf"))
+    assert "1000000" not in json.dumps(document)
+    assert document["input_config"]["phases"][0]["duration"] == 6.0
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"), [("aiperf", '"fixed_schedule"'), ("guidellm", '"trace"')]
+)
+def test_a_trace_is_no_concurrency_in_another_tools_form(
+    tmp_path: Path, form: str, kind: str
+) -> None:
+    spec = replace(made.result().spec, trace_name="t.jsonl (40 requests)", trace_s=6.0)
+    text = export(replace(made.result(), spec=spec), form, made.samples())
+    assert kind in text and "synthetic" not in text
+    (tmp_path / "export.json").write_text(text)
+    (back,) = imports.read_results(tmp_path / "export.json")
+    assert "concurrency" not in back.conditions.known_workload
+
+
+def test_guidellms_form_has_no_latency_that_was_withheld(tmp_path: Path) -> None:
+    result = made.result()
+    summary = replace(result.summary, ttft_ms=None, refused=("the client was the limit",))
+    (tmp_path / "export.json").write_text(
+        export(replace(result, summary=summary), "guidellm", made.samples())
+    )
+    (back,) = imports.read_results(tmp_path / "export.json")
+    assert back.summary.ttft_ms is None and back.summary.e2e_ms is not None
+    assert back.summary.refused == ("the client was the limit",)
+
+
+def test_guidellm_has_no_word_for_bursts() -> None:
+    bursts = replace(made.result().spec, rate=4.0, burstiness=0.3)
+    with pytest.raises(InputError, match="no arrivals with a burstiness"):
+        export(replace(made.result(), spec=bursts), "guidellm", made.samples())
+
+
+@pytest.mark.parametrize("form", ["aiperf", "guidellm"])
+def test_no_other_tool_has_a_word_for_a_think_time(form: str) -> None:
+    pauses = replace(made.result().spec, think_time="2-8")
+    with pytest.raises(InputError, match="no word for --think-time"):
+        export(replace(made.result(), spec=pauses), form, made.samples())

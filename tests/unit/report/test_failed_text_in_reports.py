@@ -22,7 +22,8 @@ from workbench.model.answer_text import (
     TextFinding,
     TextReport,
 )
-from workbench.model.bench import P99_VALUES, BenchResult
+from workbench.model.bench import BenchResult
+from workbench.model.distribution import PERCENTILES
 from workbench.report import plots
 from workbench.report.content import Layout, Report
 from workbench.report.registry import OUTPUT_FORMATS, output_format
@@ -32,6 +33,7 @@ from workbench.tui.widgets import sweep as sweep_widget
 EXCERPT = "!!!! #### !!!!"
 REASON = "degenerate output: 39 of 39 answers are broken"
 GARBAGE_TOK_S = 70_277.0
+P99_VALUES = PERCENTILES["p99"].least_values
 
 
 def failed(number: int = 8) -> BenchResult:
@@ -112,7 +114,7 @@ def test_key_metrics_and_plots_of_an_invalid_result_say_that_it_is_not_valid() -
 def test_a_failed_point_is_in_no_plot_and_its_values_in_no_table() -> None:
     report = reports()["sweep"]
     assert report.sweep is not None and report.sweep.points[-1].tok_s == GARBAGE_TOK_S
-    drawn = [plot.svg for plot in plots.sweep(report.sweep)]
+    drawn = [plot.svg for plot in plots.sweep_plots(report.sweep)]
     assert drawn and not any("70,000" in svg or "80,000" in svg for svg in drawn)
     (row,) = [
         line
@@ -134,6 +136,6 @@ def test_the_screen_draws_no_failed_point() -> None:
 
 @pytest.mark.parametrize("requests", [40, P99_VALUES])
 def test_a_plot_marks_p99_only_if_there_are_enough_requests(requests: int) -> None:
-    drawn, gaps = plots.latencies(made.samples(requests, tokens=32))
+    drawn, gaps = plots.latency_plots(made.samples(requests, tokens=32))
     assert (">p99" in drawn.svg) == (requests >= P99_VALUES)
     assert ">p99" in gaps.svg and ">p90" in drawn.svg  # there are 31 gaps in each answer

@@ -72,7 +72,7 @@ def test_an_import_stores_clean_text_or_reports_a_clean_error(
     spoilt = {**document, "conditions": filled(document["conditions"], text), "note": text}
     path.write_text(json.dumps(spoilt))
     try:
-        (taken,) = imports.read(path)
+        (taken,) = imports.read_results(path)
     except InputError as error:
         assert_safe(str(error))
     else:

@@ -13,13 +13,13 @@ from support import made_results as made
 from workbench.model.errors import InputError
 from workbench.model.json_records import to_json
 from workbench.model.quality import QualityResult
-from workbench.quality.own_measure import Scores, own_measure, with_own_measure
+from workbench.quality.own_measure import Scores, compare_own_scores, with_own_measure
 from workbench.report.formats.json_data import answers_json
-from workbench.report.imports import read
+from workbench.report.imports import read_results
 
 A = Scores("acc", {"q1": 1.0, "q2": 1.0, "q3": 0.0})
 B = Scores("acc", {"q1": 0.0, "q2": 1.0, "q4": 1.0})
-COMPARED = with_own_measure(made.quality(), own_measure(A, B))
+COMPARED = with_own_measure(made.quality(), compare_own_scores(A, B))
 
 
 def written(path: Path, compared: QualityResult, *place: str | int, value: Any = None) -> Path:
@@ -36,7 +36,7 @@ def written(path: Path, compared: QualityResult, *place: str | int, value: Any =
 
 
 def test_what_workbench_exports_is_imported(tmp_path: Path) -> None:
-    (result,) = read(written(tmp_path / "whole.json", COMPARED))
+    (result,) = read_results(written(tmp_path / "whole.json", COMPARED))
     (found,) = result.quality
     assert replace(found, imported="") == COMPARED
 
@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused_with_file_and_field(
 ) -> None:
     path = written(tmp_path / "forged.json", COMPARED, *place, value=value)
     with pytest.raises(InputError) as raised:
-        read(path)
+        read_results(path)
     assert raised.value.message.startswith(f"{path}: quality_comparisons[0].{said}")
     assert raised.value.next_step == "no result of this file was imported"
 
@@ -88,7 +88,7 @@ def test_a_result_with_thousands_of_comparisons_is_refused(tmp_path: Path) -> No
     document["quality_comparisons"] *= 201
     path.write_text(json.dumps(document))
     with pytest.raises(InputError) as raised:
-        read(path)
+        read_results(path)
     said = "quality_comparisons: it has more than 200 comparisons of answers"
     assert raised.value.message == f"{path}: {said}"
 
@@ -110,5 +110,5 @@ def test_a_text_that_is_too_long_is_refused(
     path = written(tmp_path / "long.json", COMPARED)
     path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
     with pytest.raises(InputError) as raised:
-        read(path)
+        read_results(path)
     assert said in raised.value.message

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,10 @@ from support import made_results as made
 
 from workbench.bench.compare import compare
 from workbench.model.bench import BenchResult
+from workbench.model.distribution import PERCENTILES
 from workbench.model.errors import InputError, StoreError, WorkbenchError
 from workbench.report.content import Report
-from workbench.report.imports import Imported, ImportOptions, read
+from workbench.report.imports import Imported, ImportOptions, read_results
 from workbench.report.registry import output_format
 from workbench.store.results_db import ResultsDb
 
@@ -56,7 +58,7 @@ def as_result(one: Imported, number: int = 1) -> BenchResult:
 
 def test_vllm_with_every_request() -> None:
     data = fixture("vllm-0.32-detailed.json")
-    (one,) = read(FIXTURES / "vllm-0.32-detailed.json")
+    (one,) = read_results(FIXTURES / "vllm-0.32-detailed.json")
     s = one.summary
     assert (s.requests_ok, s.requests_failed, s.prompt_tokens, s.output_tokens) == (8, 0, 179, 128)
     assert (s.output_tok_s, s.duration_s) == (data["output_throughput"], data["duration"])
@@ -97,7 +99,7 @@ def test_vllm_with_every_request() -> None:
 
 def test_vllm_without_requests_has_only_some_percentiles() -> None:
     data = fixture("vllm-0.32.json")
-    (one,) = read(FIXTURES / "vllm-0.32.json")
+    (one,) = read_results(FIXTURES / "vllm-0.32.json")
     s = one.summary
     assert s.ttft_ms is None and s.absent["ttft_ms"] == "the file has only some of its percentiles"
     assert s.partial["ttft_ms"] == {
@@ -114,6 +116,15 @@ def test_vllm_without_requests_has_only_some_percentiles() -> None:
     assert one.samples == ()
 
 
+def test_vllm_gives_every_percentile_that_was_asked_for(wrote: Callable[[Any], Path]) -> None:
+    """The option --metric-percentiles names them. p95 was not read."""
+    asked = {f"{each.title}_ttft_ms": each.percent for each in PERCENTILES.values()}
+    path = wrote({**fixture("vllm-0.32.json"), **asked, "median_ttft_ms": 50})
+    (one,) = read_results(path)
+    percentiles = {name: each.percent for name, each in PERCENTILES.items()}
+    assert percentiles.items() <= one.summary.partial["ttft_ms"].items()
+
+
 def test_vllm_open_loop_failures_and_several_documents(wrote: Callable[[Any], Path]) -> None:
     data = fixture("vllm-0.32.json")
     open_loop = {
@@ -125,10 +136,11 @@ def test_vllm_open_loop_failures_and_several_documents(wrote: Callable[[Any], Pa
     }
     del open_loop["failed"]  # older versions do not have it
     nothing = {**data, "completed": 0, "failed": 8, "mean_ttft_ms": 0.0, "output_throughput": 0.0}
-    first, second = read(wrote(json.dumps(open_loop) + "\n" + json.dumps(nothing)))
+    first, second = read_results(wrote(json.dumps(open_loop) + "\n" + json.dumps(nothing)))
+    assert first.spec.burstiness == 0.5
     assert (first.spec.rate, first.spec.arrival, first.summary.requests_failed) == (
         3.5,
-        "gamma 0.5",
+        "poisson",
         2,
     )
     assert "concurrency" not in first.conditions.known_workload
@@ -142,13 +154,13 @@ def test_vllm_open_loop_failures_and_several_documents(wrote: Callable[[Any], Pa
 def test_vllm_requests_that_failed_are_kept_apart(wrote: Callable[[Any], Path]) -> None:
     data = fixture("vllm-0.32-detailed.json")
     data["errors"][2], data["completed"], data["failed"] = "Connection reset", 7, 1
-    (one,) = read(wrote(data))
+    (one,) = read_results(wrote(data))
     assert one.samples[2]["error"] == "failed" and one.samples[2]["detail"] == "Connection reset"
     assert one.summary.ttft_ms is not None and one.summary.ttft_ms.count == 7
 
 
 def test_vllm_on_the_completions_endpoint_has_no_role_chunk(wrote: Callable[[Any], Path]) -> None:
-    (one,) = read(
+    (one,) = read_results(
         wrote({**fixture("vllm-0.32.json"), "endpoint_type": "openai", "backend": "openai"})
     )
     assert one.spec.endpoint == "completions" and not any(
@@ -161,7 +173,7 @@ def test_vllm_on_the_completions_endpoint_has_no_role_chunk(wrote: Callable[[Any
 
 def test_llama_benchy_is_a_result_per_combination() -> None:
     data = fixture("llama-benchy-0.4.json")
-    alone, four = read(FIXTURES / "llama-benchy-0.4.json")
+    alone, four = read_results(FIXTURES / "llama-benchy-0.4.json")
     assert (alone.spec.concurrency, four.spec.concurrency) == (1, 4)
     raw = sorted(data["benchmarks"][1]["e2e_ttft"]["values"])
     assert (
@@ -188,7 +200,7 @@ def test_llama_benchy_decode_rate_is_per_stream(wrote: Callable[[Any], Path]) ->
         "values": [49.0, 51.0],
     }
     run |= {"context_size": 4096, "is_context_prefill_phase": True}
-    one = read(wrote(data))[0]
+    one = read_results(wrote(data))[0]
     assert one.summary.per_stream_tok_s == 50.0 and one.summary.output_tok_s is None
     assert one.spec.input_tokens == 32 + 4096
     assert "decode window, all streams: 50.0 tok/s (mean of 2)" in one.summary.notes
@@ -200,7 +212,7 @@ def test_llama_benchy_decode_rate_is_per_stream(wrote: Callable[[Any], Path]) ->
 
 def test_aiperf_metrics_get_workbenchs_names() -> None:
     data = fixture("aiperf-0.13.json")
-    (one,) = read(FIXTURES / "aiperf-0.13.json")
+    (one,) = read_results(FIXTURES / "aiperf-0.13.json")
     s = one.summary
     assert s.tpot_ms is not None and s.tpot_ms.mean == data["inter_token_latency"]["avg"]
     assert (
@@ -225,14 +237,14 @@ def test_aiperf_tokens_of_its_own_tokenizer_are_not_the_servers(
     data = fixture("aiperf-0.13.json")
     data["input_config"]["endpoint"]["use_server_token_count"] = False
     data = {name: value for name, value in data.items() if not name.startswith("total_usage_")}
-    (one,) = read(wrote(data))
+    (one,) = read_results(wrote(data))
     assert (
         one.summary.output_tokens is None
         and ("token counts of the server") in one.summary.absent["output_tokens"]
     )
     assert any("client's tokenizer" in note for note in one.summary.notes)
     data["total_usage_completion_tokens"] = {"unit": "tokens", "avg": 180.0}
-    assert read(wrote(data))[0].summary.output_tokens == 180
+    assert read_results(wrote(data))[0].summary.output_tokens == 180
 
 
 def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> None:
@@ -271,7 +283,7 @@ def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> 
             "max": 0.8,
         },
     }
-    (one,) = read(wrote(data))
+    (one,) = read_results(wrote(data))
     s = one.summary
     assert (s.power_w, s.energy_j, s.tok_per_joule) == (512.5, 77.0, 2.5)
     assert (s.requests_failed, s.errors) == (3, {"http 503": 2, "ClientError": 1})
@@ -287,7 +299,7 @@ def test_aiperf_energy_errors_and_an_early_end(wrote: Callable[[Any], Path]) -> 
 def test_an_imported_result_is_like_for_like_with_none_of_another_tool(name: str) -> None:
     told = ImportOptions(model="org/tiny", engine="vllm", host="box")
     ours = made.result()
-    for one in read(FIXTURES / name, told):
+    for one in read_results(FIXTURES / name, told):
         theirs = as_result(one)
         assert (theirs.conditions.engine, theirs.conditions.host) == ("vllm", "box")
         compared = compare(ours, theirs)
@@ -299,7 +311,7 @@ def test_an_imported_result_is_like_for_like_with_none_of_another_tool(name: str
 
 @pytest.mark.parametrize("name", NAMES)
 def test_values_that_the_file_lacks_are_not_in_the_report(name: str) -> None:
-    for one in read(FIXTURES / name):
+    for one in read_results(FIXTURES / name):
         text = export(as_result(one), "md")
         assert "Measured by" in text and "| all else | not in the imported file |" in text
         for invented in ("| temperature |", "| seed |", "| warmup |", "| ignore eos |"):
@@ -314,13 +326,13 @@ def test_the_same_content_is_the_same_result(name: str, tmp_path: Path) -> None:
     ids = [
         [
             db.add(o.spec, o.conditions, o.summary, o.samples, uid=o.uid, unix_s=o.unix_s)
-            for o in read(path)
+            for o in read_results(path)
         ]
         for path in (FIXTURES / name, copied)
     ]
     assert ids[0] == ids[1] and len(db.list()) == len(ids[0])
     back = db.get(ids[0][0])
-    assert back.summary == read(FIXTURES / name)[0].summary and back.conditions.imported
+    assert back.summary == read_results(FIXTURES / name)[0].summary and back.conditions.imported
     assert [r.id for r in db.list(search=str(back.conditions.imported))] == list(reversed(ids[0]))
 
 
@@ -328,9 +340,9 @@ def test_the_model_must_be_known(wrote: Callable[[Any], Path]) -> None:
     data = fixture("vllm-0.32.json")
     del data["model_id"]
     with pytest.raises(InputError, match="the file does not name the model") as caught:
-        read(wrote(data))
+        read_results(wrote(data))
     assert "--model" in (caught.value.next_step or "")
-    assert read(wrote(data), ImportOptions(model="org/m"))[0].spec.model == "org/m"
+    assert read_results(wrote(data), ImportOptions(model="org/m"))[0].spec.model == "org/m"
 
 
 @pytest.mark.parametrize(
@@ -350,7 +362,7 @@ def test_files_that_are_not_results_are_rejected(
     wrote: Callable[[Any], Path], text: str, said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        read(wrote(text))
+        read_results(wrote(text))
     assert (
         said in caught.value.message
         and "file.json" in caught.value.message
@@ -360,13 +372,15 @@ def test_files_that_are_not_results_are_rejected(
 
 def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b'{"a": "\xff"}')
+    os.mkfifo(tmp_path / "pipe")
     for name, said in (
         ("nowhere.json", "No such file"),
         ("latin.json", "byte 7 is not UTF-8"),
-        (".", "directory"),
+        (".", "not a regular file"),
+        ("pipe", "not a regular file"),  # nobody writes into it, so a reader would wait for ever
     ):
         with pytest.raises(InputError, match=said):
-            read(tmp_path / name)
+            read_results(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +405,13 @@ def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
         (
             "vllm-0.32.json",
             {"date": "yesterday"},
-            "date: the field must be a date and time, found 'yesterday'",
+            "date: the field must be a date and time since 1970, found 'yesterday'",
+        ),
+        ("vllm-0.32.json", {"date": "00010101-000000"}, "date: the field must be a date and time"),
+        (
+            "aiperf-0.13.json",
+            {"benchmark_duration": {"unit": "min", "avg": 3}},
+            "benchmark_duration.unit: the field must be a unit of time, found 'min'",
         ),
         ("vllm-0.32-detailed.json", {"itls": [[0.1]]}, "itls: the field must be a list of 8 lists"),
         (
@@ -430,6 +450,35 @@ def test_unreadable_files_are_rejected(tmp_path: Path) -> None:
             "_gpu_power.unit: the field must be 'W'",
         ),
         (
+            "vllm-0.32.json",
+            {"completed": 1000, "num_prompts": 8},
+            "completed: the field must be at most num_prompts, 8, found 1000",
+        ),
+        (
+            "vllm-0.32.json",
+            {"duration": 0},
+            "duration: the field must be more than 0, as requests were answered",
+        ),
+        ("vllm-0.32.json", {"duration": 1e15}, "duration: the field must be a number from 0 to"),
+        (
+            "vllm-0.32.json",
+            {"spec_decode_acceptance_rate": 5000},
+            "spec_decode_acceptance_rate: the field must be a number from 0 to 100, found 5000",
+        ),
+        (
+            "aiperf-0.13.json",
+            {"good_request_count": {"unit": "requests", "avg": 13}},
+            "good_request_count: the file has only 12 requests",
+        ),
+        (
+            "aiperf-0.13.json",
+            {
+                "metadata": {"aggregation_type": "confidence", "num_successful_runs": 10**15},
+                "metrics": {},
+            },
+            "metadata.num_successful_runs: the field must be at most 1,000",
+        ),
+        (
             "aiperf-0.13.json",
             {"was_cancelled": "no"},
             "was_cancelled: the field must be true or false",
@@ -440,7 +489,7 @@ def test_errors_name_the_invalid_field(
     wrote: Callable[[Any], Path], name: str, change: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InputError) as caught:
-        read(wrote(fixture(name) | change))
+        read_results(wrote(fixture(name) | change))
     assert said in caught.value.message and caught.value.next_step == (
         "no result of this file was imported"
     )
@@ -473,7 +522,7 @@ def test_any_value_in_any_field_is_read_or_rejected(
         place[key] = data.draw(JSON)
         break
     try:
-        found = read(wrote(document))
+        found = read_results(wrote(document))
     except InputError as error:
         assert "file.json" in error.message
         return
@@ -486,7 +535,7 @@ def test_workbenchs_results_from_another_machine_are_imported(
     wrote: Callable[[Any], Path], tmp_path: Path
 ) -> None:
     there = replace(made.result(), note="seen there", tags=("x",))
-    (one,) = read(wrote(export(there, "json", made.samples())))
+    (one,) = read_results(wrote(export(there, "json", made.samples())))
     assert (
         one.summary == there.summary
         and len(one.samples) == 40
@@ -511,14 +560,14 @@ def test_an_unsaved_result_is_imported_as_the_users_own(tmp_path: Path) -> None:
                 unix_s=5.0,
             )
     (waiting,) = tmp_path.glob("unsaved-result-*.json")
-    (one,) = read(waiting)
+    (one,) = read_results(waiting)
     assert one.conditions.imported is None and one.unix_s == 5.0 and len(one.samples) == 40
     assert one.uid and one.uid in waiting.name
     # the samples, the timeline and the unsaved result are named after it
     hostile = tmp_path / "hostile.json"
     hostile.write_text(waiting.read_text().replace(one.uid, "../../elsewhere"))
     with pytest.raises(WorkbenchError, match="uid"):
-        read(hostile)
+        read_results(hostile)
 
 
 def test_genai_perf_has_a_flat_configuration(wrote: Callable[[Any], Path]) -> None:
@@ -533,7 +582,7 @@ def test_genai_perf_has_a_flat_configuration(wrote: Callable[[Any], Path]) -> No
         "streaming": True,
         "concurrency": 4,
     }
-    (one,) = read(wrote({**metrics, "input_config": config}))
+    (one,) = read_results(wrote({**metrics, "input_config": config}))
     assert (one.conditions.imported, one.spec.model, one.spec.concurrency) == (
         "GenAI-Perf",
         "org/tiny",
@@ -545,7 +594,7 @@ def test_genai_perf_has_a_flat_configuration(wrote: Callable[[Any], Path]) -> No
 def read_document(tmp_path: Path, document: Any) -> tuple[Imported, ...]:
     path = tmp_path / "result.json"
     path.write_text(json.dumps(document))
-    return read(path)
+    return read_results(path)
 
 
 def usage_of(tokens: float) -> dict[str, Any]:
@@ -574,16 +623,73 @@ def test_aiperf_counts_of_its_own_tokenizer_are_not_the_servers(tmp_path: Path) 
     assert any("differ by over 10 % in 12 requests" in note for note in s.notes)
 
 
-def test_aiperf_summary_of_several_runs_is_refused(tmp_path: Path) -> None:
-    data = {
+def aiperf_summary(kind: str) -> dict[str, Any]:
+    """Return AIPerf's summary of three runs, in which each statistic of a metric has a mean."""
+    of_runs = {
+        "request_throughput_avg": ("requests/sec", 9.5),
+        "request_count_avg": ("requests", 12.0),
+        "output_token_throughput_avg": ("tokens/sec", 300.0),
+        "total_usage_completion_tokens_avg": ("tokens", 192.0),
+        "total_osl_avg": ("tokens", 192.0),
+        "benchmark_duration_avg": ("sec", 2.0),
+        **{
+            f"time_to_first_token_{part}": ("ms", 80.0)
+            for part in ("avg", "p1", "p50", "p90", "p95", "p99", "min", "max", "std")
+        },
+    }
+    return {
         "schema_version": "1.0",
         "aiperf_version": "0.13.0",
-        "metadata": {"aggregation_type": "confidence", "num_profile_runs": 3},
-        "metrics": {"request_throughput_avg": {"mean": 9.5, "ci_low": 9.1, "ci_high": 9.9}},
+        "metadata": {"aggregation_type": kind, "num_profile_runs": 3, "num_successful_runs": 3},
+        "metrics": {
+            name: {"mean": mean, "std": 0.1, "ci_low": mean, "ci_high": mean, "unit": unit}
+            for name, (unit, mean) in of_runs.items()
+        },
     }
-    with pytest.raises(InputError, match="summary of several runs") as caught:
-        read_document(tmp_path, data)
+
+
+def test_aiperf_summary_of_several_runs_has_their_means(tmp_path: Path) -> None:
+    path = tmp_path / "profile_export_aiperf_aggregate.json"
+    path.write_text(json.dumps(aiperf_summary("confidence")))
+    with pytest.raises(InputError, match="does not name the model"):
+        read_results(path)
+    (one,) = read_results(path, ImportOptions(model="m"))
+    s = one.summary
+    assert (s.requests_ok, s.output_tokens, s.duration_s) == (36, 576, 6.0)
+    assert (s.request_s, s.output_tok_s, one.spec.max_tokens) == (9.5, 300.0, 16)
+    assert s.ttft_ms is not None and (s.ttft_ms.mean, s.ttft_ms.p95, s.ttft_ms.count) == (
+        80,
+        80,
+        36,
+    )
+    assert any("a summary of 3 runs" in note for note in s.notes)
+
+
+def test_aiperf_summary_of_another_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="summary of a sweep") as caught:
+        read_document(tmp_path, aiperf_summary("sweep"))
     assert "import the profile_export_aiperf.json of each run" in (caught.value.next_step or "")
+
+
+def test_aiperf_requests_that_kept_the_slo(tmp_path: Path) -> None:
+    """Its own attainment leaves out nothing either: a request that failed kept no limit."""
+    data = fixture("aiperf-0.13.json") | {
+        "good_request_count": {"unit": "requests", "avg": 9.0},
+        "error_request_count": {"unit": "requests", "avg": 3.0},
+        "goodput": {"unit": "requests/sec", "avg": 58.6},
+    }
+    data["input_config"]["slos"] = {"time_to_first_token": 30.0}
+    (one,) = read_document(tmp_path, data)
+    assert (one.summary.slo_pct, one.summary.goodput_request_s) == (60.0, 58.6)
+    assert any("time_to_first_token <= 30.0" in note for note in one.summary.notes)
+    del data["input_config"]["slos"]
+    (without,) = read_document(tmp_path, data)
+    assert any("but not its limits" in note for note in without.summary.notes)
+
+
+def test_aiperf_file_of_single_requests_names_the_other_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="import the profile_export_aiperf"):
+        read_document(tmp_path, {"metadata": {}, "metrics": {}, "error": None})
 
 
 def test_a_file_without_a_measured_value_is_refused(tmp_path: Path) -> None:
@@ -592,6 +698,22 @@ def test_a_file_without_a_measured_value_is_refused(tmp_path: Path) -> None:
             tmp_path,
             {"aiperf_version": "0.13.0", "input_config": {"models": {"items": [{"name": "m"}]}}},
         )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('"output_throughput": 99999.0', "'output_throughput' is there twice"),
+        (f'"x": {"1" * 5000}', "a number has thousands of digits"),
+        (f'"x": {"[" * 900}{"]" * 900}', "nested too deeply"),
+    ],
+)
+def test_a_document_that_no_tool_writes_is_refused(
+    more: str, said: str, wrote: Callable[[Any], Path]
+) -> None:
+    text = (FIXTURES / "vllm-0.32.json").read_text().rstrip().removesuffix("}")
+    with pytest.raises(InputError, match=said):
+        read_results(wrote(f"{text}, {more}}}"))
 
 
 def test_a_run_whose_requests_all_failed_is_invalid(tmp_path: Path) -> None:
@@ -657,7 +779,7 @@ def test_sglang_results_are_lines_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "sglang.jsonl"
     open_loop = {**SGLANG, "request_rate": 2.5, "max_concurrency": None}
     path.write_text("".join(json.dumps(one) + "\n" for one in (SGLANG, open_loop)))
-    one, other = read(path)
+    one, other = read_results(path)
     s = one.summary
     assert (s.output_tok_s, s.request_s, s.requests_ok, s.duration_s) == (320.0, 5.0, 40, 8.0)
     assert (s.prompt_tokens, s.output_tokens) == (4000, 2560)
@@ -673,6 +795,11 @@ def test_sglang_results_are_lines_of_a_file(tmp_path: Path) -> None:
         "counts 2,400 output tokens in the texts, the rates count 2,560" in n for n in s.notes
     )
     assert other.spec.rate == 2.5 and "concurrency" not in other.conditions.known_workload
+    path.write_text(json.dumps(SGLANG | {"request_rate": "trace"}))
+    assert read_results(path)[0].spec.rate is None
+    path.write_text(json.dumps(SGLANG | {"request_rate": 10**400}))
+    with pytest.raises(InputError, match="request_rate: the field must be a number"):
+        read_results(path)
 
 
 # -- GuideLLM --------------------------------------------------------------------------------------
@@ -735,6 +862,37 @@ def test_guidellm_since_0_7_names_the_kind_of_a_load_otherwise(tmp_path: Path) -
     assert (one.spec.rate, one.spec.arrival, one.spec.model) == (3.0, "constant", "org/other")
 
 
+def test_guidellm_before_0_4_has_no_metadata(tmp_path: Path) -> None:
+    run = guidellm({})
+    metrics = dict(run["metrics"])
+    older = {
+        "type_": "generative_benchmark",
+        "args": {"strategy": {"type_": "constant", "rate": 10.0, "max_concurrency": None}},
+        "worker": {"backend_model": "org/older"},
+        "request_totals": metrics.pop("request_totals"),
+        "metrics": metrics,
+        "duration": 10.0,
+        "start_time": 1.7e9,
+    }
+    (one,) = read_document(tmp_path, {"benchmarks": [older]})
+    assert (one.spec.rate, one.spec.model) == (10.0, "org/older")
+    assert (one.summary.requests_ok, one.summary.requests_failed) == (20, 1)
+    assert one.conditions.imported == "GuideLLM"
+
+
+def test_guidellm_requests_that_kept_the_slo(tmp_path: Path) -> None:
+    run = guidellm({"kind": "concurrent", "streams": 4})
+    run["config"]["slo"] = {"ttft_ms": 90.0, "tpot_ms": None, "e2el_ms": 2000.0}
+    run["metrics"] |= {"slo_attainment": 0.9, "request_goodput": guidellm_values(1.8, 18)}
+    document = {"metadata": {"version": 2, "guidellm_version": "0.8.1"}, "benchmarks": [run]}
+    (one,) = read_document(tmp_path, document)
+    assert (one.summary.slo_pct, one.summary.goodput_request_s) == (90.0, 1.8)
+    assert any("TTFT <= 90 ms and end to end <= 2000 ms" in note for note in one.summary.notes)
+    run["metrics"] |= {"slo_attainment": 0.0, "request_goodput": guidellm_values(0.0, 0)}
+    (none,) = read_document(tmp_path, document)
+    assert (none.summary.slo_pct, none.summary.goodput_request_s) == (0.0, 0.0)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -753,9 +911,70 @@ def test_a_load_that_no_benchmark_can_have_is_not_imported(
 ) -> None:
     """It was listed as `c=-1`, and its command could not be run."""
     exported = export(made.result(), "json", made.samples())
-    assert read(wrote(exported))
+    assert read_results(wrote(exported))
     document = json.loads(exported)
     one = document["results"][0] if "results" in document else document
     one["spec"] |= wrong
     with pytest.raises(InputError, match=f"spec.{next(iter(wrong))}: give "):
-        read(wrote(document))
+        read_results(wrote(document))
+
+
+# -- values that no run can have, and secrets ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "metric", "why"),
+    [
+        ({"median_ttft_ms": 500, "p99_ttft_ms": 1}, "ttft_ms", "percentiles in the file are not"),
+        ({"mean_ttft_ms": 9e15}, "ttft_ms", "an impossible number (9e+15)"),
+        ({"output_throughput": 5e9}, "output_tok_s", "an impossible number (5e+09)"),
+        ({"request_throughput": 1e9}, "request_s", "in the duration, and the file counts 8"),
+    ],
+)
+def test_a_value_that_no_run_can_have_is_withheld(
+    wrote: Callable[[Any], Path], change: dict[str, Any], metric: str, why: str
+) -> None:
+    (one,) = read_results(wrote(fixture("vllm-0.32.json") | change))
+    assert one.summary.absent[metric].startswith("withheld: ")
+    assert why in one.summary.absent[metric] and metric not in one.summary.partial
+    assert getattr(one.summary, metric) is None
+
+
+def test_a_mean_outside_of_its_range_is_withheld(tmp_path: Path) -> None:
+    document = fixture("aiperf-0.13.json")
+    document["time_to_first_token"]["avg"] = 1e6
+    (one,) = read_document(tmp_path, document)
+    assert one.summary.ttft_ms is None and "its mean in the file" in one.summary.absent["ttft_ms"]
+    assert one.summary.e2e_ms is not None
+
+
+def test_a_time_that_no_calendar_has_is_refused(tmp_path: Path) -> None:
+    run = guidellm({"type_": "concurrent", "streams": 4}) | {"start_time": 1e15}
+    document = {"metadata": {"guidellm_version": "0.5"}, "benchmarks": [run]}
+    with pytest.raises(InputError, match="start_time: the field must be a number from 0 to"):
+        read_document(tmp_path, document)
+
+
+def test_an_import_keeps_no_secret(tmp_path: Path) -> None:
+    key, password = "sk-abcdefghijklmnop1234567890", "hunter2hunter2"
+    command = f'aiperf profile --api-key {password} --header "Authorization: Bearer {key}"'
+    for document in (
+        fixture("vllm-0.32.json") | {"label": f"run with api_key={key}", "model_id": f"m {key}"},
+        fixture("aiperf-0.13.json") | {"run_info": {"cli_command": command}},
+    ):
+        (one,) = read_document(tmp_path, document)
+        assert "***" in repr(one) and key not in repr(one) and password not in repr(one)
+    with pytest.raises(InputError) as error:
+        read_document(tmp_path, fixture("vllm-0.32.json") | {"completed": f"api_key={key}"})
+    assert key not in error.value.message
+
+
+def test_a_file_that_needs_far_more_memory_than_disk_is_refused(
+    wrote: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workbench.report.imports._MOST_PARTS", 1000)
+    with pytest.raises(InputError, match="has more than 1,000 lists and objects"):
+        read_results(wrote([[]] * 1000))
+    monkeypatch.setattr("workbench.report.imports._MOST_BYTES", 1 << 20)
+    with pytest.raises(InputError, match="is larger than 1 MiB"):
+        read_results(wrote(" " * (1 << 20) + "{}"))

@@ -11,7 +11,7 @@ from workbench.model.in_force import InForceReport, InForceRow
 from workbench.report.blocks import Heading, Table
 from workbench.report.formats.terminal import block_lines
 from workbench.report.in_force_blocks import in_force_blocks
-from workbench.report.series_blocks import chosen_blocks
+from workbench.report.series_blocks import engine_choice_blocks
 from workbench.tui.block_rows import block_rows
 
 PLACE = "/v1/models of http://127.0.0.1:8000"
@@ -60,7 +60,7 @@ def test_an_experiment_says_what_the_engines_use_and_how_long_they_started() -> 
         replace(run(4, "A", "UNUSED", 1.0), state=RunState.DISCARDED),
     )
     experiment = Experiment(1, 0.0, "h", ExperimentSpec(Arm(), Arm(), {}), runs)
-    heading, table = chosen_blocks(experiment)
+    heading, table = engine_choice_blocks(experiment)
     assert isinstance(heading, Heading) and isinstance(table, Table)
     assert table.rows == (
         ("attention backend", "MARLIN", "CUTLASS"),
@@ -68,6 +68,10 @@ def test_an_experiment_says_what_the_engines_use_and_how_long_they_started() -> 
         ("ready after", "20 s", "31 to 40 s"),
     )
     assert table.marks == ("warning", "", "")
-    assert not chosen_blocks(
+    # between the first and the second run of the first pair
+    _, table = engine_choice_blocks(replace(experiment, runs=runs[:1]))
+    assert isinstance(table, Table) and table.rows[0] == ("attention backend", "MARLIN", "n/a")
+    assert table.marks == ("", "", "")
+    assert not engine_choice_blocks(
         replace(experiment, runs=(replace(runs[0], chosen={}, ready_after_s=None),))
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 from support import made_results
 
+from workbench.model.json_records import from_json, to_json
 from workbench.model.metrics import short_title
-from workbench.model.sweep import SweepPoint
+from workbench.model.sweep import Sweep, SweepKind, SweepPoint
 from workbench.report.format_values import NA
 from workbench.report.series_blocks import points_table
 from workbench.tui.block_rows import block_rows
@@ -26,6 +28,14 @@ def test_a_sweep_names_its_columns_as_results_do_and_latencies_come_early() -> N
     assert head[1:4] == tuple(map(short_title, METRICS[:3]))
     assert {short_title(name) for name in METRICS} <= set(head)
     assert points_table(replace(made_results.sweep(), kind="power_limit_w")).head[2] == "tok/J"
+
+
+def test_a_sweep_of_a_kind_that_only_its_module_knows_is_shown_by_its_own_facts() -> None:
+    facts = SweepKind("context", "sweep", varies_load=True, finds="capacity")
+    new = replace(made_results.sweep(), kind="context", kind_facts=facts)
+    read = from_json(Sweep, json.loads(json.dumps(to_json(new))))
+    assert (read.command, read.what_it_finds, read.facts) == ("sweep", "capacity", facts)
+    assert points_table(read).head[2] == points_table(made_results.sweep()).head[2]  # of a load
 
 
 @pytest.mark.parametrize(

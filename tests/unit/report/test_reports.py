@@ -23,9 +23,9 @@ from workbench.model.errors import InputError
 from workbench.model.experiment import Arm
 from workbench.report import svg
 from workbench.report.content import Layout, Report
-from workbench.report.format_values import change, number
+from workbench.report.format_values import change_text, number_text
 from workbench.report.formats import markdown
-from workbench.report.imports import read
+from workbench.report.imports import read_results
 from workbench.report.registry import OUTPUT_FORMATS, format_of_file, output_format
 from workbench.report.result_blocks import workload_facts
 
@@ -120,6 +120,7 @@ def test_simulated_is_shown_once_at_the_top(name: str) -> None:
     assert (
         report(shown, "md").count("**SIMULATED**") == 1
         and json.loads(report(shown, "json"))["simulated"] is True
+        and "SIMULATED" in report(shown, "json")
     )
     assert "SIMULATED" in report(shown, "csv") and "SIMULATED" not in report(what, "csv")
 
@@ -173,7 +174,7 @@ def test_a_command_cannot_leave_its_code_block() -> None:
 
 @given(text=st.text(max_size=60))
 def test_markdown_of_any_text_is_one_harmless_line(text: str) -> None:
-    line = markdown.plain(text)
+    line = markdown.escape_markdown(text)
     assert "\n" not in line and "<" not in line and not line.startswith(("# ", "- ", "+ "))
     assert not re.search(r"(?<!\\)(\\\\)*[|`*\[]", line)
 
@@ -209,15 +210,15 @@ def test_throughput_over_time_contains_all_tokens() -> None:
     from workbench.report import plots
 
     seen: list[svg.Series] = []
-    chart = svg.chart
+    chart = svg.curves_svg
 
     def spy(*args: object, **rest: object) -> str:
         seen.extend(args[3])  # type: ignore[arg-type]
         return chart(*args, **rest)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(svg, "chart", spy)
-        assert plots.throughput(made.samples(), made.result().summary) is not None
+        patch.setattr(svg, "curves_svg", spy)
+        assert plots.throughput_plot(made.samples(), made.result().summary) is not None
     (steps,) = seen
     area = sum(
         y * (after - x) for (x, y), (after, _) in zip(steps.points, steps.points[1:], strict=False)
@@ -307,7 +308,7 @@ def test_json_has_everything_and_can_be_imported(tmp_path: Path) -> None:
     assert data["comparison"]["metrics"][0]["pairs"][0] == [340.1, 351.0]
     file = tmp_path / "report.json"
     file.write_text(report(TWO, "json"))
-    first, second = read(file)
+    first, second = read_results(file)
     assert (
         first.summary == made.result().summary and len(first.samples) == 40 and not second.samples
     )
@@ -358,7 +359,7 @@ def test_an_unknown_format() -> None:
     ],
 )
 def test_numbers_have_three_significant_digits(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert number_text(value) == text
 
 
 @pytest.mark.parametrize(
@@ -366,13 +367,13 @@ def test_numbers_have_three_significant_digits(value: float | None, text: str) -
     [(3.12, 0.9, "+3.1 % ± 0.9"), (-0.04, 0.03, "−0.04 % ± 0.03"), (0.0, None, "+0.0 %")],
 )
 def test_changes_show_their_interval(percent: float, half: float | None, text: str) -> None:
-    assert change(percent, half) == text
+    assert change_text(percent, half) == text
 
 
 def test_labels_at_line_ends_are_in_the_order_of_the_lines() -> None:
     """TTFT p50 and p99 end close together, and the lower line is listed first."""
     low, high = ([(0.0, 1.0), (1.0, end)] for end in (50.0, 50.5))
-    drawn = svg.chart(
+    drawn = svg.curves_svg(
         "t",
         svg.SvgAxis("x", 0.0, 1.0),
         svg.SvgAxis("ms", 0.0, 100.0),
@@ -387,7 +388,7 @@ def test_labels_at_line_ends_are_in_the_order_of_the_lines() -> None:
 def test_labels_of_close_marks_are_below_one_another() -> None:
     marks = [(10.0, "p50"), (12.2, "p90"), (90.0, "p99")]
     line = [svg.Series([(0.0, 1.0), (100.0, 2.0)])]
-    drawn = svg.chart(
+    drawn = svg.curves_svg(
         "t", svg.SvgAxis("ms", 0.0, 100.0), svg.SvgAxis("%", 0.0, 100.0), line, marks=marks
     )
     heights = [float(re.search(rf'y="([0-9.]+)"[^>]*>{name}<', drawn)[1]) for _, name in marks]  # type: ignore[index]
@@ -418,10 +419,10 @@ def test_a_kept_request_stands_for_those_that_are_not() -> None:
     from workbench.report import plots
 
     samples = made.samples()
-    tokens = sum(tokens for one in samples for _, tokens in plots._arrivals(one))
+    tokens = sum(tokens for one in samples for _, tokens in plots._token_arrivals(one))
     kept = [{**one, "kept_one_of": 3} for one in samples]
-    assert sum(tokens for one in kept for _, tokens in plots._arrivals(one)) == 3 * tokens
-    said = [plot.caption for plot in plots.latencies(kept)]
+    assert sum(tokens for one in kept for _, tokens in plots._token_arrivals(one)) == 3 * tokens
+    said = [plot.caption for plot in plots.latency_plots(kept)]
     assert said and all("(one of 3 requests is kept)" in text for text in said)
 
 

@@ -9,7 +9,12 @@ from support.fake_canned import canned_experiment, canned_tune, tune_spec
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import PointState
 from workbench.model.tune import TuneCost
-from workbench.model.tune_standings import gains_now, shown, standings, start_breaks
+from workbench.model.tune_standings import (
+    changes_text,
+    gains_of_survivors,
+    rank_configurations,
+    start_breaks,
+)
 from workbench.report.blocks import Alert
 from workbench.report.formats.terminal import block_lines
 from workbench.report.tune_blocks import found_blocks, plan_blocks, race_table, tune_blocks
@@ -24,21 +29,25 @@ def test_the_race_says_where_each_configuration_stands() -> None:
     assert list(running)[:2] == ["start preset", "max-num-seqs=64"]
     assert running["max-num-seqs=64"] == "leads, measuring"
     assert running["speculative-config={ngram,3,4}"] == "out, too far behind for chance"
-    assert running["kv-cache-dtype=fp8"].startswith("infeasible: ttft<=500@p95")
+    assert running["kv-cache-dtype=fp8"].startswith("breaks a limit: ttft<=500@p95")
     assert running["attention-backend=FLASHINFER"].startswith("not started")
     assert states(over=True)["max-num-seqs=64"] == "proven in the final"
 
 
 def test_a_finished_tune_shows_its_pairs_and_is_not_resumed_for_a_candidate_that_failed() -> None:
     over = canned_tune(over=True)
-    assert any(point.state == PointState.FAILED for point in over.points) and not over.resumable
+    assert (
+        any(point.state == PointState.FAILED for point in over.points) and not over.can_be_resumed
+    )
     lines = block_lines(tune_blocks(over, canned_experiment()))
     text = "\n".join(lines)
     assert lines[0].strip().startswith("+15.4 % (at least +13.7 %)")
     assert "3 of 3 pairs (experiment 7)" in text and "wrote the preset tuned-5" in text
+    assert "goal output tok/s, limits ttft<=500@p95, power<=400, temp<=83\n" in text
+    assert "block 1: max-num-seqs=64: place 1 with +27.7 %" in text
     assert "Final" in "\n".join(block_lines(tune_blocks(over))), "the experiment was deleted"
     stopped = replace(over, state=SeriesState.STOPPED, error="cancelled", knee_text="")
-    assert stopped.resumable
+    assert stopped.can_be_resumed
     assert found_blocks(stopped) == [Alert("warning", "The tune is stopped", ("cancelled",))]
 
 
@@ -54,11 +63,20 @@ def test_what_was_started_twice_and_did_not_gain_says_so() -> None:
 
 def test_a_start_preset_that_breaks_a_limit_says_so_in_the_race() -> None:
     tune = canned_tune()
-    broken = replace(tune.points[0], error="infeasible: power 450 W, above 400 W")
+    broken = replace(tune.points[0], error="breaks a limit: power 450 W, above 400 W")
     tune = replace(tune, points=(broken, *tune.points[1:]))
     assert start_breaks(tune) == "power 450 W, above 400 W"
     assert race_table(tune).rows[0][-1] == "breaks a limit: power 450 W, above 400 W"
-    assert gains_now(tune) == {("max-num-seqs=64",): standings(tune)[1].gain}
+    assert gains_of_survivors(tune) == {("max-num-seqs=64",): rank_configurations(tune)[1].gain}
+
+
+def test_the_reason_of_a_failed_tune_stands_once_not_with_each_candidate() -> None:
+    why = "the start preset could not be measured: its text is not an answer"
+    tune = canned_tune()
+    skipped = [replace(p, state=PointState.SKIPPED, error=why, tok_s=None) for p in tune.points[1:]]
+    tune = replace(tune, state=SeriesState.FAILED, error=why, points=(tune.points[0], *skipped))
+    assert {row[-1] for row in race_table(tune).rows[1:]} == {"not tried"}
+    assert "\n".join(block_lines(tune_blocks(tune))).count("its text is not an answer") == 1
 
 
 def test_the_plan_groups_what_is_left_out_and_says_what_a_tune_takes() -> None:
@@ -74,7 +92,7 @@ def test_the_plan_groups_what_is_left_out_and_says_what_a_tune_takes() -> None:
 
 
 def test_a_json_value_is_shown_by_its_values() -> None:
-    assert shown(('speculative-config={"method":"ngram","n":3}', "a=1")) == (
+    assert changes_text(('speculative-config={"method":"ngram","n":3}', "a=1")) == (
         "speculative-config={ngram,3} a=1"
     )
-    assert shown(("a={broken",)) == "a={broken" and shown(()) == "start"
+    assert changes_text(("a={broken",)) == "a={broken" and changes_text(()) == "start"

@@ -47,7 +47,7 @@ def rank(
 
 def status_of(*ranks: RankState, age_s: float = 1000.0) -> ServerStatus:
     run = ClusterRun("sparks", "rank 0", tuple(r.rank for r in ranks))
-    return cluster_state.merged(run, ranks, "cluster:sparks", age_s)
+    return cluster_state.merge_rank_states(run, ranks, "cluster:sparks", age_s)
 
 
 def test_ready_only_if_the_head_is_ready_and_every_rank_lives() -> None:
@@ -83,16 +83,18 @@ def test_the_first_end_that_is_not_a_consequence_is_the_cause() -> None:
     killed = rank(
         1, ServerState.FAILED, "the server's process was killed by SIGKILL", ended_ago_s=4.0
     )
-    assert cluster_state.cause((head, killed)) is killed  # although the clock of its exit is later
+    assert (
+        cluster_state.first_failed_rank((head, killed)) is killed
+    )  # although the clock of its exit is later
     both = (
         rank(0, ServerState.CRASHED, "CUDA error", 1.0),
         rank(1, ServerState.FAILED, "out of memory", 2.0),
     )
-    assert cluster_state.cause(both) is both[1]
+    assert cluster_state.first_failed_rank(both) is both[1]
     unknown_end = rank(1, ServerState.FAILED, "the host was restarted", None)
-    assert cluster_state.cause((head, unknown_end)) is unknown_end
+    assert cluster_state.first_failed_rank((head, unknown_end)) is unknown_end
     consequences = rank(0, ServerState.CRASHED, NCCL, 1.0), rank(1, ServerState.FAILED, NCCL, 2.0)
-    assert cluster_state.cause(consequences) is consequences[1]
+    assert cluster_state.first_failed_rank(consequences) is consequences[1]
 
 
 def test_the_findings_of_the_cause_come_first() -> None:
@@ -134,13 +136,13 @@ def test_every_combination_of_ranks(
     )
     status = status_of(*ranks, age_s=age_s)
     assert len(status.ranks) == len(ranks)
-    everyone_lives = all(r.live for r in ranks)
+    everyone_lives = all(r.is_live for r in ranks)
     if status.state is ServerState.READY:
         assert everyone_lives and states[0] is ServerState.READY
-    if any(r.failed for r in ranks):
+    if any(r.has_failed for r in ranks):
         assert status.state in ENDED and status.reason and not status.alive
     stopping = cluster_state.to_stop(ranks, age_s)
-    assert all(r.occupies for r in stopping)
+    assert all(r.has_processes for r in stopping)
     if stopping:
         assert not everyone_lives or any(s is ServerState.STOPPING for s in states)
 
@@ -150,7 +152,7 @@ def test_logs_are_merged_by_the_times_in_their_lines() -> None:
         "rank 0": ["INFO 11-22 23:59:58 a", "Traceback", "INFO 11-23 00:00:03 c"],
         "rank 1": ["INFO 11-22 23:59:59 b", "INFO 11-23 00:00:05 d"],
     }
-    merged = cluster_log.merge(logs)
+    merged = cluster_log.merge_logs(logs)
     assert [line[9:][-1] for line in merged] == ["a", "k", "b", "c", "d"]
     assert merged[0] == "[rank 0] INFO 11-22 23:59:58 a" and merged[2].startswith("[rank 1] ")
 
@@ -161,9 +163,9 @@ def test_logs_are_merged_by_the_times_in_their_lines() -> None:
     )
 )
 def test_no_line_of_a_log_is_lost_or_moved_within_its_rank(logs: dict[str, list[str]]) -> None:
-    merged = cluster_log.merge(logs)
+    merged = cluster_log.merge_logs(logs)
     for label, lines in logs.items():
         assert [m for m in merged if m.startswith(f"[{label}] ")] == [
-            cluster_log.labelled(label, x) for x in lines
+            cluster_log.label_line(label, x) for x in lines
         ]
     assert len(merged) == sum(map(len, logs.values()))

@@ -16,7 +16,7 @@ from support.fake_host import FakeHost
 from support.serving import eventually, free_port
 
 from workbench.engines import ray
-from workbench.engines.cluster import spread
+from workbench.engines.cluster import spread_over_nodes
 from workbench.hosts.cluster import ClusterHost
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError
@@ -87,7 +87,7 @@ def test_an_ended_server_stays_ended_while_a_node_is_down(tmp_path: Path) -> Non
         await supervisor.stop(stopped.run_id)
         crashed = await ready(supervisor, plan_of(host, WORKBENCH_SIM_PEER_LOST_S="never"))
         os.kill(_pids(crashed)[1], signal.SIGKILL)
-        await supervisor.wait(crashed.run_id, lambda status: status.state.ended, 10)
+        await supervisor.wait(crashed.run_id, lambda status: status.state.has_ended, 10)
         await eventually(lambda: not supervisor.status(crashed.run_id).outlived, 10)
         await supervisor.settle()
         reason = supervisor.status(crashed.run_id).reason
@@ -257,7 +257,7 @@ def test_the_memory_guard_stops_the_server_and_says_why(tmp_path: Path) -> None:
 
 def _with_ray(plan: LaunchPlan, host: ClusterHost) -> LaunchPlan:
     whole = replace(plan, nodes=()).with_flag("distributed-executor-backend", "ray")
-    return spread(whole, VLLM, host.places)
+    return spread_over_nodes(whole, VLLM, host.places)
 
 
 @pytest.mark.long
@@ -277,7 +277,7 @@ def test_ray_is_started_counted_and_stopped_with_the_server(
             ("ray 0", NAMES[0]),
             ("ray 1", NAMES[1]),
         ]
-        assert await ray_cluster.gpus(host, plan, "127.0.0.1", {}) == 2
+        assert await ray_cluster.count_ray_gpus(host, plan, "127.0.0.1", {}) == 2
         pids = _pids(status)
         assert (await supervisor.stop(status.run_id)).state is ServerState.STOPPED
         assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -304,7 +304,7 @@ def test_a_ray_that_was_running_is_used_and_left_running(
             status = await ready(supervisor, plan)
             assert [rank.label for rank in status.ranks] == ["rank 0"]
             await supervisor.stop(status.run_id)
-            assert await ray_cluster.gpus(host, plan, "127.0.0.1", {}) == 2
+            assert await ray_cluster.count_ray_gpus(host, plan, "127.0.0.1", {}) == 2
             await theirs.pop().close()
             with pytest.raises(ServerError, match="has 1 GPUs, and the plan needs 2"):
                 await start(supervisor, plan)

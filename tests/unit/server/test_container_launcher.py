@@ -18,10 +18,10 @@ from support.fake_host import Call, FakeHost
 
 from workbench.engines import registry
 from workbench.engines.containers import image_of, version_in_tag
-from workbench.engines.preset_trust import untrusted
+from workbench.engines.preset_trust import untrusted_parts
 from workbench.hosts.base import short_command
 from workbench.hosts.local import LocalHost
-from workbench.hosts.shell_scripts import order
+from workbench.hosts.shell_scripts import shell_order_line
 from workbench.model.errors import HostError, InputError, ServerError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagSetting
@@ -72,7 +72,7 @@ def launch(
     run_dir: str = "/runs/one",
 ) -> Launch:
     plan = with_assignments(plan, word, options or [])
-    return launch_of(RUN, run_dir, plan, registry.get(plan.engine).command(plan))
+    return launch_of(RUN, run_dir, plan, registry.get_engine(plan.engine).command(plan))
 
 
 def pairs(words: tuple[str, ...] | list[str], option: str) -> list[str]:
@@ -106,7 +106,7 @@ def test_every_word_variable_and_path_survives(
     one = Launch(one.run_id, one.run_dir, one.plan, ("/opt/engine", *argv), env, port=8000)
 
     keeper = launcher(word).keeper(one)
-    line = order(keeper.argv, keeper.env)
+    line = shell_order_line(keeper.argv, keeper.env)
     path = f"{stand_in}:{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", "-c", line],
@@ -208,7 +208,7 @@ def test_an_api_key_is_a_variable_and_on_no_command_line() -> None:
 
 def test_the_hub_cache_is_mounted_for_a_hub_id_only() -> None:
     def cache(model: str, *options: str) -> str:
-        return launcher("podman")._hub_cache(
+        return launcher("podman")._hub_cache_in_container(
             launch(LaunchPlan("vllm", model), options=list(options))
         )
 
@@ -307,22 +307,22 @@ def test_findings_about_the_plan_itself() -> None:
 )
 def test_power_over_the_host_needs_trust_whoever_set_it(option: str) -> None:
     plan = with_assignments(HUB, "podman", [option])
-    (part,) = untrusted(plan, ())
+    (part,) = untrusted_parts(plan, ())
     assert part.code == "run.power"
-    assert untrusted(plan, [part.digest]) == ()
+    assert untrusted_parts(plan, [part.digest]) == ()
 
 
 def test_harmless_options_need_no_trust_and_a_strangers_image_does() -> None:
     plan = with_assignments(
         HUB, "docker", ["mount=/data:/data", "device=nvidia.com/gpu=0", "gpus=0", "init=yes"]
     )
-    assert untrusted(plan, ()) == ()
+    assert untrusted_parts(plan, ()) == ()
     foreign = LaunchPlan("vllm", "m", image="evil/vllm:1", run_as="docker", stranger=True)
-    assert [part.name for part in untrusted(foreign, ())] == ["image"]
+    assert [part.name for part in untrusted_parts(foreign, ())] == ["image"]
     usual = LaunchPlan(
         "vllm", "m", image="docker.io/vllm/vllm-openai:v0.32.0", run_as="docker", stranger=True
     )
-    assert untrusted(usual, ()) == ()
+    assert untrusted_parts(usual, ()) == ()
 
 
 def test_bad_options_are_refused() -> None:
@@ -544,7 +544,7 @@ NO_NAME = "dial tcp: lookup registry-1.docker.io: Temporary failure in name reso
     ],
 )
 def test_known_answers_have_a_cause_and_a_fix(line: str, code: str) -> None:
-    assert f"log.{code}" in {finding.code for finding in log_patterns.match([line])}
+    assert f"log.{code}" in {finding.code for finding in log_patterns.match_lines([line])}
 
 
 def test_launchers_are_of_their_program() -> None:
@@ -553,7 +553,7 @@ def test_launchers_are_of_their_program() -> None:
 
 
 def test_the_image_says_which_version_of_its_own_project_it_has() -> None:
-    vllm = registry.get("vllm")
+    vllm = registry.get_engine("vllm")
     preset = LaunchPlan("vllm", "m", image="nvcr.io/nvidia/vllm:26.04-py3")
     assert image_of(preset, vllm) == "nvcr.io/nvidia/vllm:26.04-py3"
     chosen = with_assignments(preset, "podman", ["image=vllm/vllm-openai:v0.32.0"])

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from support.fake_host import FakeHost
 
-from tests.support.fake_host import FakeHost
 from workbench.engines import registry
-from workbench.gpu.settings.current_values import cores_on
+from workbench.gpu.settings.current_values import read_core_settings
 from workbench.hosts import detached_process, shell_scripts
 from workbench.hosts.base import Completed, Host
 from workbench.model.errors import WorkbenchError
@@ -31,13 +31,13 @@ RUN = detached_process.DetachedProcess(7, 99, 7)
 
 
 async def _search(host: Host) -> object:
-    return await log_lines.search(host, "/log", "x", limit=3)
+    return await log_lines.search_log(host, "/log", "x", limit=3)
 
 
 READERS: dict[str, tuple[str, Callable[[Host], Awaitable[Any]]]] = {
-    "cores": ("/sys\nstate 0 {} 1\ngovernor {} powersave performance\n", cores_on),
-    "disk": ("head\n/dev/x 9 9 {} 1% /\n", lambda host: old_runs.disk_full(host, "/run")),
-    "existing": ("7 {} 8", lambda host: detached_process.existing(host, [7, 8])),
+    "cores": ("/sys\nstate 0 {} 1\ngovernor {} powersave performance\n", read_core_settings),
+    "disk": ("head\n/dev/x 9 9 {} 1% /\n", lambda host: old_runs.disk_full_finding(host, "/run")),
+    "existing": ("7 {} 8", lambda host: detached_process.existing_pids(host, [7, 8])),
     "log": ("{}:a line\n12:another\n", _search),
 }
 
@@ -61,33 +61,37 @@ def test_no_number_of_a_start_script_is_a_defect(odd: str) -> None:
         said = Completed(("sh",), 0, f"ok {' '.join(words)}".encode(), b"")
         with pytest.raises(WorkbenchError):
             detached_process._started_process(said, FakeHost(), "/run", ["x"], None)
-    found = shell_scripts.exit_code(f"\n{shell_scripts.INSIDE} exit {odd}\n")[1]
+    found = shell_scripts.split_exit_code(f"\n{shell_scripts.INSIDE} exit {odd}\n")[1]
     assert found is None or 0 <= found < 10**18
-    assert shell_scripts.marked_pid(f"{shell_scripts.MARK} {odd}") is None or odd.isdecimal()
+    assert shell_scripts.pid_in_stderr(f"{shell_scripts.MARK} {odd}") is None or odd.isdecimal()
     stat = f"7 (x) S {' '.join('1' * 18)} {odd}".encode()
-    assert not asyncio.run(detached_process.alive(FakeHost(files={"/proc/7/stat": stat}), RUN))
+    assert not asyncio.run(
+        detached_process.is_process_alive(FakeHost(files={"/proc/7/stat": stat}), RUN)
+    )
 
 
 @pytest.mark.parametrize("odd", ODD)
 def test_no_number_of_a_file_on_the_host_is_a_defect(odd: str) -> None:
     limits = f"Max open files            {odd}   {odd}   files\n".encode()
-    found = asyncio.run(file_limit.limit_of(FakeHost(files={"/proc/7/limits": limits}), 7))
+    found = asyncio.run(
+        file_limit.file_limit_of_process(FakeHost(files={"/proc/7/limits": limits}), 7)
+    )
     assert found is None or found.soft < 10**18
     plan = LaunchPlan("vllm", "m")
     said = f"file={odd} {odd} abc name\n"
     host = FakeHost(lambda call: Completed(call.argv, 0, said.encode(), b""))
-    known = asyncio.run(model_fingerprint.identify(host, plan, {}, started_unix_s=1.7e9))
+    known = asyncio.run(model_fingerprint.identify_model(host, plan, {}, started_unix_s=1.7e9))
     assert len(known.basis) < 6000
 
 
 @pytest.mark.parametrize("odd", [*ODD[:1], ODD[7], "4300"])
 def test_no_number_in_a_log_is_a_defect(odd: str) -> None:
-    vllm, tabby = registry.get("vllm"), registry.get("tabbyapi")
+    vllm, tabby = registry.get_engine("vllm"), registry.get_engine("tabbyapi")
     lines = [
         f"(EngineCore pid={odd}) ERROR last words",
         f"Worker proc EngineCore died unexpectedly (exit code: {odd})",
     ]
-    part = exit_analysis.ended_part(lines, vllm)
+    part = exit_analysis.first_ended_process(lines, vllm)
     assert part is not None and part.name == "EngineCore"
     search = StartLines(tabby, None)
     search.read(f"Port 5000 is currently in use. Switching to {odd}")
@@ -98,6 +102,6 @@ def test_no_number_in_a_log_is_a_defect(odd: str) -> None:
 
 def test_a_process_without_a_command_line_has_no_key() -> None:
     """A process that has just ended shows none."""
-    assert api_key_of(Command((), {}), registry.get("vllm")) is None
-    assert api_key_of(Command(("x", "--api-key", "k"), {}), registry.get("vllm")) == "k"
-    assert api_key_of(Command(("x", "--api-key"), {}), registry.get("vllm")) == ""
+    assert api_key_of(Command((), {}), registry.get_engine("vllm")) is None
+    assert api_key_of(Command(("x", "--api-key", "k"), {}), registry.get_engine("vllm")) == "k"
+    assert api_key_of(Command(("x", "--api-key"), {}), registry.get_engine("vllm")) == ""

@@ -28,7 +28,7 @@ def longest_idle_s(work: list[tuple[float, int, int]], step_s: float = 15.0) -> 
     seconds of CPU, bytes, pages."""
     watch, core, at_s = IdleWatch(), CORE, 0.0
     longest_s = 0.0
-    watch.take(Reading(at_s, (API, core)))
+    watch.add_reading(Reading(at_s, (API, core)))
     for cpu_s, moved, faults in work:
         at_s += step_s
         core = replace(
@@ -37,7 +37,7 @@ def longest_idle_s(work: list[tuple[float, int, int]], step_s: float = 15.0) -> 
             io_bytes=core.io_bytes + moved,
             faults=core.faults + faults,
         )
-        watch.take(Reading(at_s, (API, core)))
+        watch.add_reading(Reading(at_s, (API, core)))
         longest_s = max(longest_s, watch.idle_s)
     return longest_s
 
@@ -70,11 +70,11 @@ def test_none_of_200_slow_starts_is_called_a_hang() -> None:
 
 def test_new_ended_and_unreadable_processes_are_no_proof() -> None:
     watch = IdleWatch()
-    watch.take(Reading(0.0, (API, CORE)))
-    watch.take(Reading(500.0, (API,)))
+    watch.add_reading(Reading(0.0, (API, CORE)))
+    watch.add_reading(Reading(500.0, (API,)))
     assert watch.idle_s == 0.0
-    watch.take(None)
-    watch.take(Reading(900.0, (API,)))
+    watch.add_reading(None)
+    watch.add_reading(Reading(900.0, (API,)))
     assert watch.idle_s == 0.0
 
 
@@ -88,8 +88,8 @@ def test_new_ended_and_unreadable_processes_are_no_proof() -> None:
 )
 def test_the_finding_says_what_is_seen_and_what_to_do(state: str, fix: str) -> None:
     watch, core = IdleWatch(), replace(CORE, state=state)
-    watch.take(Reading(0.0, (API, core)))
-    watch.take(Reading(180.0, (API, core)))
+    watch.add_reading(Reading(0.0, (API, core)))
+    watch.add_reading(Reading(180.0, (API, core)))
     found = idle_finding(watch, "starting the workers", 240.0, 94.6)
     assert found.text == (
         "hanging, not working, for 3 min in the phase “starting the workers”: no new line in the log "
@@ -103,10 +103,10 @@ def test_the_finding_says_what_is_seen_and_what_to_do(state: str, fix: str) -> N
 
 def test_a_real_process_is_read() -> None:
     own = os.getpid()
-    read = asyncio.run(idle_start.read(LocalHost(), [own], 5.0))
+    read = asyncio.run(idle_start.read_activity(LocalHost(), [own], 5.0))
     assert read is not None and read.pids == {own} and read.processes[0].cpu_s > 0
     assert read.processes[0].io_bytes > 0 and read.processes[0].state in "RS"
-    assert asyncio.run(idle_start.read(LocalHost(), [2**22 + 1], 5.0)) is None
+    assert asyncio.run(idle_start.read_activity(LocalHost(), [2**22 + 1], 5.0)) is None
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def asked(
     found."""
     settings = tuple(FlagSetting(name.replace("_", "-"), value) for name, value in flags.items())
     plan = LaunchPlan(engine, "org/model", flags=settings)
-    found = engines.get(engine)
+    found = engines.get_engine(engine)
     ring = LogRing()
     ring.extend(list(log))
 
@@ -69,7 +69,7 @@ def asked(
             connection=same,
         )
         try:
-            return await in_force.read(run)  # type: ignore[arg-type]
+            return await in_force.read_in_force(run)  # type: ignore[arg-type]
         finally:
             client.close()
 

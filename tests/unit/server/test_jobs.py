@@ -13,11 +13,11 @@ from support.pbs_programs import Server, install, shown
 from workbench.model.errors import HostError, InputError
 from workbench.model.job import Job
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.jobs import read, seconds_of
+from workbench.server.jobs import parse_scheduler_duration, read_jobs
 
 
 def listed(answer: str, *runs: ServerStatus) -> list[Job]:
-    return list(asyncio.run(read(FakeHost(lambda call: answer), runs)))
+    return list(asyncio.run(read_jobs(FakeHost(lambda call: answer), runs)))
 
 
 def test_jobs_of_slurm_have_their_run_reason_and_time_left() -> None:
@@ -76,7 +76,7 @@ def test_the_programs_are_asked_for_the_jobs_of_this_user(
         (pbs.bin / name).symlink_to(f"/usr/bin/{name}")
     monkeypatch.setenv("PATH", str(pbs.bin))
     (pbs.bin / "sh").symlink_to("/bin/sh")
-    assert asyncio.run(read(LocalHost(), ())) == ()
+    assert asyncio.run(read_jobs(LocalHost(), ())) == ()
     (tmp_path / "job.sh").touch()
     subprocess.run(
         [str(pbs.bin / "qsub"), "-N", "mine", "job.sh"],
@@ -84,7 +84,7 @@ def test_the_programs_are_asked_for_the_jobs_of_this_user(
         check=True,
         capture_output=True,
     )
-    (job,) = asyncio.run(read(LocalHost(), ()))
+    (job,) = asyncio.run(read_jobs(LocalHost(), ()))
     assert (job.id, job.name, job.state, job.left_s) == ("1.pbs01", "mine", "queued", None)
     subprocess.run([str(pbs.bin / "qdel"), job.id], check=True)
 
@@ -93,7 +93,7 @@ def test_the_programs_are_asked_for_the_jobs_of_this_user(
     ("text", "seconds"), [("1-02:03:04", 93784), ("59", 59), ("NOT_SET", None), (None, None)]
 )
 def test_durations(text: str | None, seconds: int | None) -> None:
-    assert seconds_of(text) == seconds
+    assert parse_scheduler_duration(text) == seconds
 
 
 def test_every_job_is_listed_and_no_text_of_a_job_tears_the_table() -> None:

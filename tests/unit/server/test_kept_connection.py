@@ -52,6 +52,17 @@ def test_requests_use_one_connection() -> None:
         assert {request.headers["authorization"] for request in server.requests} == {"Bearer key-1"}
 
 
+def test_two_tasks_that_ask_at_the_same_time_use_one_connection() -> None:
+    async def go(url: str) -> list[Reply]:
+        with closing(KeptConnection(url)) as kept:
+            await kept.get("/metrics", 5.0)
+            return await asyncio.gather(kept.get("/metrics", 5.0), kept.get("/health", 5.0))
+
+    with ScriptedServer(lambda request, n: [PLAIN]) as server:
+        assert [reply.status for reply in asyncio.run(go(server.url))] == [200, 200]
+        assert server.connections == 1
+
+
 def test_a_request_in_flight_at_the_close_leaves_no_connection_open() -> None:
     async def go(url: str, answer: threading.Event) -> Reply:
         kept = KeptConnection(url)

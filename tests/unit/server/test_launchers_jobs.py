@@ -27,8 +27,9 @@ from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Level
 from workbench.model.flags import FlagSetting
 from workbench.model.plan import Command, LaunchPlan
+from workbench.model.server_run import ServerState
 from workbench.server.launchers import job_scripts, launcher_of
-from workbench.server.launchers.endings import finding_of
+from workbench.server.launchers.endings import finding_of_ending
 from workbench.server.launchers.jobs import JobLauncher, job_name_of
 from workbench.server.launchers.launcher import Launch, Launched, parse_launched
 from workbench.server.run_directory import RunFacts, RunRecord
@@ -332,6 +333,13 @@ def test_an_unreachable_scheduler_is_named_and_nothing_is_lost(
     assert keeper.wait(60) == 6
 
 
+def test_a_job_that_is_not_requeued_is_an_error(pbs: Pbs, tmp_path: Path) -> None:
+    job = launch(tmp_path / "run")
+    with pytest.raises(ServerError, match=r"did not put the job 9\.pbs01 back") as raised:
+        asyncio.run(launcher().restart(LocalHost(), job, Launched("9.pbs01")))
+    assert raised.value.command == "qrerun 9.pbs01" and "Unknown Job Id" in str(raised.value)
+
+
 @pytest.mark.parametrize("queued", [True, False])
 def test_stop_ends_the_job_and_the_keeper_ends_by_itself(
     pbs: Pbs, keep: Kept, tmp_path: Path, queued: bool
@@ -346,7 +354,7 @@ def test_stop_ends_the_job_and_the_keeper_ends_by_itself(
     asyncio.run(launcher().stop(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))
 
 
-def test_a_preempted_job_waits_again_and_its_second_start_is_counted(
+def test_a_restarted_job_waits_again_and_its_second_start_is_counted(
     pbs: Pbs, keep: Kept, tmp_path: Path
 ) -> None:
     keeper = keep("sh", "-c", "echo started; until [ -e go ]; do sleep 1; done; exit 2")
@@ -355,7 +363,8 @@ def test_a_preempted_job_waits_again_and_its_second_start_is_counted(
         "the job",
     )
     pbs.set("hold")
-    pbs.preempt("1.pbs01")
+    asyncio.run(launcher().restart(LocalHost(), launch(tmp_path / "run"), launched(tmp_path)))
+    assert pbs.calls("qrerun") == [["1.pbs01"]]
     awaited(lambda: (launched(tmp_path).state or "").startswith("queued (Not Running"), "the queue")
     waiting = launched(tmp_path)
     assert (waiting.began_unix_s, waiting.pid, waiting.ended) == (
@@ -587,7 +596,7 @@ def test_each_end_of_a_job_is_told_with_the_next_step(
     tmp_path: Path, line: str, code: str, expected: tuple[str, str, str], finding: str | None
 ) -> None:
     assert looked(tmp_path, line, code) == expected
-    found = finding_of(f"job 7 ended: {expected[1]}")
+    found = finding_of_ending(f"job 7 ended: {expected[1]}")
     assert (found.code if found else None) == finding and (found is None or found.fix)
 
 
@@ -603,6 +612,15 @@ def test_an_end_by_the_scheduler_is_the_reason_and_not_the_errors_that_follow() 
     assert [(f.code, "--run-option memory" in (f.fix or "")) for f in run.status.findings] == [
         ("launcher.memory", True)
     ]
+
+
+def test_a_run_whose_keeper_another_workbench_starts_is_unknown_and_not_crashed() -> None:
+    plan = LaunchPlan("vllm", "m", run_as="slurm")
+    record = RunRecord("RUN", "login", plan, Command(("vllm",)), 1.0, 60.0)
+    run = WatchedRun(FakeHost(lambda call: ""), "/run", record, None, adopted=True)
+    run.facts = RunFacts(record, alive=False, lost="the shell was killed")
+    run.set_lost("/run already contains a run")
+    assert run.refresh() and run.status.state is ServerState.UNKNOWN
 
 
 def test_a_server_in_a_job_of_pbs_cannot_be_followed() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from workbench.hosts.local import LocalHost
 from workbench.model.errors import HostError, InputError
-from workbench.server.model_download import download
+from workbench.server.model_download import download_model
 
 HINT = "\x1b[90mHint: set HF_DEBUG=1 as environment variable for full traceback.\x1b[0m"
 
@@ -17,7 +17,7 @@ HINT = "\x1b[90mHint: set HF_DEBUG=1 as environment variable for full traceback.
 def run(program: Path, *printed: str, code: int = 1, model: str = "org/none") -> str:
     program.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(printed) + f"\nEND\nexit {code}\n")
     program.chmod(0o755)
-    return asyncio.run(download(LocalHost(), str(program), model, env={}))
+    return asyncio.run(download_model(LocalHost(), str(program), model, env={}))
 
 
 @pytest.mark.parametrize(

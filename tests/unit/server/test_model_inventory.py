@@ -19,9 +19,9 @@ from workbench.model.model_copy import (
     HUB,
     ModelCopy,
     ModelFile,
-    differences,
+    copy_differences,
+    files_without_hashes,
     size_text,
-    unhashed,
 )
 from workbench.server import model_inventory
 from workbench.server.model_inventory import Places
@@ -31,7 +31,8 @@ from workbench.server.model_shipment import shipment_of
 def found(hub: Path, *paths: Path | str, model: str = "") -> dict[str, ModelCopy]:
     places = Places({"HF_HUB_CACHE": str(hub)}, tuple(map(str, paths)))
     return {
-        copy.path: copy for copy in asyncio.run(model_inventory.copies(LocalHost(), places, model))
+        copy.path: copy
+        for copy in asyncio.run(model_inventory.find_copies(LocalHost(), places, model))
     }
 
 
@@ -54,7 +55,7 @@ def test_models_are_found_in_the_hub_and_in_directories(tmp_path: Path) -> None:
         (FILE, "one.gguf", str(models / "one.gguf")),
         (FILE, "split-00001-of-00002.gguf", str(models / "split-00001-of-00002.gguf")),
     }
-    assert all(copy.complete for copy in copies.values())
+    assert all(copy.is_complete for copy in copies.values())
     hubs = copies[str(snapshot)]
     assert (hubs.revision, hubs.refs, len(hubs.files)) == (COMMIT, ("main",), 5)
     assert hubs.size_bytes == sum(map(len, model_files().values())) and hubs.small_digest is None
@@ -78,7 +79,7 @@ def test_one_model_is_found_by_id_path_or_last_part(tmp_path: Path, name: str) -
 
 
 def problems(copy: ModelCopy) -> str:
-    assert not copy.complete
+    assert not copy.is_complete
     return "; ".join(copy.problems)
 
 
@@ -113,7 +114,7 @@ def test_a_file_that_was_cut_off_is_found_by_its_header(tmp_path: Path) -> None:
     plain = in_directory(tmp_path / "plain", shards=1)
     copy = only(found(tmp_path, plain))
     whole = asyncio.run(model_inventory.with_whole_sizes(LocalHost(), copy))
-    assert whole.complete and whole.files[1].whole_bytes == whole.files[1].size_bytes
+    assert whole.is_complete and whole.files[1].whole_bytes == whole.files[1].size_bytes
     shard = plain / "model-00001-of-00001.safetensors"
     shard.write_bytes(shard.read_bytes()[:1000])
     cut = asyncio.run(model_inventory.with_whole_sizes(LocalHost(), only(found(tmp_path, plain))))
@@ -151,13 +152,15 @@ def test_hashes_are_computed_once_for_a_file_that_does_not_change(tmp_path: Path
     shard = plain / "model-00001-of-00002.safetensors"
     spoil(shard)
     changed, _ = hashed(only(found(tmp_path, plain)))
-    assert differences(copy, changed) == ["other bytes on local: model-00001-of-00002.safetensors"]
+    assert copy_differences(copy, changed) == [
+        "other bytes on local: model-00001-of-00002.safetensors"
+    ]
 
 
 def test_a_damaged_blob_of_the_hub_is_named(tmp_path: Path) -> None:
     snapshot = in_hub(tmp_path)
     copy, _ = hashed(only(found(tmp_path, model="org/tiny")))
-    assert copy.complete
+    assert copy.is_complete
     blob = (snapshot / "model-00001-of-00002.safetensors").resolve()
     spoil(blob)
     copy, _ = hashed(only(found(tmp_path, model="org/tiny")))
@@ -172,12 +175,12 @@ def test_two_copies_are_compared_by_names_sizes_and_hashes(tmp_path: Path) -> No
     (two / "original" / "tokenizer.model").unlink()
     a, b = (only(found(tmp_path, path, model=str(path))) for path in (one, two))
     weights = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
-    assert list(differences(a, b))[:2] == [
+    assert list(copy_differences(a, b))[:2] == [
         "not on local: original/tokenizer.model",
         "only on local: more.txt",
     ]
-    assert unhashed(a, b) == []  # small test files are all hashed
-    assert differences(a, b)[2] == f"other bytes on local: {', '.join(weights)}"
+    assert files_without_hashes(a, b) == []  # small test files are all hashed
+    assert copy_differences(a, b)[2] == f"other bytes on local: {', '.join(weights)}"
 
 
 def test_sizes_are_written_in_the_units_of_the_hub() -> None:
@@ -242,7 +245,7 @@ def test_links_that_lead_out_of_the_model_are_named_and_not_followed_unasked(
     copy = found(tmp_path / "hub", path.parent, model="org/m" if kind == HUB else str(path))[
         str(path)
     ]
-    assert copy.kind == kind and copy.outside == (link,) and copy.complete
+    assert copy.kind == kind and copy.outside == (link,) and copy.is_complete
     with pytest.raises(InputError, match="links that lead out of it") as refused:
         shipment_of(copy, "/target")
     assert link in refused.value.message and "--follow-links" in str(refused.value.next_step)
@@ -265,7 +268,7 @@ def test_links_within_the_model_and_to_the_whole_model_are_its_own(tmp_path: Pat
             else found(tmp_path, model=model)[model]
         )
         shipment = shipment_of(copy, "/target")
-        assert copy.complete and copy.outside == () and shipment.sizes
+        assert copy.is_complete and copy.outside == () and shipment.sizes
         if model != "org/m":
             assert (
                 shipment.links == {"also.json": "config.json"} and "also.json" not in shipment.sizes

@@ -23,10 +23,10 @@ def test_copies_sizes_and_hashes(userland: UserlandHost, tmp_path: Path) -> None
     places = Places({"HF_HUB_CACHE": str(hub)}, (str(tmp_path / "models"),))
 
     async def scenario() -> None:
-        assert len(await model_inventory.copies(userland, places)) == 2
+        assert len(await model_inventory.find_copies(userland, places)) == 2
         for name in ("org/tiny", "x $(y) ünï"):
-            (copy,) = await model_inventory.copies(userland, places, name)
-            assert copy.complete and copy.small_digest and copy.expected_bytes == 600_000
+            (copy,) = await model_inventory.find_copies(userland, places, name)
+            assert copy.is_complete and copy.small_digest and copy.expected_bytes == 600_000
             whole = await model_inventory.with_whole_sizes(userland, copy)
             assert [f.whole_bytes for f in whole.files if f.whole_bytes] == [300_078, 300_078]
             for _ in range(2):  # computed, then from the file of hashes
@@ -34,7 +34,7 @@ def test_copies_sizes_and_hashes(userland: UserlandHost, tmp_path: Path) -> None
                 expected = {name: hashlib.sha256(data).hexdigest() for name, data in FILES.items()}
                 assert {
                     file.name: file.sha256 for file in hashed.files
-                } == expected and hashed.complete
+                } == expected and hashed.is_complete
 
     asyncio.run(scenario())
 
@@ -45,21 +45,21 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
     places = Places({"HF_HUB_CACHE": str(tmp_path / "hub")})
 
     async def scenario() -> None:
-        (copy,) = await model_inventory.copies(userland, places, "org/tiny")
+        (copy,) = await model_inventory.find_copies(userland, places, "org/tiny")
         shipment = model_shipment.shipment_of(copy, str(target))
         shard = max(shipment.sizes, key=lambda name: (shipment.sizes[name], name))
         staged = Path(shipment.staging) / shard
         staged.parent.mkdir(parents=True)
         staged.write_bytes((Path(shipment.source) / shard).read_bytes()[:1234])
-        rest = await model_shipment.remaining(userland, userland, shipment, replace=False)
+        rest = await model_shipment.remaining_files(userland, userland, shipment, replace=False)
         assert rest.staged == {shard: 1234} and len(rest.names) == len(FILES)
         seen: list[int] = []
-        await model_transfer.through_here(
+        await model_transfer.send_through_here(
             userland, userland, shipment, rest, lambda done, text: seen.append(done)
         )
         await model_shipment.put_in_place(userland, shipment, rest.names, replace=False)
         assert seen[-1] == sum(map(len, FILES.values())) and not Path(shipment.staging).exists()
-        rest = await model_shipment.remaining(userland, userland, shipment, replace=False)
+        rest = await model_shipment.remaining_files(userland, userland, shipment, replace=False)
         assert rest.names == () and len(rest.present) == len(FILES)
 
     asyncio.run(scenario())
@@ -70,9 +70,9 @@ def test_a_shipment_goes_on_where_it_ended(userland: UserlandHost, tmp_path: Pat
 
 
 def test_the_look_at_a_host(userland: UserlandHost, tmp_path: Path) -> None:
-    from workbench.hosts.shell_scripts import sh
+    from workbench.hosts.shell_scripts import shell_argv
 
-    argv = sh(_LOOK, str(tmp_path), "sh", "", str(tmp_path), "/no/such place")
+    argv = shell_argv(_LOOK, str(tmp_path), "sh", "", str(tmp_path), "/no/such place")
     done = asyncio.run(userland.run(argv))
     said = dict(line.partition("=")[::2] for line in done.out.splitlines())
     assert said["written"] == "yes" and said["program"].endswith("sh") and int(said["free_kib"]) > 0

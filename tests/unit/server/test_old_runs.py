@@ -111,7 +111,7 @@ RUNS = [
 def test_the_oldest_go_and_an_unread_failure_stays(
     limits: dict[str, float], removed: list[int]
 ) -> None:
-    assert [int(one.run_id[14]) for one in old_runs.chosen(RUNS, **limits)] == removed  # type: ignore[arg-type]
+    assert [int(one.run_id[14]) for one in old_runs.runs_to_remove(RUNS, **limits)] == removed  # type: ignore[arg-type]
 
 
 async def prune_everything(supervisor: Supervisor, root: Path) -> None:
@@ -129,7 +129,9 @@ async def prune_everything(supervisor: Supervisor, root: Path) -> None:
     async def prune() -> set[str]:
         every = await old_runs.ended_runs(supervisor.host, str(root))
         return set(
-            await old_runs.remove(supervisor.host, str(root), old_runs.chosen(every, keep=0))
+            await old_runs.remove_runs(
+                supervisor.host, str(root), old_runs.runs_to_remove(every, keep=0)
+            )
         )
 
     assert await prune() == set(gone) and (root / failed[0]).is_dir()
@@ -156,7 +158,7 @@ def test_a_living_server_stays_whatever_its_mark_says(clean_environment: None, m
         root = Path(await supervisor.runs_dir())
         (root / status.run_id / "ended").write_text("stopped 1\n")
         (every,) = await old_runs.ended_runs(supervisor.host, str(root))
-        assert await old_runs.remove(supervisor.host, str(root), [every]) == ()
+        assert await old_runs.remove_runs(supervisor.host, str(root), [every]) == ()
         assert (root / status.run_id / "plan.json").exists()
         (root / status.run_id / "ended").unlink()
 
@@ -175,9 +177,11 @@ def test_any_number_of_runs_is_marked_and_removed(clean_environment: None) -> No
     async def prune(supervisor: Supervisor, root: Path) -> None:
         ids = make_ended(root, 2, days_ago=40.0)
         absent = [f"20200101-000000-vllm-{number:04x}" for number in range(3000)]
-        await old_runs.mark(supervisor.host, str(root), dict.fromkeys((*absent, *ids), "stopped 1"))
+        await old_runs.write_end_marks(
+            supervisor.host, str(root), dict.fromkeys((*absent, *ids), "stopped 1")
+        )
         many = [EndedRun(run_id, False, True, 1e6, 40) for run_id in (*absent, *ids)]
-        assert set(await old_runs.remove(supervisor.host, str(root), many)) == set(ids)
+        assert set(await old_runs.remove_runs(supervisor.host, str(root), many)) == set(ids)
         assert not any((root / run_id).exists() for run_id in ids)
 
     on(ShortHost(), prune)

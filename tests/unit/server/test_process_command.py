@@ -54,9 +54,12 @@ def test_words_and_environment_arrive_as_they_are(
     )
     found = read(process.pid)
     assert found.argv[-4:] == ("a b", "", "c\nd", "\x1b[2Je") and found.workdir == "/"
-    assert found.cleaned().argv[-4:] == ("a b", "", "c d", "e") and found.cleaned().workdir == "/"
+    assert (
+        found.clean_copy().argv[-4:] == ("a b", "", "c d", "e")
+        and found.clean_copy().workdir == "/"
+    )
     assert found.env is not None and found.env["VLLM_X"] == "1\n2" and found.env["ODD"] == "=x"
-    assert (found.cleaned().env or {})["VLLM_X"] == "1 2"
+    assert (found.clean_copy().env or {})["VLLM_X"] == "1 2"
 
 
 def test_a_process_of_another_user_gives_its_words_and_says_what_is_missing(
@@ -76,7 +79,9 @@ def test_a_process_of_another_user_gives_its_words_and_says_what_is_missing(
     assert (
         found.argv[-2:] == ("--api-key", "s3cret") and found.env is None and found.workdir is None
     )
-    recipe = running_process.read(("vllm", "serve", "org/model"), found.env, found.workdir)
+    recipe = running_process.recipe_of_process(
+        ("vllm", "serve", "org/model"), found.env, found.workdir
+    )
     assert any("its environment" in finding.text for finding in recipe.findings)
 
 
@@ -134,7 +139,7 @@ def test_a_command_line_that_is_too_long_is_not_cut_in_silence(
 def test_no_part_of_a_secret_is_shown_where_the_command_is_cut(at: int) -> None:
     """A command that is no server's is named in the message, up to a number of characters."""
     argv = ("psql", "x" * at, "postgres://ada:hunter2hunter2@db/x", "--password", "hunter3hunter3")
-    recipe = running_process.read(argv, {"PGPASSWORD": "hunter4"}, "/")
+    recipe = running_process.recipe_of_process(argv, {"PGPASSWORD": "hunter4"}, "/")
     assert "hunter" not in str(recipe.findings)
     second = (
         f"vllm serve a\nvllm serve {'x' * at} --hf-token hf_{'s3cret' * 6} "

@@ -26,7 +26,7 @@ from workbench.model.server_run import ServerState
 from workbench.server import rank_watch, watched_rank
 from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import Event
-from workbench.server.watched_rank import RankWatch, unwatched, watch_of
+from workbench.server.watched_rank import RankWatch, unwatched_ranks_warning, watch_of
 
 TIMES = {
     "beat_s": 0.25,
@@ -52,7 +52,7 @@ class Ranks:
         run_dir, watch = self.run_dir(at), watch or self.watch
         for name, text in watch.files(RANKS[at]).items():
             await self.host.write_file(f"{run_dir}/{name}", text.encode())
-        started = await detached_process.start(
+        started = await detached_process.start_detached(
             self.host, str(run_dir), watch.command(str(run_dir), SERVER)
         )
         self.pids.append(started.pid)
@@ -116,7 +116,7 @@ def three(directory: Path, scenario: Callable[[Ranks], Awaitable[None]]) -> None
             await scenario(ranks)
         finally:
             for at in range(3):
-                await detached_process.stop(ranks.host, str(ranks.run_dir(at)), grace_s=0.1)
+                await detached_process.stop_run(ranks.host, str(ranks.run_dir(at)), grace_s=0.1)
 
     asyncio.run(go())
 
@@ -176,7 +176,7 @@ def test_nobody_without_the_key_ends_a_rank(tmp_path: Path) -> None:
         forger = RankWatch(RANKS, "127.0.0.1", ranks.watch.port, times=TIMES)
         mac = rank_watch.Watch(
             str(tmp_path), 1, json.loads(forger.files(RANKS[1])["watch.json"])
-        )._mac(RANKS[1], "ended")
+        )._message_code(RANKS[1], "ended")
         lines: list[Any] = [
             [RANKS[1], "ended", mac],
             [RANKS[1], "ended", "é"],
@@ -263,7 +263,7 @@ def test_a_rank_that_cannot_reach_the_first_one_says_so_and_runs(tmp_path: Path)
             await eventually(lambda: "cannot reach the first rank at 127.0.0.1" in ranks.log(1), 10)
             assert ranks.alive(0)
         finally:
-            await detached_process.stop(ranks.host, str(ranks.run_dir(1)), grace_s=0.1)
+            await detached_process.stop_run(ranks.host, str(ranks.run_dir(1)), grace_s=0.1)
 
     asyncio.run(go())
 
@@ -311,9 +311,9 @@ def test_a_server_without_watches_says_so() -> None:
     assert asyncio.run(watch_of(LocalHost(), None, server)) is None
     # an address that it does not have
     assert asyncio.run(watch_of(LocalHost(), "203.0.113.7", server)) is None
-    (finding,) = unwatched(server)
+    (finding,) = unwatched_ranks_warning(server)
     assert "the others keep running" in finding.text and NAMES[0] in (finding.fix or "")
-    assert unwatched(ClusterRun("sparks", "rank 0", ranks[:1])) == ()
+    assert unwatched_ranks_warning(ClusterRun("sparks", "rank 0", ranks[:1])) == ()
 
 
 def test_the_watch_runs_on_an_old_python_without_packages() -> None:

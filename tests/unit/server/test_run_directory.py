@@ -222,7 +222,7 @@ def test_where_a_server_answers(bind: str, address: str) -> None:
 def test_a_server_s_key_is_found(
     argv: tuple[str, ...], env: dict[str, str], key: str | None
 ) -> None:
-    assert running_server_secrets.api_key_of(Command(argv, env), engines.get("vllm")) == key
+    assert running_server_secrets.api_key_of(Command(argv, env), engines.get_engine("vllm")) == key
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_server_s_key_is_found(
 )
 def test_tabbyapi_s_own_key_file(tmp_path: Path, text: str, key: str | None) -> None:
     (tmp_path / "api_tokens.yml").write_text(text)
-    tabby = engines.get("tabbyapi")
+    tabby = engines.get_engine("tabbyapi")
     assert (
         asyncio.run(running_server_secrets.key_from_file(LocalHost(), tabby, str(tmp_path))) == key
     )
@@ -247,7 +247,7 @@ def test_a_start_that_prints_nothing_more_names_the_known_cause(
 ) -> None:
     record = RunRecord("20261121-031502-vllm-3f2a", "local", PLAN, COMMAND, 0.0, 600.0)
     run = watched_run.WatchedRun(
-        LocalHost(), "/tmp/run", record, engines.get("vllm"), adopted=False
+        LocalHost(), "/tmp/run", record, engines.get_engine("vllm"), adopted=False
     )
     run.read(b"INFO vLLM is using nccl==2.28.9\n", 0)
     assert not run.status.findings

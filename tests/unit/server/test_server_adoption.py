@@ -225,7 +225,7 @@ from workbench.server.supervisor import Supervisor
 from support.serving import free_port
 
 async def main():
-    engine = engines.get("vllm")
+    engine = engines.get_engine("vllm")
     env = (FlagSetting("FAKE_ENGINE", "worker flood=20"),)
     flags = (FlagSetting("port", free_port()),)
     plan = LaunchPlan("vllm", "org/model", flags=flags, env=env, executable=(sys.argv[1],))
@@ -389,7 +389,7 @@ def test_an_unknown_key_is_reported(make: Make) -> None:
 
 
 def test_tabbyapi_moves_to_another_port_by_itself(tmp_path: Path) -> None:
-    tabby = engines.get("tabbyapi")
+    tabby = engines.get_engine("tabbyapi")
     launcher = fake_engine.install(tmp_path / "bin")
     moved = free_port()
     env = (FlagSetting("FAKE_ENGINE", f"moved={moved}"),)
@@ -410,7 +410,7 @@ def test_the_version_of_an_adopted_ready_server_is_read_from_its_log() -> None:
     record = RunRecord(
         "20261122-200000-vllm-abcd", "local", LaunchPlan("vllm", "m"), Command(("vllm",)), 1.0, 60.0
     )
-    run = WatchedRun(LocalHost(), "/runs/one", record, engines.get("vllm"), adopted=True)
+    run = WatchedRun(LocalHost(), "/runs/one", record, engines.get_engine("vllm"), adopted=True)
     run.facts = replace(run.facts, alive=True, ready=ReadyFacts(2.0, "m", 1.0, 8000))
     run.read(
         b"(APIServer pid=1) INFO 11-22 21:10:11 [utils.py:1] vLLM API server version 0.32.0\n", 0

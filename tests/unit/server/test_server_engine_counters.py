@@ -49,7 +49,7 @@ DURING = [
 
 
 def test_differences_means_and_maxima() -> None:
-    e = engine_counters.summarize(BEFORE, DURING, AFTER)
+    e = engine_counters.summarize_counters(BEFORE, DURING, AFTER)
     assert (e.requests_finished, e.prompt_tokens, e.generation_tokens, e.preemptions) == (
         20,
         1000,
@@ -69,10 +69,10 @@ def test_differences_means_and_maxima() -> None:
 
 
 def test_an_unread_counter_is_absent_with_the_reason() -> None:
-    e = engine_counters.summarize(metrics.no_metrics("/metrics answers 404"), [], AFTER)
+    e = engine_counters.summarize_counters(metrics.no_metrics("/metrics answers 404"), [], AFTER)
     assert e.prompt_tokens is None and e.absent["prompt_tokens"] == "/metrics answers 404"
     assert e.running_mean is None and "shorter than the time" in e.absent["running_mean"]
-    back = engine_counters.summarize(AFTER, DURING, BEFORE)
+    back = engine_counters.summarize_counters(AFTER, DURING, BEFORE)
     assert back.prompt_tokens is None and "decreased" in back.absent["prompt_tokens"]
     nothing = engine_counters.no_counters("no page")
     assert all(
@@ -81,42 +81,49 @@ def test_an_unread_counter_is_absent_with_the_reason() -> None:
 
 
 def test_disagreements_name_both_counts() -> None:
-    e = engine_counters.summarize(BEFORE, DURING, AFTER)
-    assert engine_counters.disagreements(e, 20, 1000, 600) == ()
-    assert engine_counters.disagreements(e, 19, 1000, None) == (
+    e = engine_counters.summarize_counters(BEFORE, DURING, AFTER)
+    assert engine_counters.count_disagreements(e, 20, 1000, 600) == ()
+    assert engine_counters.count_disagreements(e, 19, 1000, None) == (
         "requests: the engine counted 20, this benchmark 19",
     )
 
 
 def test_foreign_requests_are_more_than_other_counts() -> None:
-    e = engine_counters.summarize(BEFORE, DURING, AFTER)
+    e = engine_counters.summarize_counters(BEFORE, DURING, AFTER)
     e = replace(e, requests_finished=60, prompt_tokens=3000, generation_tokens=1000, running_max=4)
     e = replace(e, in_flight_median=4.0)
-    said = engine_counters.foreign(e, 20, 1500, 700, 4)
+    said = engine_counters.foreign_load_reason(e, 20, 1500, 700, 4)
     assert said is not None and said.startswith("somebody else's requests were 50 % of the tokens")
     assert "requests: the engine counted 60, this benchmark 20" in said
-    assert engine_counters.foreign(e, 59, 2900, 960, 4) is None, "4 % is a health check"
+    assert engine_counters.foreign_load_reason(e, 59, 2900, 960, 4) is None, "4 % is a health check"
     same = replace(e, requests_finished=20)
-    assert engine_counters.foreign(same, 20, 1500, 700, 4) is None, "it counts tokens otherwise"
+    assert engine_counters.foreign_load_reason(same, 20, 1500, 700, 4) is None, (
+        "it counts tokens otherwise"
+    )
     beside = replace(same, running_max=12)  # requests of others that have not finished yet
-    assert engine_counters.foreign(beside, 20, 3000, 700, 4) is not None
+    assert engine_counters.foreign_load_reason(beside, 20, 3000, 700, 4) is not None
     unknown = replace(e, requests_finished=None, running_max=None)
-    assert engine_counters.foreign(unknown, 20, 1500, 700, 4) is None
-    assert engine_counters.foreign(e, 20, None, None, 4) is None, "no usage to compare with"
-    assert engine_counters.foreign(engine_counters.no_counters("no page"), 20, 1, 1, 4) is None
+    assert engine_counters.foreign_load_reason(unknown, 20, 1500, 700, 4) is None
+    assert engine_counters.foreign_load_reason(e, 20, None, None, 4) is None, (
+        "no usage to compare with"
+    )
+    assert (
+        engine_counters.foreign_load_reason(engine_counters.no_counters("no page"), 20, 1, 1, 4)
+        is None
+    )
 
 
 def test_foreign_requests_beside_a_failed_one_are_foreign() -> None:
     """One failed request of 200 is accepted, and had hidden any traffic of other clients."""
-    e = engine_counters.summarize(BEFORE, DURING, AFTER)
+    e = engine_counters.summarize_counters(BEFORE, DURING, AFTER)
     e = replace(e, requests_finished=900, prompt_tokens=90_000, generation_tokens=26_000)
     e = replace(e, running_max=4, in_flight_median=4.0)
-    said = engine_counters.foreign(e, 200, 20_000, 6_000, 4, uncounted=(200, 40))
+    said = engine_counters.foreign_load_reason(e, 200, 20_000, 6_000, 4, uncounted=(200, 40))
     assert said is not None and said.startswith("somebody else's requests were 78 % of the tokens")
     own = replace(e, requests_finished=210, prompt_tokens=22_000, generation_tokens=6_390)
-    assert engine_counters.foreign(own, 200, 20_000, 6_000, 4) is not None
+    assert engine_counters.foreign_load_reason(own, 200, 20_000, 6_000, 4) is not None
     failed = {"uncounted": (2_000, 400)}
-    assert engine_counters.foreign(own, 200, 20_000, 6_000, 4, **failed) is None
+    assert engine_counters.foreign_load_reason(own, 200, 20_000, 6_000, 4, **failed) is None
 
 
 def test_foreign_requests_that_outlast_the_run_are_foreign() -> None:
@@ -125,9 +132,9 @@ def test_foreign_requests_that_outlast_the_run_are_foreign() -> None:
 
     def seen(*readings: tuple[int, int]) -> str | None:
         during = [EngineMetrics(running=running, waiting=waiting) for running, waiting in readings]
-        e = engine_counters.summarize(BEFORE, during, AFTER)
+        e = engine_counters.summarize_counters(BEFORE, during, AFTER)
         e = replace(e, requests_finished=None, prompt_tokens=2_000, generation_tokens=800)
-        return engine_counters.foreign(e, 20, 2_000, 800, 4)
+        return engine_counters.foreign_load_reason(e, 20, 2_000, 800, 4)
 
     said = seen((6, 0), (6, 0), (5, 0), (6, 0))
     assert said is not None and "33 % of those that the engine had at a time (6 in the" in said
@@ -149,7 +156,7 @@ llamacpp:prompt_tokens_cached_total 300
 
 
 def test_llama_cpp_counts_cached_tokens_beside_the_prompts() -> None:
-    read = metrics.parse(LLAMA, engines.get("llamacpp"))
+    read = metrics.parse_metrics(LLAMA, engines.get_engine("llamacpp"))
     assert (read.prompt_tokens, read.prefix_hit_tokens, read.prefix_hit_pct) == (1000, 300, 30.0)
 
 
@@ -157,7 +164,7 @@ def test_sglang_looks_every_prompt_token_up() -> None:
     page = 'sglang:prompt_tokens_total{is_streaming="true"} 90.0\n'
     page += 'sglang:prompt_tokens_total{is_streaming="false"} 10.0\n'
     page += 'sglang:cached_tokens_total{cache_source="device"} 25.0\n'
-    read = metrics.parse(page, engines.get("sglang"))
+    read = metrics.parse_metrics(page, engines.get_engine("sglang"))
     assert (read.prompt_tokens, read.prefix_hit_pct) == (
         100,
         25.0,
@@ -176,7 +183,7 @@ def test_sglang_looks_every_prompt_token_up() -> None:
     ],
 )
 def test_whose_page_it_is(page: str, engine: str | None) -> None:
-    found = metrics.engine_of(page)
+    found = metrics.engine_of_page(page)
     assert (found.name if found else None) == engine
 
 
@@ -201,7 +208,7 @@ def ask(
         async with httpx.AsyncClient(
             transport=httpx.MockTransport(answer), base_url="http://h"
         ) as http:
-            tokenizer = Tokenizer(asker(http), engines.get(engine), "m")
+            tokenizer = Tokenizer(asker(http), engines.get_engine(engine), "m")
             return await tokenizer.count(asked), tokenizer
 
     return (*asyncio.run(go()), sent)
@@ -259,8 +266,8 @@ def test_a_server_that_does_not_say(reply: Any, problem: str) -> None:
 
 def test_waiting_ends_when_no_count_is_below_the_benchmarks() -> None:
     e = EngineDuring(requests_finished=20, prompt_tokens=1000, generation_tokens=600)
-    assert engine_counters.caught_up(e, 20, 1000, 600)
+    assert engine_counters.counts_caught_up(e, 20, 1000, 600)
     # others asked too: more waiting would not make them agree
-    assert engine_counters.caught_up(e, 19, None, 600)
-    assert not engine_counters.caught_up(e, 20, 1000, 601)
-    assert engine_counters.caught_up(engine_counters.no_counters("no page"), 20, 1000, 600)
+    assert engine_counters.counts_caught_up(e, 19, None, 600)
+    assert not engine_counters.counts_caught_up(e, 20, 1000, 601)
+    assert engine_counters.counts_caught_up(engine_counters.no_counters("no page"), 20, 1000, 600)

@@ -17,12 +17,12 @@ from support.serving import free_port
 
 from workbench.hosts.local import LocalHost
 from workbench.server import external_servers, process_scan
-from workbench.server.external_servers import ExternalServers, FoundServer, find
+from workbench.server.external_servers import ExternalServers, FoundServer, find_external_servers
 from workbench.server.process_scan import ProcessScan
 
 
 def found_at(port: int) -> list[FoundServer]:
-    return [s for s in asyncio.run(find(LocalHost())) if s.port == port]
+    return [s for s in asyncio.run(find_external_servers(LocalHost())) if s.port == port]
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_of_two_processes_that_name_a_port_the_engine_is_shown_and_not_its_shell
     for pid, words in processes:
         rows.append({"pid": pid, "uid": 1, "own": False, "argv": words, "inodes": []})
     seen, listening = external_servers._parse_look({"processes": rows, "listening": {"1": port}})
-    (server,) = external_servers._candidates(seen, listening, set())
+    (server,) = external_servers._candidate_servers(seen, listening, set())
     assert server.pid == 200 and "start_of" not in server.command
 
 
@@ -93,7 +93,11 @@ def test_a_server_by_hand_is_found_with_its_command_line(
 def test_a_run_of_workbench_is_none(by_hand: subprocess.Popen[bytes]) -> None:
     port = by_hand.port  # type: ignore[attr-defined]
     wait_for(port)
-    assert not [s for s in asyncio.run(find(LocalHost(), known_ports=[port])) if s.port == port]
+    assert not [
+        s
+        for s in asyncio.run(find_external_servers(LocalHost(), known_ports=[port]))
+        if s.port == port
+    ]
 
 
 @pytest.mark.slow
@@ -166,11 +170,13 @@ def test_what_a_lying_host_says_of_its_processes_is_left_out() -> None:
     ]
     for lie in lies:
         processes, listening = external_servers._parse_look(lie)
-        assert external_servers._candidates(processes, listening, set()) == []
+        assert external_servers._candidate_servers(processes, listening, set()) == []
     processes, listening = external_servers._parse_look(
         {"processes": [row], "listening": {"5": 80}}
     )
-    assert [one.port for one in external_servers._candidates(processes, listening, set())] == [80]
+    assert [
+        one.port for one in external_servers._candidate_servers(processes, listening, set())
+    ] == [80]
 
 
 def test_a_unit_inside_a_container_is_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from workbench import engines
 from workbench.engines.reported_settings import settings_in
 from workbench.model.plan import Command
 from workbench.server import in_force
-from workbench.server.in_force import Sources, report
+from workbench.server.in_force import Sources, in_force_report
 
-VLLM = engines.get("vllm")
+VLLM = engines.get_engine("vllm")
 CONFIG = (
     "(EngineCore pid=7) INFO 11-20 23:20:20 [core.py:133] Initializing a V1 LLM engine (v0.32.0) "
     "with config: "
@@ -51,7 +51,7 @@ def rows(
         "pid": 7,
         **sources,
     }
-    made = report("run", VLLM, flags, env or {}, Sources(**given), secrets=("s3cret",))  # type: ignore[arg-type]
+    made = in_force_report("run", VLLM, flags, env or {}, Sources(**given), secrets=("s3cret",))  # type: ignore[arg-type]
     return {row.name: (row.asked, row.in_force, row.where, row.differs) for row in made.rows}
 
 
@@ -95,7 +95,7 @@ def test_only_values_that_disagree_are_marked(
 
 @pytest.mark.parametrize("actual", ["inf", "nan", "1e999", "-inf"])
 def test_a_number_that_is_none_differs_from_every_number(actual: str) -> None:
-    assert in_force._differs("8192", actual)
+    assert in_force._values_differ("8192", actual)
 
 
 def test_what_nothing_reports_is_not_assumed() -> None:
@@ -167,8 +167,8 @@ def test_llama_cpp_answers_for_its_slots() -> None:
     sources = Sources(
         answers={"/props": props}, log=("load_tensors: offloaded 17/33 layers to GPU",)
     )
-    made = report(
-        "run", engines.get("llamacpp"), {"parallel": 2, "model": "/m/t.gguf"}, {}, sources
+    made = in_force_report(
+        "run", engines.get_engine("llamacpp"), {"parallel": 2, "model": "/m/t.gguf"}, {}, sources
     )
     found = {row.name: (row.asked, row.in_force, row.differs) for row in made.rows}
     assert found["slots"] == ("2", "4", True) and found["context of a slot, tokens"] == (
@@ -179,7 +179,7 @@ def test_llama_cpp_answers_for_its_slots() -> None:
     assert (
         found["layers on the GPU"] == (None, "17 of 33", False) and found["model file"][2] is False
     )
-    assert made.differing == 1
+    assert made.count_differing == 1
 
 
 @pytest.mark.parametrize(("unified", "context"), [("false", "8192"), ("true", "2048")])
@@ -187,7 +187,7 @@ def test_llama_cpp_proves_its_context_its_port_and_its_metrics(unified: str, con
     line = f"I srv load_model: n_slots = 4, n_ctx_slot = 2048, kv_unified = '{unified}'"
     sources = Sources(metrics="llamacpp:requests_processing 0\n", log=(line,), port=8123)
     flags = {"ctx-size": 8192, "metrics": True, "port": 8123}
-    made = report("run", engines.get("llamacpp"), flags, {}, sources)
+    made = in_force_report("run", engines.get_engine("llamacpp"), flags, {}, sources)
     found = {row.name: (row.in_force, row.differs) for row in made.rows}
     assert found["context, tokens"] == (context, unified == "true")
     assert found["metrics"] == ("on", False)
@@ -208,11 +208,13 @@ _JSON = st.recursive(
 
 @given(_JSON, st.text(max_size=200), st.lists(st.text(max_size=80), max_size=4))
 def test_any_answer_of_a_server_gives_a_table(answer: object, page: str, log: list[str]) -> None:
-    for name in engines.names():
+    for name in engines.engine_names():
         sources = Sources(
             log,
             page,
             {"/v1/models": answer, "/version": answer, "config": answer, "/props": answer},
         )
-        made = report("run", engines.get(name), {"max-model-len": 1}, {"A": "b"}, sources)
+        made = in_force_report(
+            "run", engines.get_engine(name), {"max-model-len": 1}, {"A": "b"}, sources
+        )
         assert all(row.where or row.in_force is None for row in made.rows)

@@ -18,7 +18,7 @@ from workbench.server.log_lines import (
     LineAssembler,
     LogFollower,
     LogRing,
-    level_of,
+    level_of_line,
     log_line,
     log_lines,
 )
@@ -52,7 +52,7 @@ def test_progress_bars_fold_to_their_last_state() -> None:
     )
     assembler = LineAssembler()
     assert assembler.feed(b"Capturing: 10%\rCapturing: 35%") == []
-    assert assembler.unfinished == "Capturing: 35%"
+    assert assembler.unfinished_line == "Capturing: 35%"
 
 
 def test_an_endless_progress_bar_stays_small() -> None:
@@ -66,8 +66,18 @@ def test_an_endless_progress_bar_stays_small() -> None:
 def test_a_line_without_end_is_given_out_in_pieces() -> None:
     assembler = LineAssembler(limit=1000)
     given_out = [line for _ in range(10) for line in assembler.feed(b"x" * 400)]
-    assert sum(map(len, given_out)) + assembler.pending_bytes == 4000
-    assert assembler.pending_bytes <= 1000
+    assert given_out == ["x" * 1200, "…", "…"]
+    assert assembler.pending_bytes == 400
+
+
+@pytest.mark.parametrize("cut", (900, 958, 959, 960, 970, 975, 982, 990, 1009))
+def test_a_key_that_a_piece_ends_in_is_not_shown(cut: int) -> None:
+    secret = "hunter2" * 4
+    line = b"x " * 480 + b"Authorization: Bearer " + secret.encode() + b" CUDA out of memory\n"
+    assembler = LineAssembler(limit=900)
+    lines = [*assembler.feed(line[:cut]), *assembler.feed(line[cut:])]
+    assert not any("hunter2" in line for line in lines)
+    assert lines[-1].endswith("of memory")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +203,7 @@ def test_a_command_is_masked_wherever_the_secret_occurs() -> None:
     ],
 )
 def test_levels_are_read_from_each_engine_s_own_lines(line: str, level: str) -> None:
-    assert level_of(line) == level
+    assert level_of_line(line) == level
 
 
 def test_the_ring_keeps_the_first_and_last_lines_and_counts_the_dropped() -> None:

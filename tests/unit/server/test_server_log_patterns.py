@@ -18,17 +18,17 @@ from workbench import engines
 from workbench.model.findings import Level, by_severity
 from workbench.server import log_patterns
 from workbench.server.explained_log import ExplainedLog
-from workbench.server.log_lines import level_of
+from workbench.server.log_lines import level_of_line
 from workbench.server.log_patterns import (
     LogPattern,
     LogScan,
-    explain,
+    explain_line,
     first_error,
     forms_of,
-    match,
-    patterns,
-    plain,
-    stuck,
+    match_lines,
+    patterns_of_engine,
+    plain_line,
+    stuck_start_findings,
 )
 
 LOGS = Path(__file__).parents[2] / "fixtures" / "logs"
@@ -42,25 +42,26 @@ def feed(scan: LogScan, batch: list[str], first: int | None) -> None:
     scan.feed(batch, forms_of(batch), first)
 
 
-@pytest.mark.parametrize("pattern", patterns(), ids=lambda p: p.id)
+@pytest.mark.parametrize("pattern", patterns_of_engine(), ids=lambda p: p.id)
 def test_each_pattern_finds_its_sample_through_the_prefilter(pattern) -> None:  # type: ignore[no-untyped-def]
     engine = pattern.engines[0] if pattern.engines else "vllm"
     noise = ["INFO nothing here", "(Worker pid=1) INFO 11-21 00:30:10 [x.py:1] loading"]
     for before in (noise, ["x" * 5000]):
         text = [*before, pattern.sample.upper() if before is noise else pattern.sample, *noise]
-        found = [f for f in match(text, engine) if f.code == f"log.{pattern.id}"]
+        found = [f for f in match_lines(text, engine) if f.code == f"log.{pattern.id}"]
         if pattern.only_last:
             assert (
                 not found
-                and stuck(pattern.sample, engine, None, 130.0)[0].code == f"log.{pattern.id}"
+                and stuck_start_findings(pattern.sample, engine, None, 130.0)[0].code
+                == f"log.{pattern.id}"
             )
         else:
             assert len(found) == 1 and found[0].evidence and found[0].fix and found[0].source
 
 
 def test_ids_are_unique_and_texts_are_for_people() -> None:
-    assert len({p.id for p in patterns()}) == len(patterns()) >= 60
-    for p in patterns():
+    assert len({p.id for p in patterns_of_engine()}) == len(patterns_of_engine()) >= 60
+    for p in patterns_of_engine():
         assert p.cause and p.fix and p.source, p.id
         assert all(n == n.lower() and len(n) >= 3 for n in p.needles), p.id
 
@@ -76,14 +77,16 @@ def test_ids_are_unique_and_texts_are_for_people() -> None:
 )
 def test_healthy_logs_raise_no_alarm(name: str, engine: str | None) -> None:
     assert len(lines(name)) > 30
-    assert [f for f in match(lines(name), engine) if f.level in (Level.ERROR, Level.WARN)] == []
+    assert [
+        f for f in match_lines(lines(name), engine) if f.level in (Level.ERROR, Level.WARN)
+    ] == []
     assert first_error(lines(name), engine) is None
 
 
 def test_a_pattern_of_another_engine_is_not_applied() -> None:
     line = ["WARNING Cudagraph is disabled under eager mode"]
-    assert [f.code for f in match(line, "vllm")] == ["log.eager"]
-    assert match(line, "sglang") == () and len(match(line)) == 1
+    assert [f.code for f in match_lines(line, "vllm")] == ["log.eager"]
+    assert match_lines(line, "sglang") == () and len(match_lines(line)) == 1
 
 
 def test_findings_come_in_the_order_of_the_lines_and_once_each() -> None:
@@ -91,7 +94,7 @@ def test_findings_come_in_the_order_of_the_lines_and_once_each() -> None:
         "OSError: [Errno 98] Address already in use",
         "torch.OutOfMemoryError: CUDA out of memory.",
     ] * 3
-    assert [f.code for f in match(text)] == ["log.port-taken", "log.cuda-oom"]
+    assert [f.code for f in match_lines(text)] == ["log.port-taken", "log.cuda-oom"]
 
 
 def test_real_failures_of_llama_cpp() -> None:
@@ -101,14 +104,14 @@ def test_real_failures_of_llama_cpp() -> None:
         error is not None
         and ("failed to open GGUF file 'tiny.gguf' (No such file or directory)") in error
     )
-    assert [f.code for f in by_severity(match(missing, "llamacpp"))] == [
+    assert [f.code for f in by_severity(match_lines(missing, "llamacpp"))] == [
         "log.gguf-load",
         "log.llama-open-api",
     ]
     assert first_error(taken, "llamacpp") == (
         "start: couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8973"
     )
-    assert [f.code for f in by_severity(match(taken, "llamacpp"))][:1] == ["log.port-taken"]
+    assert [f.code for f in by_severity(match_lines(taken, "llamacpp"))][:1] == ["log.bind-failed"]
 
 
 def test_a_server_ended_while_starting_shows_no_error() -> None:
@@ -134,6 +137,11 @@ WRAPPED = [
 
 def test_the_first_cause_comes_out_of_a_chain_of_tracebacks() -> None:
     assert first_error(WRAPPED, "vllm") == "KeyError: 'model.layers.0.weight'"
+
+
+def test_a_worker_that_failed_to_start_is_not_its_own_cause() -> None:
+    worker = [line.replace("EngineCore failed", "WorkerProc failed") for line in WRAPPED]
+    assert first_error(worker, "vllm") == "KeyError: 'model.layers.0.weight'"
 
 
 def test_a_known_fatal_line_comes_before_errors_that_others_only_report() -> None:
@@ -277,14 +285,17 @@ def test_shapes_of_errors(text: list[str], expected: str) -> None:
     ],
 )
 def test_lines_that_are_no_errors(text: list[str]) -> None:
-    assert first_error(text) is None and [f for f in match(text) if f.level is not Level.INFO] == []
+    assert (
+        first_error(text) is None
+        and [f for f in match_lines(text) if f.level is not Level.INFO] == []
+    )
 
 
 def test_evidence_is_plain_and_short() -> None:
-    assert plain(f"{CORE}\x1b[31mToo bad\x1b[0m\x07") == "Too bad"
-    assert plain("0.01.107.132 I srv  llama_server: listening") == "llama_server: listening"
-    assert plain("[2026-11-20 23:41:58] hello") == "hello"
-    assert len(plain("x" * 10_000)) == 500
+    assert plain_line(f"{CORE}\x1b[31mToo bad\x1b[0m\x07") == "Too bad"
+    assert plain_line("0.01.107.132 I srv  llama_server: listening") == "llama_server: listening"
+    assert plain_line("[2026-11-20 23:41:58] hello") == "hello"
+    assert len(plain_line("x" * 10_000)) == 500
 
 
 def test_lines_that_differ_only_in_numbers_are_searched_once(
@@ -293,13 +304,13 @@ def test_lines_that_differ_only_in_numbers_are_searched_once(
     """A very busy log, in batches as the follower makes them."""
     kinds = [line for line in lines("vllm-healthy") if line.isascii()]
     searched: list[str] = []
-    search = log_patterns._matches
+    search = log_patterns._matches_in_lines
 
     def counted(fresh: Sequence[str], engine: str | None) -> Iterator[tuple[LogPattern, int, str]]:
         searched.extend(fresh)
         return search(fresh, engine)
 
-    monkeypatch.setattr(log_patterns, "_matches", counted)
+    monkeypatch.setattr(log_patterns, "_matches_in_lines", counted)
     scan = LogScan("vllm")
     for turn in range(20):
         feed(scan, [f"{line} {turn}" for line in kinds], turn * len(kinds) + 1)
@@ -311,7 +322,7 @@ def test_lines_made_to_match_the_prefilter_are_searched_in_one_pass() -> None:
     nasty = [
         "unsupported out of memory is not supported version mismatch " + "NCCL gloo " * 300
     ] * 500
-    assert match(nasty) == match(nasty[:1])
+    assert match_lines(nasty) == match_lines(nasty[:1])
 
 
 @pytest.mark.parametrize(
@@ -326,12 +337,16 @@ def test_lines_made_to_match_the_prefilter_are_searched_in_one_pass() -> None:
     ],
 )
 def test_each_warning_and_error_of_a_real_log_is_explained(name: str, engine: str) -> None:
-    marked = [line for line in lines(name) if level_of(line) in ("warn", "error")]
-    assert len(marked) >= 2 and [line for line in marked if explain(line, engine) is None] == []
+    marked = [line for line in lines(name) if level_of_line(line) in ("warn", "error")]
+    assert (
+        len(marked) >= 2 and [line for line in marked if explain_line(line, engine) is None] == []
+    )
 
 
 def test_lines_that_need_nothing_say_so() -> None:
-    found = explain("WARNING Triton is not installed. triton-cpu is expected on x86 CPUs.", "vllm")
+    found = explain_line(
+        "WARNING Triton is not installed. triton-cpu is expected on x86 CPUs.", "vllm"
+    )
     assert (
         found is not None
         and found.level is Level.INFO
@@ -356,7 +371,7 @@ def test_lines_that_need_nothing_say_so() -> None:
     ],
 )
 def test_the_lines_that_the_write_ups_name(line: str, code: str) -> None:
-    found = explain(line, "vllm")
+    found = explain_line(line, "vllm")
     assert found is not None and found.code == f"log.{code}"
 
 
@@ -383,10 +398,40 @@ def test_the_lines_that_the_write_ups_name(line: str, code: str) -> None:
             ["container-no-gpu"],
         ),
         ("NCCL INFO Connected all rings", []),
+        ("CUDA error: operation not permitted when stream is capturing", ["capture-refused"]),
+        (
+            "x/vllm/_C.abi3.so: undefined symbol: _Z9fp4_quantRN2at6TensorES1_",
+            ["extension-incomplete"],
+        ),
+        ("vllm/_C.abi3.so: undefined symbol: _ZN5torch3jit17parseSchemaERKSsb", ["torch-abi"]),
+        (
+            "ValueError: Model architectures ['A'] are not supported for now. "
+            "Supported architectures: ['B', 'A']",
+            ["architecture-inspect"],
+        ),
+        (
+            "ValueError: Model architectures ['A'] are not supported for now. "
+            "Supported architectures: ['B']",
+            ["architecture-unsupported"],
+        ),
+        ("error: invalid argument: 0.0.0.0", ["word-without-flag"]),
+        ("AttributeError: Can't pickle local object 'f.<locals>.T'", ["not-picklable"]),
+        ("RuntimeError: CUDA error: OS call failed or operation not supported", ["cuda-os-call"]),
+        ("/tmp/torchinductor_root/x.py:16:0: error: Failures", ["error-compile"]),
+        ("error: invalid argument: -hf", ["unknown-flag"]),
+        ("couldn't bind to server socket: hostname=33.206.101.72", ["bind-failed"]),
+        ("NCCL WARN Error while attaching to shared memory segment /dev/shm/x", ["nccl-shm"]),
+        (
+            "WARNING 06-13 11:42:20 _custom_ops.py:11] Failed to import from vllm._C with "
+            "ImportError('vllm/_C.abi3.so: undefined symbol: _ZN5torch7LibraryC1E')",
+            ["torch-abi"],
+        ),
+        ("ValueError: Loading lora x failed: No adapter found for /m", ["lora-missing"]),
+        ("warning: failed to mlock 78-byte buffer: Cannot allocate memory", ["llama-mmap"]),
     ],
 )
 def test_lines_that_were_explained_wrongly(line: str, codes: list[str]) -> None:
-    assert [one.code.removeprefix("log.") for one in match([line])][:1] == codes
+    assert [one.code.removeprefix("log.") for one in match_lines([line])][:1] == codes
 
 
 def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
@@ -394,9 +439,9 @@ def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
         "w:1:2 [7] socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer n1<5>",
         "w:1:2 [3] init.cc:1077 NCCL WARN Cuda failure 'initialization error'",
     ]
-    found = by_severity(match(text))
+    found = by_severity(match_lines(text))
     assert [one.code for one in found] == ["log.nccl-cuda-error", "log.nccl-connection"]
-    assert first_error(text) == plain(text[1])
+    assert first_error(text) == plain_line(text[1])
 
 
 @pytest.mark.parametrize(
@@ -411,7 +456,32 @@ def test_a_lost_connection_of_nccl_is_never_the_cause_beside_an_error() -> None:
     ],
 )
 def test_quoted_texts_are_no_findings(line: str) -> None:
-    assert match([line]) == ()
+    assert match_lines([line]) == ()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[W816 03:37:28.339207773 socket.cpp:764] [c10d] The client socket cannot be initialized to "
+        "connect to [localhost]:57269 (errno: 97 - Address family not supported by protocol).",
+        "Error retrieving file list: [Errno -3] Temporary failure in name resolution, retrying 1 of 2",
+        "srv    operator(): Unauthorized: Invalid API Key",
+        'INFO:     10.0.0.3:4 - "POST /v1/models HTTP/1.1" 429 Too Many Requests',
+        "VERB [      log_server_request] request | response=what(): [json.exception.parse_error.101]",
+        "WARNING 06-07 20:57:44 [nixl_connector.py:60] NIXL is not available",
+        "WARNING 06-07 20:57:44 [x.py:60] CUDA_HOME environment variable is not set",
+        "2025-10-16 05:27:54.710 INFO:     exllamav3 version: 0.0.10",
+        "Setting ENV_VAR SGLANG_ENABLE_SPEC_V2=1",
+        "[2026-02-27 11:31:26] Custom allreduce v2 initialized successfully (rank-check failed: tensor "
+        "model parallel group is not initialized)",
+        "slurmstepd: error: *** STEP 967403.32 ON jpbo-002-16 CANCELLED AT 2026-07-18T00:40:30 ***",
+        "CutlassBlockScaledGroupedGemm not supported on the current platform.",
+        "CUDAGraphMode.FULL_AND_PIECEWISE is not supported with spec-decode for attention backend "
+        "FlashInferBackend (support: x); setting cudagraph_mode=PIECEWISE",
+    ],
+)
+def test_lines_of_servers_that_run_are_never_causes(line: str) -> None:
+    assert Level.ERROR not in {found.level for found in match_lines([line])}
 
 
 def test_a_growing_log_gives_each_finding_once_with_its_line() -> None:
@@ -451,7 +521,7 @@ def test_a_line_is_found_after_many_that_differ_only_in_numbers() -> None:
     ],
 )
 def test_a_start_that_hangs_is_named_with_its_phase(phase: str | None, part: str) -> None:
-    (found,) = stuck("INFO hello", "vllm", phase, 190.0)
+    (found,) = stuck_start_findings("INFO hello", "vllm", phase, 190.0)
     assert found.code == "start.stuck" and found.fix and found.evidence == "hello"
     assert (
         f"no new line in the log for 3 min, in the phase “{phase or 'starting'}”" in found.text
@@ -462,11 +532,17 @@ def test_a_start_that_hangs_is_named_with_its_phase(phase: str | None, part: str
 def test_each_phase_that_an_engine_reports_has_an_explanation_of_its_own() -> None:
     from workbench import engines
 
-    known = {text for name in engines.names() for _, text in engines.get(name).phases} - {
+    known = {
+        text for name in engines.engine_names() for _, text in engines.get_engine(name).phases
+    } - {
         "importing",
         "starting",
     }
-    unexplained = [p for p in known if "imports its packages" in stuck("", None, p, 130.0)[-1].text]
+    unexplained = [
+        p
+        for p in known
+        if "imports its packages" in stuck_start_findings("", None, p, 130.0)[-1].text
+    ]
     assert unexplained == []
 
 
@@ -479,12 +555,12 @@ def test_a_growing_log_finds_what_a_whole_log_has(text: list[str], size: int) ->
     scan = LogScan()
     for start in range(0, len(text), size):
         feed(scan, text[start : start + size], start + 1)
-    assert {f.code for f in scan.found} == {f.code for f in match(text)}
+    assert {f.code for f in scan.found} == {f.code for f in match_lines(text)}
 
 
 @given(st.lists(st.text(max_size=60), max_size=8), st.sampled_from([None, "vllm", "nothing"]))
 def test_any_lines_are_answered(text: list[str], engine: str | None) -> None:
-    for finding in match(text, engine):
+    for finding in match_lines(text, engine):
         assert finding.code.startswith("log.")
     error = first_error(text, engine)
     assert error is None or (error and len(error) <= 500)
@@ -516,20 +592,22 @@ CHANGES = [  # of lines that name a value, or that no sample has
 
 @pytest.mark.parametrize(("engine", "line", "changes"), CHANGES)
 def test_the_fix_of_a_line_is_also_data(engine: str | None, line: str, changes: str) -> None:
-    (found,) = match([line], engine)
-    assert " ".join(change.text for change in found.changes) == changes
+    (found,) = match_lines([line], engine)
+    assert " ".join(change.option_text for change in found.changes) == changes
 
 
 def test_a_change_is_one_that_the_engine_knows() -> None:
     """Each flag is one of a catalog of the engine that writes the line; each sample gives its
     change."""
-    for pattern in patterns():
+    for pattern in patterns_of_engine():
         for engine in pattern.changes:
             found = pattern.finding(pattern.sample, engine or "vllm").changes
             assert found or pattern.id == "context-too-long", pattern.id
             for change in found:
                 known = (
-                    engine == "" or change.env or change.name in engines.get(engine).catalog().flags
+                    engine == ""
+                    or change.env
+                    or change.name in engines.get_engine(engine).catalog().flags
                 )
                 assert known, (pattern.id, change)
 
@@ -564,7 +642,7 @@ TABBY = "2025-04-30 13:18:44.754 ERROR:    "
                 f"{TABBY}RuntimeError: a failure that nobody has seen",
             ],
             "RuntimeError: a failure that nobody has seen",
-            None,
+            "error-other",
         ),
         (
             "llamacpp",
@@ -625,7 +703,7 @@ TABBY = "2025-04-30 13:18:44.754 ERROR:    "
                 "ERROR 08-16 11:45:17 [core.py:632] EngineCore failed to start.",
             ],
             "ValueError: unheard of",
-            None,
+            "error-other",
         ),
         (
             "vllm",
@@ -636,7 +714,7 @@ TABBY = "2025-04-30 13:18:44.754 ERROR:    "
                 f"{API}You can update it. [type=value_error, input_value=ArgsKwargs(())]",
             ],
             "The checkpoint you are trying to load is unheard of.",
-            None,
+            "error-other",
         ),
     ],
 )
@@ -645,15 +723,15 @@ def test_the_line_that_explains_a_failure_is_found_and_explained(
 ) -> None:
     found = first_error(text, engine)
     assert found is not None and found.startswith(error)
-    errors = [f.code for f in match(text, engine) if f.level is Level.ERROR]
+    errors = [f.code for f in match_lines(text, engine) if f.level is Level.ERROR]
     assert errors[:1] == ([f"log.{code}"] if code else [])
 
 
 def test_a_fatal_error_of_a_kernel_that_runs_is_none_of_a_compiler() -> None:
     running = "/src/ggml/src/ggml-cuda/fattn.cu:579: fatal error"
-    assert [f.code for f in match([running], "llamacpp")] == ["log.ggml-fatal"]
+    assert [f.code for f in match_lines([running], "llamacpp")] == ["log.ggml-fatal"]
     compiled = "/x/csrc/kernel.cuh:12:10: fatal error: cuda.h: No such file or directory"
-    assert [f.code for f in match([compiled], "llamacpp")] == ["log.headers-missing"]
+    assert [f.code for f in match_lines([compiled], "llamacpp")] == ["log.headers-missing"]
 
 
 def test_a_lack_of_gpu_memory_gets_the_flags_of_its_own_engine() -> None:
@@ -665,7 +743,7 @@ def test_a_lack_of_gpu_memory_gets_the_flags_of_its_own_engine() -> None:
         "tabbyapi": "cache_size",
     }
     for engine, flag in flags.items():
-        (finding,) = match([line], engine)
+        (finding,) = match_lines([line], engine)
         assert finding.fix is not None and flag in finding.fix
         assert not any(other in finding.fix for name, other in flags.items() if name != engine)
 
@@ -677,13 +755,13 @@ def test_a_missing_tool_is_not_a_missing_engine() -> None:
         "/bin/sh: 1: numactl: not found": "log.tool-missing",
     }
     for line, code in codes.items():
-        assert [finding.code for finding in match([line], "vllm")] == [code]
+        assert [finding.code for finding in match_lines([line], "vllm")] == [code]
 
 
 def test_the_number_in_the_line_becomes_the_change() -> None:
     line = "ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (969)."
-    (finding,) = match([line], "vllm")
-    assert [change.text for change in finding.changes] == ["--set max-num-seqs=969"]
+    (finding,) = match_lines([line], "vllm")
+    assert [change.option_text for change in finding.changes] == ["--set max-num-seqs=969"]
 
 
 @pytest.mark.parametrize(
@@ -731,7 +809,7 @@ def test_lines_of_public_threads_are_explained_or_left_alone(
 ) -> None:
     """The lines stand in the threads that the patterns name; their neighbours are something else,
     of which at most the kind is named."""
-    found = [f.code for f in match([line], engine) if f.level in (Level.ERROR, Level.WARN)]
+    found = [f.code for f in match_lines([line], engine) if f.level in (Level.ERROR, Level.WARN)]
     assert [c for c in found if not c.startswith("log.error-")] == ([code] if code else [])
     assert len(found) <= 1
 
@@ -792,4 +870,4 @@ def test_errors_after_the_first_one_are_not_told_by_their_kinds() -> None:
 )
 @pytest.mark.parametrize("engine", ["vllm", "sglang", None])
 def test_warnings_source_and_settings_in_force_are_no_errors(line: str, engine: str | None) -> None:
-    assert match([line], engine) == ()
+    assert match_lines([line], engine) == ()

@@ -49,7 +49,7 @@ vllm:time_to_first_token_seconds_sum{engine="0",model_name="tiny"} 0.5
 
 
 def test_series_are_summed_over_engines_and_shares_averaged() -> None:
-    read = metrics.parse(TWO_ENGINES, engines.get("vllm"))
+    read = metrics.parse_metrics(TWO_ENGINES, engines.get_engine("vllm"))
     assert (read.running, read.kv_use_pct, read.generation_tokens, read.requests_finished) == (
         7,
         50.0,
@@ -65,12 +65,12 @@ def test_series_are_summed_over_engines_and_shares_averaged() -> None:
 
 def test_older_names_are_known() -> None:
     page = '# TYPE vllm:gpu_cache_usage_perc gauge\nvllm:gpu_cache_usage_perc{model_name="m"} 0.5\n'
-    assert metrics.parse(page, engines.get("vllm")).kv_use_pct == 50.0
+    assert metrics.parse_metrics(page, engines.get_engine("vllm")).kv_use_pct == 50.0
 
 
 def test_a_quantity_that_an_engine_does_not_count_is_absent_not_zero() -> None:
     page = "# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing 2\n"
-    read = metrics.parse(page, engines.get("llamacpp"))
+    read = metrics.parse_metrics(page, engines.get_engine("llamacpp"))
     assert read.running == 2
     assert read.kv_use_pct is None
     assert "llama.cpp does not report" in read.absent["kv_use_pct"]
@@ -82,13 +82,13 @@ def test_a_share_of_the_cache_above_all_of_it_is_not_shown(share: str) -> None:
     page = (
         f'# TYPE vllm:kv_cache_usage_perc gauge\nvllm:kv_cache_usage_perc{{engine="0"}} {share}\n'
     )
-    read = metrics.parse(page, engines.get("vllm"))
+    read = metrics.parse_metrics(page, engines.get_engine("vllm"))
     assert read.kv_use_pct is None and "at most 100 %" in read.absent["kv_use_pct"]
 
 
 def test_not_a_number_is_not_counted() -> None:
     page = "# TYPE sglang:token_usage gauge\nsglang:token_usage NaN\n"
-    assert metrics.parse(page, engines.get("sglang")).kv_use_pct is None
+    assert metrics.parse_metrics(page, engines.get_engine("sglang")).kv_use_pct is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def endless() -> Iterator[bytes]:
 def test_a_page_that_does_not_end_or_is_garbage_gives_the_reason(answer: Any, reason: str) -> None:
     async def go(url: str) -> EngineMetrics:
         with closing(KeptConnection(url)) as kept:
-            return await metrics.fetch(kept.get, engines.get("vllm"), timeout_s=0.5)
+            return await metrics.fetch_metrics(kept.get, engines.get_engine("vllm"), timeout_s=0.5)
 
     with ScriptedServer(answer) as server:
         read = asyncio.run(go(server.url))
@@ -167,14 +167,16 @@ def test_a_page_is_utf_8_whatever_codec_the_server_names(charset: str) -> None:
 
     async def go(url: str) -> EngineMetrics:
         with closing(KeptConnection(url)) as kept:
-            return await metrics.fetch(kept.get, engines.get("vllm"), timeout_s=5.0)
+            return await metrics.fetch_metrics(kept.get, engines.get_engine("vllm"), timeout_s=5.0)
 
     with ScriptedServer(lambda request, n: [head.encode(), page, FIN]) as server:
         assert asyncio.run(go(server.url)).running == 1
 
 
 def test_more_series_than_an_engine_has_are_not_added_up() -> None:
-    read = metrics.parse("vllm:num_requests_running 1\n" * 100_000, engines.get("vllm"))
+    read = metrics.parse_metrics(
+        "vllm:num_requests_running 1\n" * 100_000, engines.get_engine("vllm")
+    )
     assert read.running is None and "running" in read.absent
 
 
@@ -226,7 +228,7 @@ sglang:prompt_tokens_total{is_streaming="true"} 100.0
 sglang:time_to_first_token_seconds_count{is_streaming="true"} 4.0
 sglang:time_to_first_token_seconds_count{is_streaming="false"} 1.0
 """
-    read = metrics.parse(page, engines.get("sglang"))
+    read = metrics.parse_metrics(page, engines.get_engine("sglang"))
     assert (read.generation_tokens, read.live_generation_tokens) == (20, 42)
     assert (read.prompt_tokens, read.live_prompt_tokens) == (100, 275)
     assert "does not report" in read.absent["preemptions"]
@@ -235,6 +237,6 @@ sglang:time_to_first_token_seconds_count{is_streaming="false"} 1.0
 def _fetch(engine: str, transport: httpx.MockTransport) -> EngineMetrics:
     async def go() -> EngineMetrics:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as http:
-            return await metrics.fetch(getter(asker(http)), engines.get(engine))
+            return await metrics.fetch_metrics(getter(asker(http)), engines.get_engine(engine))
 
     return asyncio.run(go())

@@ -12,7 +12,7 @@ from support.userland import UserlandHost
 from workbench.hosts.local import LocalHost
 from workbench.model.flags import FlagSetting, Origin
 from workbench.model.plan import LaunchPlan
-from workbench.server.model_fingerprint import ModelBytes, identify
+from workbench.server.model_fingerprint import ModelBytes, identify_model
 
 MIB = 1 << 20
 
@@ -26,7 +26,7 @@ def look(
 ) -> ModelBytes:
     settings = tuple(FlagSetting(n, v, Origin.EDITED) for n, v in (flags or {}).items())
     plan = LaunchPlan("vllm", model, flags=settings)
-    return asyncio.run(identify(LocalHost(), plan, env, workdir, started_unix_s=started))
+    return asyncio.run(identify_model(LocalHost(), plan, env, workdir, started_unix_s=started))
 
 
 def model(directory: Path, weights: bytes = b"w" * 3 * MIB) -> Path:
@@ -133,6 +133,8 @@ def test_missing_metrics_have_reasons(tmp_path: Path) -> None:
         f"no model files of {tmp_path / 'empty'} were found on local"
     )
     bare = asyncio.run(
-        identify(UserlandHost(str(tmp_path)), LaunchPlan("vllm", str(model(tmp_path / "m"))), {})
+        identify_model(
+            UserlandHost(str(tmp_path)), LaunchPlan("vllm", str(model(tmp_path / "m"))), {}
+        )
     )
     assert bare.digest is None and bare.basis

@@ -80,16 +80,16 @@ def test_a_link_cut_in_the_middle_of_a_start_starts_once_or_not_at_all(
     server: Sshd, make: Make, monkeypatch: pytest.MonkeyPatch, delivered: bool
 ) -> None:
     host = reach(server)
-    real_start = detached.start
+    real_start = detached.start_detached
 
     async def cut_start(*args: object, **kw: object) -> detached.DetachedProcess:
         if delivered:
             await real_start(*args, **kw)  # type: ignore[arg-type]
         server.cut()
         await eventually(lambda: not host.connected, what="the loss of the link")
-        raise host.cut()
+        raise host.connection_lost_error()
 
-    monkeypatch.setattr(detached, "start", cut_start)
+    monkeypatch.setattr(detached, "start_detached", cut_start)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
         starting = asyncio.create_task(supervisor.start(*make(), VLLM))

@@ -13,13 +13,13 @@ import pytest
 
 from workbench import engines
 from workbench.hosts.local import LocalHost
-from workbench.server.engine_probe import InstalledEngine, probe
+from workbench.server.engine_probe import InstalledEngine, probe_engine
 
 
 def look(
     engine: str, executable: Sequence[str] = (), workdir: str | None = None
 ) -> InstalledEngine:
-    return asyncio.run(probe(LocalHost(), engines.get(engine), executable, workdir))
+    return asyncio.run(probe_engine(LocalHost(), engines.get_engine(engine), executable, workdir))
 
 
 def program(path: Path, text: str) -> Path:

@@ -73,8 +73,8 @@ class Server:
     def ask(self, api_key: str | None = None, first_timeout_s: float = 5.0) -> Answer:
         async def go() -> Answer:
             with closing(readiness.connection(self.url, api_key)) as connection:
-                return await readiness.check(
-                    connection.ask, engines.get("vllm"), first_timeout_s=first_timeout_s
+                return await readiness.check_readiness(
+                    connection.ask, engines.get_engine("vllm"), first_timeout_s=first_timeout_s
                 )
 
         return asyncio.run(go())
@@ -104,7 +104,7 @@ def test_a_server_becomes_ready_without_httpx(server: Server) -> None:
     code = (
         "import asyncio, sys; from workbench import engines; from workbench.server import readiness, "
         "supervisor; connection = readiness.connection(sys.argv[1]); "
-        "answer = asyncio.run(readiness.check(connection.ask, engines.get('vllm'), "
+        "answer = asyncio.run(readiness.check_readiness(connection.ask, engines.get_engine('vllm'), "
         "first_timeout_s=20)); print(answer.ready, 'httpx' in sys.modules, 'ssl' in sys.modules)"
     )
     # as the program does it, where asyncio does not load ssl
@@ -129,7 +129,9 @@ def test_a_server_that_asks_for_a_key_is_alive(server: Server) -> None:
     async def asked(status: int) -> str | None:
         server.replies["/v1/models"] = (status, {"error": "Unauthorized"})
         with closing(readiness.connection(server.url)) as connection:
-            return await readiness.answers(connection.get, engines.get("sglang").alive_path)
+            return await readiness.why_no_answer(
+                connection.get, engines.get_engine("sglang").alive_path
+            )
 
     assert asyncio.run(asked(401)) is None
     assert asyncio.run(asked(500)) == "/v1/models: answers 500 Unauthorized"
@@ -137,7 +139,7 @@ def test_a_server_that_asks_for_a_key_is_alive(server: Server) -> None:
 
 def test_no_engine_is_made_to_generate_while_it_is_watched() -> None:
     """Only SGLang's /health generates, in every version whose catalog Workbench has."""
-    paths = {name: engines.get(name).alive_path for name in engines.names()}
+    paths = {name: engines.get_engine(name).alive_path for name in engines.engine_names()}
     assert paths.pop("sglang") == "/v1/models"
     assert set(paths.values()) == {"/health"}
 
@@ -218,7 +220,9 @@ def test_a_server_that_requires_a_key_gets_it(server: Server) -> None:
 def test_a_port_without_listener_is_not_ready() -> None:
     async def go() -> Answer:
         with closing(readiness.connection("http://127.0.0.1:9")) as connection:
-            return await readiness.check(connection.ask, engines.get("vllm"), first_timeout_s=1)
+            return await readiness.check_readiness(
+                connection.ask, engines.get_engine("vllm"), first_timeout_s=1
+            )
 
     answer = asyncio.run(go())
     assert answer.health is False
@@ -243,7 +247,7 @@ WITHOUT_END = {
 def _asked(steps: Callable[[], Iterable[bytes | str]]) -> tuple[int | None, list[str]]:
     async def go(url: str) -> tuple[int | None, list[str]]:
         with closing(readiness.connection(url)) as connection:
-            return await readiness.models(connection.get, "/v1/models", 0.3)
+            return await readiness.list_models(connection.get, "/v1/models", 0.3)
 
     with ScriptedServer(lambda *_: steps()) as scripted:
         return asyncio.run(asyncio.wait_for(go(scripted.url), 20))

@@ -34,7 +34,7 @@ SAID = [
     st.integers(1, 10),
 )
 def test_only_new_forms_are_searched(name: str, lines: list[str], size: int) -> None:
-    engine = engines.get(name)
+    engine = engines.get_engine(name)
     searched, quick = StartLines(engine, None), StartLines(engine, None)
     for line in lines:
         searched.read(line)
@@ -50,11 +50,11 @@ def test_only_new_forms_are_searched(name: str, lines: list[str], size: int) -> 
 
 def test_a_busy_log_costs_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[str] = []
-    phase: Callable[[Engine, str], str | None] = Engine.phase
+    phase: Callable[[Engine, str], str | None] = Engine.start_phase_of_line
     monkeypatch.setattr(
-        Engine, "phase", lambda self, line: counts.append(line) or phase(self, line)
+        Engine, "start_phase_of_line", lambda self, line: counts.append(line) or phase(self, line)
     )  # type: ignore[func-returns-value]
-    start = StartLines(engines.get("vllm"), None)
+    start = StartLines(engines.get_engine("vllm"), None)
     for second in range(10):
         batch = [
             f"INFO [loggers.py:{n}] Engine 000: {n % 997} tokens/s"

@@ -279,7 +279,7 @@ def test_a_ready_server_is_read_again_only_after_a_change(
 ) -> None:
     """Each reading starts a shell that surveys all processes of the host."""
     read: list[str] = []
-    status_of = module.detached_process.status
+    status_of = module.detached_process.read_status
 
     async def counted(host: Host, run_dir: str, **options: Any) -> ProcessStatus:
         read.append(run_dir)
@@ -294,7 +294,7 @@ def test_a_ready_server_is_read_again_only_after_a_change(
 
     monkeypatch.setattr(module, "_FULL_READ_ELSE_S", 0.0)
     monkeypatch.setattr(module, "_READY_S", 0.05)
-    monkeypatch.setattr(module.detached_process, "status", counted)
+    monkeypatch.setattr(module.detached_process, "read_status", counted)
     monkeypatch.setattr(Supervisor, "_has_changed", compare)
 
     async def scenario(supervisor: Supervisor, events: list[Event]) -> None:
@@ -313,7 +313,7 @@ def test_a_ready_server_is_read_again_only_after_a_change(
         await eventually(lambda: read)
         await eventually(quiet)
         read.clear()
-        (run,) = supervisor.watched()
+        (run,) = supervisor.watched_runs()
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)
         try:
             # other processes are in its session

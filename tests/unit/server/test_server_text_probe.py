@@ -56,8 +56,10 @@ def slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def _ask(url: str, first_timeout_s: float = 10.0) -> Answer:
     async def go() -> Answer:
         with closing(readiness.connection(url)) as connection:
-            engine = engines.get("vllm")
-            return await readiness.check(connection.ask, engine, first_timeout_s=first_timeout_s)
+            engine = engines.get_engine("vllm")
+            return await readiness.check_readiness(
+                connection.ask, engine, first_timeout_s=first_timeout_s
+            )
 
     return asyncio.run(go())
 
@@ -175,7 +177,9 @@ async def _probe(say: Say) -> tuple[text_probe.Probe, int]:
         usage = {"prompt_tokens": 40, "completion_tokens": body["max_tokens"]}
         return Reply(200, {"model": "tiny", "choices": [choice], "usage": usage})
 
-    return await text_probe.probe(ask, "tiny", first_timeout_s=10.0), asked
+    too_long = engines.get_engine("vllm").too_long_answer
+    found = await text_probe.probe_text(ask, "tiny", first_timeout_s=10.0, too_long=too_long)
+    return found, asked
 
 
 @pytest.mark.parametrize("say", [_hangul, _about_the_topic])
@@ -201,34 +205,36 @@ def test_a_healthy_model_may_repeat_the_code_word_late() -> None:
 TOO_LONG = {
     "vllm": "This model's maximum context length is 32 tokens and your request has 40 input tokens",
     "sglang": "The input (40 tokens) is longer than the model's context length (32 tokens).",
+    "tabbyapi": "Request length 24 + 16 is greater than max_seq_len 32",
     "llamacpp": "request (40 tokens) exceeds the available context size (32 tokens), try increasing it",
 }
 
 
-async def _probe_with_context(message: str, most_tokens: int) -> text_probe.Probe:
-    """Probe a server that refuses a request for more than `most_tokens` tokens with `message`."""
+async def _probe_with_context(engine: str, most_tokens: int) -> text_probe.Probe:
+    """Probe a server that refuses a request for more than `most_tokens` tokens as `engine` does."""
 
     async def ask(path: str, body: Mapping[str, Any] | None, timeout_s: float) -> Reply:
         assert body is not None
         if path != "/v1/chat/completions":
             return Reply(404, {"detail": "Not Found"})
         if body["max_tokens"] > most_tokens:
-            return Reply(400, {"error": {"message": message}})
+            return Reply(400, {"error": {"message": TOO_LONG[engine]}})
         word = body["messages"][0]["content"].split("code word is ")[1].split(".")[0]
         message_back = {"content": f"The code word is {word}, and the river is wide."}
         choice = {"message": message_back, "finish_reason": "stop"}
         return Reply(200, {"model": "tiny", "choices": [choice]})
 
-    return await text_probe.probe(ask, "tiny", first_timeout_s=10.0)
+    too_long = engines.get_engine(engine).too_long_answer
+    return await text_probe.probe_text(ask, "tiny", first_timeout_s=10.0, too_long=too_long)
 
 
 @pytest.mark.parametrize("engine", TOO_LONG)
 def test_a_context_that_is_too_short_for_the_prompts_is_no_fault(engine: str) -> None:
     """Such a server was never READY: it was asked again and again until the start was given up."""
-    found = asyncio.run(_probe_with_context(TOO_LONG[engine], 0))
+    found = asyncio.run(_probe_with_context(engine, 0))
     assert found.text is not None and not found.text.problem
     assert "context is too short for the prompts (400: " in found.text.unjudged
     assert TOO_LONG[engine] in found.text.unjudged
-    only_short = asyncio.run(_probe_with_context(TOO_LONG[engine], text_probe.TOKENS))
+    only_short = asyncio.run(_probe_with_context(engine, text_probe.TOKENS))
     assert only_short.text is not None and not only_short.text.problem, only_short.text
     assert only_short.text.answers == 1 + text_probe.TOGETHER

@@ -31,6 +31,7 @@ def run(
         ("loading weights 40 %", "loading weights"),
         ("loading weights", "loading weights"),
         ("KV cache of 12,000 tokens", "KV cache"),
+        ("engine ready after 3.2 s", "engine ready"),
         ("12 of 33 layers on the GPU", "layers on the GPU"),
         ("making 4 slots", "making slots"),
         ("capturing CUDA graphs 33 %", "capturing CUDA graphs"),
@@ -49,8 +50,12 @@ def test_the_clock_gives_each_phase_its_seconds() -> None:
         (124.0, "compiling"),
         (125.0, "loading weights 100 %"),  # of a second rank
     ):
-        clock.see(phase, at_s)
-    assert clock.durations(150.0) == ((FIRST, 4.0), ("loading weights", 20.0), ("compiling", 26.0))
+        clock.note_phase(phase, at_s)
+    assert clock.phase_durations(150.0) == (
+        (FIRST, 4.0),
+        ("loading weights", 20.0),
+        ("compiling", 26.0),
+    )
 
 
 def test_a_start_that_took_longer_names_the_phase() -> None:

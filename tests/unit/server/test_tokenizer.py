@@ -36,7 +36,7 @@ def test_the_chat_template_is_counted_once_where_only_texts_can_be_counted() -> 
 
     async def count(*texts: str) -> list[int | None]:
         async with httpx.AsyncClient(transport=sglang(asked), base_url="http://sglang") as http:
-            tokenizer = Tokenizer(asker(http), engines.get("sglang"), "m")
+            tokenizer = Tokenizer(asker(http), engines.get_engine("sglang"), "m")
             return [
                 await tokenizer.count({"messages": [{"role": "user", "content": text}]})
                 for text in texts
@@ -55,8 +55,27 @@ def test_a_server_without_usage_says_why_messages_are_not_counted() -> None:
     async def count() -> tuple[int | None, str | None]:
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(transport=transport, base_url="http://sglang") as http:
-            tokenizer = Tokenizer(asker(http), engines.get("sglang"), "m")
+            tokenizer = Tokenizer(asker(http), engines.get_engine("sglang"), "m")
             message = {"role": "user", "content": "one"}
             return await tokenizer.count({"messages": [message]}), tokenizer.problem
 
     assert asyncio.run(count()) == (None, "the server reports no tokens of its chat template")
+
+
+def test_the_text_of_a_chat_template_is_counted_as_the_server_wrote_it() -> None:
+    said = "one\n\ntwo " * 4_000
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        if request.url.path == "/apply-template":
+            text = body["messages"][0]["content"]
+            return httpx.Response(200, json={"prompt": f"<|user|>\n{text}"})
+        return httpx.Response(200, json={"tokens": [*body["content"]]})
+
+    async def count() -> int | None:
+        transport = httpx.MockTransport(answer)
+        async with httpx.AsyncClient(transport=transport, base_url="http://llama") as http:
+            tokenizer = Tokenizer(asker(http), engines.get_engine("llamacpp"), "m")
+            return await tokenizer.count({"messages": [{"role": "user", "content": said}]})
+
+    assert asyncio.run(count()) == len("<|user|>\n") + len(said)

@@ -8,10 +8,10 @@ from workbench.doctor.examination import Examination
 from workbench.hosts.base import HostFacts
 from workbench.model.host_entry import HostEntry
 from workbench.server.engine_probe import InstalledEngine
-from workbench.session.hosts.check import _about_entry, _about_system, _Looked, _skew
+from workbench.session.hosts.check import _clock_skew_s, _entry_findings, _Looked, _system_findings
 
 SEEN = Examination(HostFacts("box", "ssh", python3="/usr/bin/python3", python3_version="3.11.2"))
-GOOD = _Looked("/state", 0.0, "yes", 10**12)
+GOOD = _Looked("/state", 0.0, "yes", 10**9)
 
 
 @pytest.mark.parametrize(
@@ -30,17 +30,17 @@ GOOD = _Looked("/state", 0.0, "yes", 10**12)
 def test_a_clock_is_off_only_by_what_the_reading_cannot_have_made(
     now: str, skew: float | None
 ) -> None:
-    assert _skew(now, started=1000.0, took_s=1.0) == skew
+    assert _clock_skew_s(now, started=1000.0, took_s=1.0) == skew
 
 
 def codes(looked: _Looked, seen: Examination = SEEN) -> set[str]:
-    return {finding.code for finding in _about_system(seen, looked)}
+    return {finding.code for finding in _system_findings(seen, looked)}
 
 
 def test_what_workbench_itself_needs() -> None:
     assert codes(GOOD) == set()
-    assert codes(_Looked("/state", 90.0, "yes", 10**12)) == {"host.clock"}
-    assert codes(_Looked("/state", -1.5, "yes", 10**8)) == {"host.disk"}
+    assert codes(_Looked("/state", 90.0, "yes", 10**9)) == {"host.clock"}
+    assert codes(_Looked("/state", -1.5, "yes", 10**5)) == {"host.disk"}
     assert codes(_Looked("/state", None, "mktemp: No space left on device")) == {"host.state-dir"}
     for facts in (
         HostFacts("box", "ssh"),
@@ -56,19 +56,19 @@ def test_what_the_entry_of_the_host_needs() -> None:
     seen = Examination(SEEN.facts, engines=(missing,))
     entry = HostEntry("box", run_as="systemd", sudo=True, models=("/m",))
     looked = _Looked(
-        "/state", 0.0, "yes", 10**12, program="", sudo="asks for a password", absent=("/m",)
+        "/state", 0.0, "yes", 10**9, program="", sudo="asks for a password", absent=("/m",)
     )
     found = {
         finding.code: finding
-        for finding in _about_entry(seen, looked, entry, {"vllm": "/opt/x/vllm"})
+        for finding in _entry_findings(seen, looked, entry, {"vllm": "/opt/x/vllm"})
     }
     assert set(found) == {"host.engine", "host.run-as", "host.sudo", "host.models"} and all(
         f.fix for f in found.values()
     )
     assert found["host.engine"].text == "/opt/x/vllm on box does not exist"
     assert found["host.sudo"].text == "hosts.toml says sudo = true, and sudo asks for a password"
-    assert not _about_entry(seen, looked, None, {})
+    assert not _entry_findings(seen, looked, None, {})
     there = _Looked(
-        "/state", 0.0, "yes", 10**12, program="/usr/bin/systemd-run", sudo="without a password"
+        "/state", 0.0, "yes", 10**9, program="/usr/bin/systemd-run", sudo="without a password"
     )
-    assert not _about_entry(SEEN, there, entry, {})
+    assert not _entry_findings(SEEN, there, entry, {})

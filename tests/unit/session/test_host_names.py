@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from workbench.cli.open_session import host_named
-from workbench.cli.parser import parse
+from workbench.cli.parser import parse_command_line
 from workbench.gpu.settings.rights import Rights
 from workbench.hosts import ssh_names
 from workbench.hosts.container import ContainerHost
@@ -75,7 +75,7 @@ status = "untested"
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(ssh_names, "_resolves", lambda host: False)
+    monkeypatch.setattr(ssh_names, "_name_resolves", lambda host: False)
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Host box gpu-box\n  HostName 192.0.2.1\n")
     paths.hosts_file().parent.mkdir(parents=True)
@@ -127,7 +127,7 @@ def test_a_host_that_cannot_be_used_is_not_another_machine() -> None:
     with pytest.raises(InputError, match="the host wrong cannot be used"):
         host_names.host_called("wrong")
     with pytest.raises(InputError, match="the host wrong cannot be used"):
-        parse(["wrong"])
+        parse_command_line(["wrong"])
 
 
 def test_all_names_are_listed_with_their_sources() -> None:
@@ -137,12 +137,15 @@ def test_all_names_are_listed_with_their_sources() -> None:
         "spark-01", "hosts.toml", "left Spark", "nvidia@10.0.0.1"
     )
     assert (listed["box"].source, listed["gpu-box"].source) == ("hosts.toml", "ssh config")
-    assert (host_names.near("sprak-01"), host_names.near("zzz")) == ("spark-01", None)
+    assert (host_names.nearest_known_name("sprak-01"), host_names.nearest_known_name("zzz")) == (
+        "spark-01",
+        None,
+    )
     assert host_names.is_known("desk") and not host_names.is_known("nowhere")
 
 
 def named(*words: str) -> str | None:
-    return host_named(parse([*words, "servers"]))
+    return host_named(parse_command_line([*words, "servers"]))
 
 
 def test_the_command_line_names_hosts_containers_and_clusters() -> None:
@@ -151,9 +154,9 @@ def test_the_command_line_names_hosts_containers_and_clusters() -> None:
         "box",
         "cluster:sparks",
     )
-    assert parse(["servers", "--cluster=sparks"]).cluster == "sparks"
-    assert parse(["--cluster", "sparks"]).command == "screen"
-    assert parse(["spark-01"]).target == "spark-01"
+    assert parse_command_line(["servers", "--cluster=sparks"]).cluster == "sparks"
+    assert parse_command_line(["--cluster", "sparks"]).command == "screen"
+    assert parse_command_line(["spark-01"]).target == "spark-01"
     with pytest.raises(InputError) as unknown:
         host_names.host_called("cluster:spark")
     assert unknown.value.next_step == "did you mean sparks?"
@@ -170,11 +173,11 @@ def test_the_command_line_names_hosts_containers_and_clusters() -> None:
 
 def test_a_mistyped_host_is_suggested() -> None:
     with pytest.raises(InputError, match="Did you mean `workbench spark-01`"):
-        parse(["sprak-01"])
+        parse_command_line(["sprak-01"])
 
 
 def plan_of(session: Session, preset: str = "mine"):  # type: ignore[no-untyped-def]
-    session.plans.take(session.presets.plan_of(preset), preset)
+    session.plans.edit_plan(session.presets.plan_of(preset), preset)
     return session.plans.editor.plan
 
 
@@ -196,7 +199,7 @@ def test_hosts_toml_counts_in_a_plan_where_the_preset_says_nothing() -> None:
     assert "/opt/v/bin/vllm, which hosts.toml names for this host" in texts
     assert view.command and view.command.env["HF_TOKEN"] == "***" and "hf_abc" not in repr(view)
     assert session.plans.editor.command().env["HF_TOKEN"] == "hf_abcdefghijklmnopqrst"
-    assert not session.plans.untrusted()  # the user wrote hosts.toml
+    assert not session.plans.untrusted_findings()  # the user wrote hosts.toml
     assert view.edited == 0
 
 
@@ -263,7 +266,7 @@ def test_sudo_is_not_used_where_hosts_toml_forbids_it(monkeypatch: pytest.Monkey
 
 
 def test_the_namespace_has_the_hosts_options() -> None:
-    space: argparse.Namespace = parse(["--container", "podman:x", "servers"])
+    space: argparse.Namespace = parse_command_line(["--container", "podman:x", "servers"])
     assert (space.container, space.cluster) == ("podman:x", None)
 
 

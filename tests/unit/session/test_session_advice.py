@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import made_results
 
-from tests.support import made_results
 from tests.unit.advisor.advised import A100, QWEN_2B, during, summary
 from workbench.advisor.advisor import advise
 from workbench.advisor.facts import facts_of_result
@@ -24,10 +24,10 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.series_state import SeriesState
 from workbench.session.results.advice import (
     Advised,
+    advised_change,
     arms_of_finding,
     can_be_tested,
-    change_of,
-    options_of,
+    experiment_options_of,
 )
 from workbench.session.session import Session
 from workbench.store import paths
@@ -52,7 +52,7 @@ def eager_on_four_cards(**conditions: Any) -> BenchResult:
 
 async def advised(result: BenchResult) -> Advised:
     session = Session.of_host()
-    return await session.advisor.of_result(kept(session, result))
+    return await session.advisor.advise_on_result(kept(session, result))
 
 
 @pytest.mark.anyio
@@ -79,7 +79,7 @@ async def test_a_change_that_is_known_to_change_the_answers_is_not_recommended(
         conditions_b=answer_settings(replace(result.conditions, flags=graphs)),
     )
     stored = QualityDb(session.results.db.path).add(measured)
-    found = (await session.advisor.of_result(number)).findings
+    found = (await session.advisor.advise_on_result(number)).findings
     assert found[0].code != "eager.cost"
     (finding,) = [one for one in found if one.code == "eager.cost"]
     assert finding.text.startswith(
@@ -104,7 +104,7 @@ async def test_a_change_with_the_same_answers_is_recommended() -> None:
         conditions_b=answer_settings(replace(result.conditions, flags=graphs)),
     )
     QualityDb(session.results.db.path).add(measured)
-    found = (await session.advisor.of_result(number)).findings
+    found = (await session.advisor.advise_on_result(number)).findings
     assert found[0].code == "eager.cost"
     assert can_be_tested(found[0])
 
@@ -114,20 +114,24 @@ async def test_the_verdict_of_an_experiment_stays_with_its_finding() -> None:
     session = Session.of_host()
     first = kept(session, eager_on_four_cards())
     finding = next(
-        f for f in (await session.advisor.of_result(first)).findings if f.code == "eager.cost"
+        f
+        for f in (await session.advisor.advise_on_result(first)).findings
+        if f.code == "eager.cost"
     )
     spec = ExperimentSpec(Arm(), Arm(unsets=("enforce-eager",)), {})
-    tests = change_of(finding, session.results.db.get(first))
+    tests = advised_change(finding, session.results.db.get(first))
     done = Experiment(
         0, 1.0, "box", spec, state=SeriesState.DONE, measured="+85.2 % ± 2.1", advice=tests
     )
     number = session.experiments.db.add(done).id
-    again = await session.advisor.of_result(kept(session, eager_on_four_cards()))
+    again = await session.advisor.advise_on_result(kept(session, eager_on_four_cards()))
     assert again.verdicts["eager.cost"] == (
         "expected up to +127 % tok/s (transferred from gpt-oss-120b on one GB10, from 26 to 59 "
         f"tok/s), measured +85.2 % ± 2.1 (experiment {number})",
     )
-    other = await session.advisor.of_result(kept(session, eager_on_four_cards(model="org/other")))
+    other = await session.advisor.advise_on_result(
+        kept(session, eager_on_four_cards(model="org/other"))
+    )
     assert "eager.cost" not in other.verdicts
 
 
@@ -140,7 +144,7 @@ async def test_a_result_without_output_tokens_says_nothing_about_its_run() -> No
     empty = replace(measured.summary, output_tokens=0, output_tok_s=None)
     kept(session, replace(measured, summary=empty))
     kept(session, replace(measured, summary=replace(measured.summary, refused=("the text",))))
-    found = session.advisor._newest_of("r1")
+    found = session.advisor._newest_result_of("r1")
     assert found is not None and found.id == number
 
 
@@ -158,7 +162,7 @@ async def test_an_earlier_result_of_the_same_configuration_shows_drift() -> None
         ),
     )
     late = kept(session, replace(base, summary=summary(51.5, gpu=during(sm_mhz=1200.0))))
-    found = {f.code: f for f in (await session.advisor.of_result(late)).findings}
+    found = {f.code: f for f in (await session.advisor.advise_on_result(late)).findings}
     assert "14.2 % slower than in result #1" in found["clock.drift"].text
 
 
@@ -170,7 +174,7 @@ async def test_results_of_the_first_version_are_advised_on() -> None:
         db.executescript((FIXTURES / "results" / "first-version.sql").read_text())
     session = Session.of_host()
     for result in session.results.db.list(None):
-        found = (await session.advisor.of_result(result.id)).findings
+        found = (await session.advisor.advise_on_result(result.id)).findings
         assert found and all(f.code and f.text for f in found)
 
 
@@ -179,7 +183,7 @@ async def test_results_of_the_first_version_are_advised_on() -> None:
 async def test_an_imported_result_names_what_is_missing(file: str) -> None:
     session = Session.of_host()
     for result, _ in await session.results.import_file(FIXTURES / "imports" / file):
-        codes = [f.code for f in (await session.advisor.of_result(result.id)).findings]
+        codes = [f.code for f in (await session.advisor.advise_on_result(result.id)).findings]
         assert "facts.missing" in codes and "bench.protocol" in codes
         assert not {
             "eager.cost",
@@ -245,11 +249,13 @@ def test_arms_turn_the_plan_under_edit_into_the_result_and_its_fix() -> None:
     with pytest.raises(InputError, match="not that of result #7") as refused:
         arms_of_finding(findings["eager.cost"], made, replace(plan, model="org/other"))
     assert refused.value.next_step is not None and "vllm-qwen" in refused.value.next_step
-    assert options_of(findings["eager.cost"], made)["bench"]["concurrency"] == 8
-    assert options_of(findings["eager.cost"], made)["metric"] == "output_tok_s"
-    assert "content" not in options_of(findings["eager.cost"], made)["bench"]
+    assert experiment_options_of(findings["eager.cost"], made)["bench"]["concurrency"] == 8
+    assert experiment_options_of(findings["eager.cost"], made)["metric"] == "output_tok_s"
+    assert "content" not in experiment_options_of(findings["eager.cost"], made)["bench"]
     real = replace(made, spec=replace(made.spec, content="text"))
-    assert options_of(findings["eager.cost"], real)["bench"]["content"] == "text"
+    assert experiment_options_of(findings["eager.cost"], real)["bench"]["content"] == "text"
     for own in ({"prompts_name": "mine.jsonl (2 prompts)"}, {"trace_name": "t.csv (9 requests)"}):
         with pytest.raises(InputError, match="which results do not contain"):
-            options_of(findings["eager.cost"], replace(made, spec=replace(made.spec, **own)))
+            experiment_options_of(
+                findings["eager.cost"], replace(made, spec=replace(made.spec, **own))
+            )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from support.scripted_server import (
     until_close,
 )
 
+from workbench.bench.connection import Connection
 from workbench.model.bench import BenchSpec
 from workbench.server.small_requests import Reply
 from workbench.session.bench import answer_client
@@ -89,6 +92,30 @@ def test_a_streamed_answer_and_an_error() -> None:
     assert streamed.status == 200 and streamed.text.count("data: ") == 6
     assert (refused.status, refused.body) == (503, {"detail": "busy"})
     assert server.connections == 1
+
+
+def test_the_pieces_of_a_streamed_answer_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each read takes CPU time of the command, and the probe asks for thousands of pieces."""
+    whole = chunked(chat_events(8))
+    places = [0, *range(400, len(whole), 60), len(whole)]
+    receive, was_read, reads = Connection.receive, threading.Event(), []
+
+    def counted(self: Connection) -> tuple[bytes | None, int]:
+        found = receive(self)
+        reads.append(len(found[0] or b""))
+        was_read.set()
+        return found
+
+    def answer(request: Request, n: int) -> Iterable[Step]:
+        for begin, end in pairwise(places):
+            was_read.clear()
+            yield whole[begin:end]
+            was_read.wait(0.01)  # a client that reads each piece reads it by then
+
+    monkeypatch.setattr(Connection, "receive", counted)
+    (reply,), _ = asked(answer)
+    assert reply.text.count("data: ") == 11 and sum(reads) == len(whole)
+    assert len(reads) < len(places) / 2
 
 
 def test_bytes_that_are_not_utf8() -> None:

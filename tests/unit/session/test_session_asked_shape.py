@@ -29,7 +29,7 @@ from workbench.session.state import BenchState
 def test_the_shape_asks_for_the_same_again(asked: dict[str, Any]) -> None:
     session = Session.of_host()
     spec = session.bench.asked = spec_from(None, asked)
-    again = session.load.spec_of(None, session.bench.shape())
+    again = session.load.spec_of(None, session.bench.default_fields())
     assert {n: getattr(again, n) for n in REPEATED if n != "profile"} == {
         n: getattr(spec, n) for n in REPEATED if n != "profile"
     }
@@ -41,8 +41,8 @@ def test_a_load_of_a_sweep_or_a_proof_is_no_benchmark_of_the_persons() -> None:
     load = replace(session.bench.asked, concurrency=32, requests=20_000, seconds=10.0)
     session.core.update(bench=BenchState(spec=load))
     assert (
-        session.bench.defaults() == session.bench.asked
-        and session.bench.shape()["concurrency"] == 3
+        session.bench.default_spec() == session.bench.asked
+        and session.bench.default_fields()["concurrency"] == 3
     )
 
 

@@ -82,6 +82,9 @@ def test_a_file_of_prompts(tmp_path: Path) -> None:
         ({"rate": float("nan")}, "not a valid number of requests per second"),
         ({"seconds": float("inf")}, "not a valid number of seconds"),
         ({"arrival": "bursts"}, "'bursts' is not a valid value of arrival"),
+        ({"burstiness": 0.5}, "--burstiness has no effect without --rate"),
+        ({"burstiness": 0.5, "rate": 2.0, "arrival": "constant"}, "with --arrival constant"),
+        ({"burstiness": 0.0, "rate": 2.0}, "is not a valid number of the shape"),
         ({"endpoint": "images"}, "'images' is not a valid value of endpoint"),
         ({"length_spread": 1.0}, "not between 0 and 1"),
         ({"extra_body": [1]}, "not a JSON object"),
@@ -133,8 +136,8 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
     """Through the command line's own parser, on top of another preset's suggestion."""
     from workbench.cli.bench import levels_of
     from workbench.cli.load_options import load_of
-    from workbench.cli.parser import parse
-    from workbench.model.bench_cli_options import options
+    from workbench.cli.parser import parse_command_line
+    from workbench.model.bench_cli_options import bench_cli_options
 
     for given in (
         {},
@@ -155,7 +158,9 @@ def test_the_command_of_a_benchmark_asks_for_the_same_again() -> None:
         {"content": "text", "input_tokens": 300},
     ):
         spec = replace(spec_from(None, given), url="http://x", model="m")
-        arguments = parse(["bench", "--url", spec.url, "--model", spec.model, *options(spec)])
+        arguments = parse_command_line(
+            ["bench", "--url", spec.url, "--model", spec.model, *bench_cli_options(spec)]
+        )
         levels = levels_of(arguments.levels)
         again = spec_from(
             SUGGESTED, {**load_of(arguments), "concurrency": levels[0], "url": spec.url}
@@ -167,8 +172,8 @@ def test_the_command_of_a_benchmark_leaves_the_suggestion_of_its_preset_out() ->
     """Whatever the preset suggests, also where the user had set the default again."""
     from workbench.cli.bench import levels_of
     from workbench.cli.load_options import load_of
-    from workbench.cli.parser import parse
-    from workbench.model.bench_cli_options import options
+    from workbench.cli.parser import parse_command_line
+    from workbench.model.bench_cli_options import bench_cli_options
 
     suggested = SUGGESTED.model_copy(
         update={
@@ -181,7 +186,7 @@ def test_the_command_of_a_benchmark_leaves_the_suggestion_of_its_preset_out() ->
     back = {"endpoint": "chat", "slo": "", "until_steady": False, "length_spread": 0.0}
     for given in ({}, back, {**back, "timeout_s": 5.0}, {"profile": "document"}):
         spec = spec_from(suggested, given)
-        arguments = parse(["bench", "RUN", *options(spec, "a-preset")])
+        arguments = parse_command_line(["bench", "RUN", *bench_cli_options(spec, "a-preset")])
         levels = levels_of(arguments.levels)
         again = spec_from(suggested, {**load_of(arguments), "concurrency": levels[0]})
         assert replace(again, profile=spec.profile) == spec, given

@@ -10,12 +10,18 @@ import pytest
 
 from workbench.bench.workers import HostWorker, LocalWorker, NoClientThere
 from workbench.cli.load_options import load_of
-from workbench.cli.parser import parse
+from workbench.cli.parser import parse_command_line
 from workbench.hosts.local import LocalHost
 from workbench.model.bench import BenchSpec
-from workbench.model.bench_cli_options import options
+from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.errors import InputError
-from workbench.session.bench.benchmark_load import ANYWHERE, HERE, THERE, client_place, prestarted
+from workbench.session.bench.benchmark_load import (
+    ANYWHERE,
+    HERE,
+    THERE,
+    client_place,
+    prestart_client,
+)
 from workbench.session.bench.spec import spec_from
 
 
@@ -53,7 +59,7 @@ def test_the_place(host: Any, fields: dict[str, Any], on_host: bool, place: str 
 
 
 async def started(host: Any, place: str) -> tuple[type, str, str]:
-    async with prestarted(host, nullcontext(), worker=place, meter=False) as made:
+    async with prestart_client(host, nullcontext(), worker=place, meter=False) as made:
         return type(made.worker), made.client, made.why_not_there
 
 
@@ -69,9 +75,9 @@ def test_a_host_that_cannot_run_it_gets_the_load_from_here(
 
 
 def test_the_option() -> None:
-    spec = spec_from(None, load_of(parse(["bench", "RUN", "--client", "host"])))
-    assert spec.client == "host" and "--client" in options(spec)
-    assert spec_from(None, load_of(parse(["bench", "RUN"]))).client == ""
+    spec = spec_from(None, load_of(parse_command_line(["bench", "RUN", "--client", "host"])))
+    assert spec.client == "host" and "--client" in bench_cli_options(spec)
+    assert spec_from(None, load_of(parse_command_line(["bench", "RUN"]))).client == ""
     with pytest.raises(InputError, match="cannot read the --cacert file"):
         spec_from(None, {"client": "host", "ca_file": "/ca.pem"})
     with pytest.raises(InputError, match="'there' is not a valid value of client"):

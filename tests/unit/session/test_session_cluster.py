@@ -20,8 +20,10 @@ from workbench.hosts.local import LocalHost
 from workbench.model.errors import ServerError, SettingsError
 from workbench.model.findings import Level
 from workbench.model.host_entry import ClusterEntry, ClusterNode
+from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
+from workbench.session.bench import gpu_meter
 from workbench.session.session import Session
 from workbench.store.presets import PresetLibrary
 
@@ -65,7 +67,7 @@ def test_a_preset_with_ray_has_no_error_on_a_cluster(tmp_path: Path, preset: str
         view = session.plans.view()
         errors = [f.text for f in view.findings if f.level is Level.ERROR]
         assert errors == []
-        assert [node.title for node, _ in view.nodes] == ["rank 0", "ray 0", "ray 1"]
+        assert [node.node_title for node, _ in view.nodes] == ["rank 0", "ray 0", "ray 1"]
         await session.close()
 
     asyncio.run(scenario())
@@ -189,7 +191,7 @@ def test_the_findings_of_a_plan_begin_with_the_node_that_cannot_be_reached(tmp_p
     async def scenario() -> None:
         session = Session(cluster(tmp_path, (LocalHost(), down)))
         await session.host.connect()
-        session.plans.take(session.presets.plan_of(PRESET), PRESET)
+        session.plans.edit_plan(session.presets.plan_of(PRESET), PRESET)
         found = session.plans.view().findings[0]
         assert (found.code, found.level) == ("cluster.unreached", Level.ERROR)
         assert "spark-02" in found.text
@@ -237,6 +239,33 @@ def test_a_node_that_is_not_read_is_named_as_long_as_it_is_not_read(tmp_path: Pa
         assert all(
             (problem or "").startswith(f"{NAMES[1]}: no reading for ") for problem in problems
         ), problems
+        await session.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_a_tune_on_a_cluster_starts_each_candidate_on_all_nodes_and_writes_a_preset_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_meter, "IDLE_S", 0.0)
+
+    async def scenario() -> None:
+        session = Session(cluster(tmp_path))
+        await loaded(session)
+        load = {"concurrency": 16, "requests": 32, "max_tokens": 24, "input_tokens": 32}
+        planned = await session.sweeps.plan_tune("tok_s", "", starts=14, quality=False, **load)
+        assert planned.spec.tune is not None
+        names = " ".join(word for one in planned.spec.tune.candidates for word in one.sets)
+        assert names and "parallel-size" not in names  # the plan uses both nodes already
+        tune = await session.sweeps.run_tune(planned)
+        assert tune.state == SeriesState.DONE and tune.confirmed, tune
+        runs = await session.servers.supervisor.runs()
+        assert {len(one.ranks) for one in runs} == {len(NAMES)}
+        written = session.presets.get(f"{PRESET}-tune-{tune.id}")
+        assert [node.rank for node in written.nodes] == [0, 1]
         await session.close()
 
     asyncio.run(scenario())

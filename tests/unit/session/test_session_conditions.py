@@ -9,16 +9,19 @@ import pytest
 
 from workbench.bench.compare import compare
 from workbench.cli import result_output
-from workbench.engines.result_limits import against_limit, against_total, limit_pct
+from workbench.engines.result_limits import compare_with_limit, compare_with_total_limit, limit_pct
+from workbench.model.answer_probe import DEGENERATE, ECHO
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagSetting
 from workbench.model.gpu import GpuInfo
 from workbench.model.model_shape import ModelShape, WeightParts
 from workbench.model.plan import LaunchPlan, ModelFacts
+from workbench.model.server_run import ServedText, ServerState, ServerStatus
+from workbench.session.bench.benchmark_load import ServerUnderTest
 from workbench.session.bench.result_rows import ceiling_view, experiment_arm, label_of, rows_of
-from workbench.session.conditions import gpus_of
-from workbench.session.servers.server_address import parse
+from workbench.session.conditions import _status_conditions, gpus_of_plan, load_digest
+from workbench.session.servers.server_address import parse_server_url
 
 FOUR = tuple(GpuInfo(i, f"GPU-{i}", "NVIDIA L4") for i in range(4))
 
@@ -41,7 +44,7 @@ def plan(engine: str = "vllm", visible: str | None = None, **flags: Any) -> Laun
         (plan(tensor_parallel_size=2), (0, 1)),
         (plan(tensor_parallel_size=2, data_parallel_size=2), (0, 1, 2, 3)),
         (plan(tensor_parallel_size=16), (0, 1, 2, 3)),
-        (plan("sglang", tp_size=2), (0, 1)),
+        (plan("sglang", tensor_parallel_size=2), (0, 1)),
         (plan("llamacpp"), (0, 1, 2, 3)),
         (plan("tabbyapi"), (0, 1, 2, 3)),
         (plan(visible="2,3", tensor_parallel_size=2), (2, 3)),
@@ -49,7 +52,65 @@ def plan(engine: str = "vllm", visible: str | None = None, **flags: Any) -> Laun
     ],
 )
 def test_gpus_of(of: LaunchPlan | None, expected: tuple[int, ...]) -> None:
-    assert gpus_of(of, FOUR) == expected
+    assert gpus_of_plan(of, FOUR) == expected
+
+
+LOAD = BenchSpec("http://127.0.0.1:1", "m")
+
+
+@pytest.mark.parametrize(
+    ("change", "same_work"),
+    [
+        ({"slo": "ttft<=500@p95"}, True),
+        ({"requests": 7, "warmup": 3, "until_steady": True}, True),
+        ({"think_time": "5"}, False),
+        ({"stream": False}, False),
+        ({"length_spread": 0.2}, False),
+        ({"extra_body": {"top_k": 1}}, False),
+        ({"rate": 2.0}, False),
+    ],
+)
+def test_the_digest_of_a_load_tells_other_work(change: dict[str, Any], same_work: bool) -> None:
+    served = ServerUnderTest("here")
+    other = replace(LOAD, **change)
+    assert (load_digest(LOAD, served) == load_digest(other, served)) == same_work
+    bursts, even = (replace(LOAD, rate=2.0, burstiness=shape) for shape in (0.5, 2.0))
+    assert load_digest(bursts, served) != load_digest(even, served)
+
+
+# of the version before options declared their part in it
+DIGESTS: list[tuple[dict[str, Any], str]] = [
+    ({}, "5e01a93ef72caebf"),
+    (
+        {"concurrency": 3, "max_tokens": 5, "seed": 5, "seconds": 9.0, "ignore_eos": False},
+        "054fc32b5aae8471",
+    ),
+    ({"content": "text", "arrival": "constant", "think_time": "2-8"}, "53622a966b009db0"),
+    (
+        {"trace_name": "t.jsonl (2 requests, 1f)", "trace_s": 9.0, "speed": 2.0, "first": 10},
+        "2337b9f4ad985f5e",
+    ),
+]
+
+
+@pytest.mark.parametrize(("load", "digest"), DIGESTS)
+def test_stored_digests_of_loads_stay_equal(load: dict[str, Any], digest: str) -> None:
+    """Known clocks are found by the digest."""
+    assert load_digest(replace(LOAD, **load), ServerUnderTest("here")) == digest
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "code", "kept"),
+    [("completions", ECHO, False), ("chat", ECHO, True), ("completions", DEGENERATE, True)],
+)
+def test_a_base_model_behind_completions_need_not_follow_the_probe(
+    endpoint: str, code: str, kept: bool
+) -> None:
+    """No experiment of a base model could be decided: "not like for like"."""
+    text = ServedText("chat", 9, problem="prompt echoed: 7 of 9 answers", code=code)
+    status = ServerStatus("r", "vllm", ServerState.READY, "here", text=text)
+    spec = BenchSpec(url="", model="m", endpoint=endpoint)
+    assert ("server_text" in _status_conditions(status, spec)) is kept
 
 
 def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -> BenchResult:
@@ -96,6 +157,13 @@ def result(number: int, spec: dict[str, Any] | None = None, **conditions: Any) -
         ({"gpu_settings": {"gpu0.power_limit_w": 600.0, "gpu0.gpu_clocks": "2400"}}, {}, "again"),
         ({}, {"gpu_settings": {"gpu0.power_limit_w": 600.0}}, "again"),
         ({}, {"spec": {"concurrency": 3}}, "c=3"),
+        (
+            {},
+            {"spec": {"max_tokens": 5, "input_tokens": 6, "requests": 7, "rate": 2.5}},
+            "n=7 out=5 in=6 rate=2.5",
+        ),
+        ({}, {"spec": {"requests": 7, "seconds": 9.0, "until_steady": True}}, "again"),
+        ({}, {"spec": {"command": ("x",), "concurrency": 3, "requests": 7}}, "command"),
         ({}, {"spec": {"content": "text", "rate": 2.5}}, "rate=2.5 content=text"),
         (
             {"spec": {"shared_prefix": True}},
@@ -115,6 +183,24 @@ def test_the_first_of_its_kind_is_called_by_its_preset_or_model() -> None:
     assert label_of(result(1), None) == "m"
     rows = rows_of([result(3, preset_id="p", model="other"), result(2), result(1, preset_id="p")])
     assert [row.label for row in rows] == ["p", "again", "p"]
+
+
+def test_a_row_has_each_of_its_changes_by_itself() -> None:
+    before = {"flags": {"enforce-eager": True}, "gpu_settings": {"gpu0.power_limit_w": 250.0}}
+    now = {"flags": {"enforce-eager": False}, "gpu_settings": {"gpu0.power_limit_w": 170.0}}
+    changed, first = rows_of([result(2, **now), result(1, **before)])
+    assert changed.changes == ("enforce-eager=off", "power limit 170 W")
+    assert changed.label == " ".join(changed.changes) and first.changes == ()
+
+
+def test_a_server_on_fewer_gpus_changes_no_setting_of_the_others() -> None:
+    watts = {f"gpu{n}.power_limit_w": 250.0 for n in range(4)}
+    fewer = {"gpu0.power_limit_w": 250.0, "gpu1.power_limit_w": 160.0}
+    assert label_of(result(2, gpu_settings=fewer), result(1, gpu_settings=watts)) == (
+        "power limit 160 W"
+    )
+    lock = {"gpu0.gpu_clocks": "1200,1200"}
+    assert label_of(result(2, gpu_settings=lock), result(1)).startswith("GPU clocks ")
 
 
 def test_the_first_point_of_a_sweep_has_its_value() -> None:
@@ -155,7 +241,7 @@ def test_all_results_of_an_arm_have_one_label() -> None:
     ],
 )
 def test_addresses(url: str, base: str, port: int, loopback: bool) -> None:
-    address = parse(url)
+    address = parse_server_url(url)
     assert (address.base, address.port, address.loopback) == (base, port, loopback)
 
 
@@ -176,7 +262,7 @@ def test_addresses(url: str, base: str, port: int, loopback: bool) -> None:
 )
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(InputError):
-        parse(url)
+        parse_server_url(url)
 
 
 def test_a_marked_result_is_a_row_like_any() -> None:
@@ -193,9 +279,9 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     )
     said = replace(made, summary=replace(made.summary, per_stream_tok_s=21.62))
     share = "81 % of 26.69 tok/s per stream (at the memory clock under load, 13,365 of 14,001 MHz)"
-    assert against_limit(said) == share
+    assert compare_with_limit(said) == share
     eight = replace(said, spec=replace(said.spec, concurrency=8))
-    assert against_limit(eight) == share and against_total(eight) is None
+    assert compare_with_limit(eight) == share and compare_with_total_limit(eight) is None
     assert any(share in line for line in result_output.result_lines(said))
     other = replace(said, id=8)
     assert [n for n in compare(said, other).notes if share in n] == [
@@ -210,7 +296,7 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
     )
     assert "memory clock under load" in view.basis
     assert (
-        against_limit(result(1)) is None
+        compare_with_limit(result(1)) is None
         and ceiling_view(result(1)) is None
         and ceiling_view(eight) is None
     )
@@ -219,22 +305,27 @@ def test_a_result_says_its_limit_once_and_for_which_bandwidth() -> None:
 def test_several_streams_are_compared_with_the_limit_of_all_together() -> None:
     made = result(3, spec={"concurrency": 8}, ceiling_tok_s=27.96, ceiling_total_tok_s=223.7)
     said = replace(made, summary=replace(made.summary, per_stream_tok_s=20.0, output_tok_s=160.0))
-    assert against_total(said) == "72 % of 223.7 tok/s for 8 streams together (memory bandwidth)"
+    assert (
+        compare_with_total_limit(said)
+        == "72 % of 223.7 tok/s for 8 streams together (memory bandwidth)"
+    )
     view = ceiling_view(said)
     assert view is not None and (view.tok_s, view.measured_tok_s) == (223.7, 160.0)
     assert limit_pct(said) == pytest.approx(71.5, abs=0.1)
     above = replace(said, summary=replace(said.summary, output_tok_s=250.0))
-    assert "112 %" in (against_total(above) or "") and ("suspect the usage first") in (
-        against_total(above) or ""
+    assert "112 %" in (compare_with_total_limit(above) or "") and ("suspect the usage first") in (
+        compare_with_total_limit(above) or ""
     )
     experts = WeightParts(dense=1e9, experts=20e9, expert_share=8 / 128)
     routed = replace(
         above.conditions, model_facts=ModelFacts("org/moe", shape=ModelShape(parts=experts))
     )
-    assert against_total(replace(above, conditions=routed)) == (
+    assert compare_with_total_limit(replace(above, conditions=routed)) == (
         "112 % of 223.7 tok/s for 8 streams together (memory bandwidth, expected at uniform "
         "routing): this text may use the same experts more often, and so reads less per step, or "
         "the usage counts too many tokens"
     )
     computed = replace(routed, ceiling_total_bound="compute")
-    assert "more than is possible" in (against_total(replace(above, conditions=computed)) or "")
+    assert "more than is possible" in (
+        compare_with_total_limit(replace(above, conditions=computed)) or ""
+    )

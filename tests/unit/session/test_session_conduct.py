@@ -4,7 +4,7 @@ simulated_runs.py."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class Carried:
         self.kept: list[Experiment] = []
         self.told: list[Experiment] = []
         options.setdefault("throw_away", False)
-        spec = design.checked(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))
+        spec = design.check_spec(ExperimentSpec(Arm(), Arm(sets=("knob=B",)), {}, **options))
         self.runs = runs
         self.conduct = ExperimentConduct(
             experiment or Experiment(1, 0.0, "sim", spec, restarts=runs.restarts),
@@ -90,7 +90,7 @@ def test_a_server_at_a_url_that_is_away_at_first_is_asked_again(kind: str, disca
     one = first_failed(kind, URL, throw_away=discarded)
     assert one.state == "done", one.error
     (failed,) = [run for run in one.runs if run.state == "failed"]
-    assert kind in str(failed.error) and one.pairs_done == 3
+    assert kind in str(failed.error) and one.completed_pairs == 3
 
 
 @pytest.mark.parametrize(("kind", "target"), [("connect refused", None), ("http 400", URL)])
@@ -114,20 +114,22 @@ def first_failed(kind: str, target: ArmTarget | None, **options: Any) -> Experim
     runs = SimulatedRuns(0.0, 1, QUIET, restarts=False)
     runs.spoil = gone
     arm = Arm(target=target)
-    spec = design.checked(ExperimentSpec(arm, arm, {}, **options))
+    spec = design.check_spec(ExperimentSpec(arm, arm, {}, **options))
     return Carried(runs, Experiment(1, 0.0, "sim", spec, restarts=False)).ended()
 
 
 def test_one_server_where_no_restart_is_needed() -> None:
     runs = SimulatedRuns(0.0, 1, restarts=False)
     one = Carried(runs, pairs=4).ended()
-    assert runs.starts == 1 and one.pairs_done == 4
+    assert runs.starts == 1 and one.completed_pairs == 4
 
 
 def test_progress_is_told_and_every_run_kept() -> None:
     carried = Carried(SimulatedRuns(0.05, 1))
     carried.ended()
-    assert [e.pairs_done for e in carried.kept if e.runs and e.runs[-1].state == "done"][-1] == 3
+    assert [e.completed_pairs for e in carried.kept if e.runs and e.runs[-1].state == "done"][
+        -1
+    ] == 3
     kept = [sum(r.state == "done" for r in e.runs) for e in carried.kept]
     assert set(kept) >= {1, 2, 3, 4, 5, 6} and kept == sorted(kept)
     phases = [e.phase for e in carried.told]
@@ -176,7 +178,7 @@ def test_a_run_that_may_not_be_used_is_made_again_with_its_partner(figures: dict
 def test_a_pair_that_fails_again_and_again_ends_it() -> None:
     one = Carried(spoiled(range(2, 99), refused=("hot",))).ended()
     assert one.state == "failed" and one.error is not None and "pair 2 failed 3 times" in one.error
-    assert one.pairs_done == 1 and sum(r.state == "failed" for r in one.runs) == 3
+    assert one.completed_pairs == 1 and sum(r.state == "failed" for r in one.runs) == 3
     assert one.verdict == "no claim: 1 pair cannot be distinguished from the noise between runs"
 
 
@@ -197,7 +199,7 @@ def test_an_arm_whose_text_is_no_answer_ends_the_experiment_at_once() -> None:
     garbage = TextFinding("error", "text.degenerate", "degenerate output: all", '"!!!!"')
     figures = {"text": TextReport(SetFeatures(), None, (garbage,)), "refused": (garbage.text,)}
     one = Carried(spoiled([3], **figures)).ended()
-    assert (one.state, len(one.runs), one.pairs_done) == ("failed", 4, 1)
+    assert (one.state, len(one.runs), one.completed_pairs) == ("failed", 4, 1)
     assert one.error is not None
     assert one.error.startswith('A: its text is not an answer: "!!!!" (degenerate output: all); ')
     assert "tok/s of it say nothing" in one.error
@@ -270,7 +272,7 @@ def test_however_it_ends_everything_is_given_back_and_kept(
     carried = Carried(runs)
     one = carried.ended()
     assert (one.state, one.error) == (state, said) and runs.gave_back and runs.started is None
-    assert carried.kept[-1] == one and one.pairs_done == 1
+    assert carried.kept[-1] == one and one.completed_pairs == 1
     assert not {r.state for r in one.runs} & {"planned", "starting", "measuring"}
     assert one.verdict.startswith("no claim")
 
@@ -282,6 +284,23 @@ def test_a_defect_gives_back_too() -> None:
     assert runs.gave_back
 
 
+def test_a_server_is_named_on_disk_before_its_process_starts() -> None:
+    """A kill between the two left a server that nobody ended."""
+    at_launch: list[str | None] = []
+
+    class Noting(SimulatedRuns):
+        async def server(self, arm: str, named: Callable[[str], Awaitable[None]]) -> str:
+            async def noted(run_id: str) -> None:
+                await named(run_id)
+                at_launch.append(carried.kept[-1].server)
+
+            return await super().server(arm, noted)
+
+    carried = Carried(Noting(0.1, 1, QUIET))
+    carried.ended()
+    assert at_launch == [f"run-{n}" for n in range(1, 7)]
+
+
 def test_an_interrupted_one_goes_on_where_it_ended() -> None:
     """The same pairs as one that was not interrupted, and the half pair made again."""
     first = Failing(asyncio.CancelledError(), "A", 1, "measure", always=False)  # run 3 of A B B A
@@ -289,7 +308,7 @@ def test_an_interrupted_one_goes_on_where_it_ended() -> None:
     assert [r.state for r in stopped.runs] == ["done", "done", "done", "failed"]
     second = SimulatedRuns(0.1, 1, QUIET)
     second.results = list(first.results)
-    one = Carried(second, design.resumed(stopped)).ended()
+    one = Carried(second, design.resume_experiment(stopped)).ended()
     assert [(r.pair, r.arm) for r in one.runs if r.state == "done"] == [
         (0, "A"),
         (0, "B"),
@@ -304,15 +323,15 @@ def test_an_interrupted_one_goes_on_where_it_ended() -> None:
 def test_more_pairs_of_a_finished_one() -> None:
     runs = SimulatedRuns(0.1, 1)
     one = Carried(runs).ended()
-    more = design.resumed(replace(one, spec=replace(one.spec, pairs=5), extensions=1))
+    more = design.resume_experiment(replace(one, spec=replace(one.spec, pairs=5), extensions=1))
     again = Carried(runs, more).ended()
-    assert again.pairs_done == 5 and len(again.runs) == 10 and again.state == "done"
+    assert again.completed_pairs == 5 and len(again.runs) == 10 and again.state == "done"
 
 
 def test_until_the_interval_is_narrow() -> None:
     one = Carried(SimulatedRuns(0.03, 5), until_pct=1.5, pairs=16).ended()
     width = one.comparison.metrics[0].interval_pct if one.comparison else None
-    assert width is not None and width <= 1.5 and 4 <= one.pairs_done <= 16
+    assert width is not None and width <= 1.5 and 4 <= one.completed_pairs <= 16
     assert "within ± 1.5 %" in one.note
     capped = Carried(SimulatedRuns(0.03, 5), until_pct=0.01, pairs=5).ended()
     assert (
@@ -332,7 +351,7 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
 
     runs = Slow(0.1, 1)
     one = Carried(runs, pairs=8, max_minutes=5.0).ended()
-    assert (one.state, one.pairs_done) == ("stopped", 2)
+    assert (one.state, one.completed_pairs) == ("stopped", 2)
     assert one.error is not None and one.error.startswith(
         "the limit of 5 min was reached after 2 of 8 pairs (resume"
     )
@@ -340,16 +359,21 @@ def test_no_pair_is_begun_that_the_time_does_not_hold(monkeypatch: pytest.Monkey
         "and no interval was bought"
     )
     again = Carried(
-        runs, design.resumed(replace(one, spec=replace(one.spec, max_minutes=None)))
+        runs, design.resume_experiment(replace(one, spec=replace(one.spec, max_minutes=None)))
     ).ended()
-    assert (again.state, again.pairs_done, again.extensions, design.level(again)) == (
+    assert (
+        again.state,
+        again.completed_pairs,
+        again.extensions,
+        design.confidence_level(again),
+    ) == (
         "done",
         8,
         0,
         0.95,
     )
     short = Carried(Slow(0.1, 1), pairs=8, max_minutes=3.0).ended()
-    assert (short.state, short.pairs_done) == ("stopped", 1)
+    assert (short.state, short.completed_pairs) == ("stopped", 1)
 
 
 def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
@@ -361,7 +385,7 @@ def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
         (0, "A", "done"),
         (0, "B", "done"),
     ]
-    assert one.pairs_done == 3 and one.verdict.startswith("B is faster by 10.0 % ± 0.2"), (
+    assert one.completed_pairs == 3 and one.verdict.startswith("B is faster by 10.0 % ± 0.2"), (
         "the cold run is not in it"
     )
     assert one.comparison is not None and one.comparison.runs_a == 3
@@ -373,22 +397,22 @@ def test_the_first_run_is_discarded_and_of_each_arm_that_compiles_one() -> None:
             return True
 
     both = Compiling(0.1, 1, QUIET)
-    assert [r.arm for r in Carried(both, throw_away=None).ended().discarded] == [
+    assert [r.arm for r in Carried(both, throw_away=None).ended().discarded_runs] == [
         "A",
         "B",
     ] and both.starts == 8
     always = SimulatedRuns(0.1, 1, QUIET)
-    assert [r.arm for r in Carried(always, throw_away=True).ended().discarded] == [
+    assert [r.arm for r in Carried(always, throw_away=True).ended().discarded_runs] == [
         "A",
         "B",
     ] and always.starts == 8
     never = Compiling(0.1, 1, QUIET)
-    assert Carried(never, throw_away=False).ended().discarded == () and never.starts == 6
+    assert Carried(never, throw_away=False).ended().discarded_runs == () and never.starts == 6
 
 
 def test_a_discarded_run_may_be_refused_but_must_serve_and_measure() -> None:
     refused = Carried(spoiled([0], refused=("cold",)), throw_away=None).ended()
-    assert refused.state == "done" and refused.discarded[0].error == "invalid result: cold"
+    assert refused.state == "done" and refused.discarded_runs[0].error == "invalid result: cold"
     none = {"requests_ok": 0, "requests_failed": 128, "errors": {"http 400": 128}}
     dead = Carried(spoiled([0], **none), throw_away=None).ended()
     assert (
@@ -423,8 +447,8 @@ def test_a_resumed_one_begins_with_a_discarded_run_again() -> None:
     stopped = Carried(first, throw_away=None).ended()
     second = SimulatedRuns(0.1, 1, QUIET)
     second.results = list(first.results)
-    one = Carried(second, design.resumed(stopped)).ended()
-    assert one.state == "done" and len(one.discarded) == 2 and one.pairs_done == 3
+    one = Carried(second, design.resume_experiment(stopped)).ended()
+    assert one.state == "done" and len(one.discarded_runs) == 2 and one.completed_pairs == 3
 
 
 def test_a_command_that_did_not_end_is_named() -> None:
@@ -540,7 +564,7 @@ def test_the_answers_are_compared_on_servers_that_run_anyway() -> None:
     assert "pair 1, A: answers: A: 1 of 2 texts scored" in phases
     done = [sum(run.state == "done" for run in e.runs) for e in carried.kept if e.quality_id]
     assert done[0] == 4, "it is stored as soon as nothing is missing"
-    left = {e.pairs_done: e.left_s for e in carried.told if e.left_s}
+    left = {e.completed_pairs: e.left_s for e in carried.told if e.left_s}
     assert left[1] > 1000 > left[2], "the answers that are missing are part of the time left"
 
 

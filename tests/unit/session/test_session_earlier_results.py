@@ -13,7 +13,12 @@ from workbench.model.answer_text import TextReport, set_features
 from workbench.model.bench import BenchResult
 from workbench.server.model_fingerprint import ModelBytes
 from workbench.session.bench.benchmark_load import ServerUnderTest
-from workbench.session.bench.earlier_results import Tokenizer, earlier_result, of_result, of_server
+from workbench.session.bench.earlier_results import (
+    Tokenizer,
+    earlier_result,
+    tokenizer_of_result,
+    tokenizer_of_server,
+)
 from workbench.session.session import Session
 
 HERE = Tokenizer("local", "/models/tiny", "vllm", flags={"revision": "abc"})
@@ -53,7 +58,7 @@ def stored(number: int, tokenizer: Tokenizer, **spec: Any) -> BenchResult:
 )
 def test_what_tells_one_tokenizer_from_another(other: dict[str, Any], same: bool) -> None:
     changed = replace(HERE, **other)
-    assert of_result(stored(1, HERE).conditions) == HERE
+    assert tokenizer_of_result(stored(1, HERE).conditions) == HERE
     assert (changed.may_be(HERE), HERE.may_be(changed)) == (same, same)
     before = stored(7, changed)
     found = earlier_result([before], before.spec, HERE)
@@ -87,7 +92,8 @@ def test_a_server_that_others_started_is_known_by_its_address() -> None:
     spec = stored(1, HERE).spec
     servers = [ServerUnderTest("local", address=f"http://127.0.0.1:{port}") for port in (1, 2, 1)]
     one, other, again = (
-        of_server(server, spec, ModelBytes(None, ""), simulated=False) for server in servers
+        tokenizer_of_server(server, spec, ModelBytes(None, ""), simulated=False)
+        for server in servers
     )
     assert not one.may_be(other) and one.may_be(again)
 

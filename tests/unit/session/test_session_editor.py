@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,32 @@ from workbench.model.flags import FlagSetting, Origin
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan, Node
 from workbench.session.plans.plan_editor import HISTORY_KEPT, PlanEditor, Surroundings
-from workbench.session.plans.recipes import export
+from workbench.session.plans.recipes import export_plan
+from workbench.session.session import Session
 
 BASE = LaunchPlan("vllm", "org/model", flags=(FlagSetting("port", 8000, Origin.PRESET),))
+
+
+def test_undo_brings_back_an_edited_plan_over_which_a_preset_was_loaded() -> None:
+    async def scenario() -> None:
+        session = Session.of_host()
+        plans = session.plans
+        try:
+            await plans.load_preset("sglang-any")
+            await plans.load_preset("vllm-any")
+            assert not plans.view().can_undo  # nothing was edited
+            plans.set_flag("max-num-seqs", "77")
+            await plans.load_preset("sglang-any")
+            assert plans.view().can_undo
+            plans.undo()
+            assert plans.editor.plan.preset_id == "vllm-any"
+            assert plans.editor.plan.flag("max-num-seqs") == 77
+            plans.undo()
+            assert plans.editor.plan.flag("max-num-seqs") is None and not plans.view().can_undo
+        finally:
+            await session.close()
+
+    asyncio.run(scenario())
 
 
 def test_edits_can_be_taken_back_and_done_again() -> None:
@@ -50,7 +74,7 @@ def test_an_edit_that_does_not_hold_changes_nothing() -> None:
     with pytest.raises(InputError):
         editor.set_env("A", "b\0c")
     with pytest.raises(InputError):
-        editor.assign(["max-num-seqs=4", "max-model-len=wide"], [], [])
+        editor.apply_assignments(["max-num-seqs=4", "max-model-len=wide"], [], [])
     assert editor.plan is BASE and not editor.view().can_undo
     editor.set_flag("port", "8000")  # as it is: no step
     editor.unset_env("NOT_SET")
@@ -59,7 +83,7 @@ def test_an_edit_that_does_not_hold_changes_nothing() -> None:
 
 def test_assignments_are_one_step() -> None:
     editor = PlanEditor(BASE)
-    editor.assign(["max-num-seqs=4", "enforce-eager=on"], ["port"], ["A=1"])
+    editor.apply_assignments(["max-num-seqs=4", "enforce-eager=on"], ["port"], ["A=1"])
     assert editor.plan.flag("port") is None and editor.plan.flag("enforce-eager") is True
     editor.undo()
     assert editor.plan == BASE
@@ -114,7 +138,9 @@ def test_the_executable_is_a_row_and_not_a_flag_of_the_engine() -> None:
         "'/opt/v 1/bin/vllm'",
         Origin.EDITED,
     ) and editor.view().edited == 1
-    editor.assign(["executable=/opt/v/bin/python -m vllm.entrypoints.openai.api_server"], (), ())
+    editor.apply_assignments(
+        ["executable=/opt/v/bin/python -m vllm.entrypoints.openai.api_server"], (), ()
+    )
     assert editor.command().argv[:3] == (
         "/opt/v/bin/python",
         "-m",
@@ -178,7 +204,7 @@ def test_every_node_is_in_what_is_shown_copied_and_written(tmp_path: Path) -> No
         and ("--node-rank 1") in view.shell()
     )
     script = tmp_path / "start.sh"
-    script.write_text(export(editor.effective, "shell", name="x").text)
+    script.write_text(export_plan(editor.effective_plan, "shell", name="x").text)
     for rank, name in enumerate("hw"):
         ran = subprocess.run(["sh", str(script), name], capture_output=True, text=True, check=True)
         assert (

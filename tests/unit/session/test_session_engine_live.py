@@ -53,7 +53,7 @@ class Watched:
         """Wait for a second in which nothing was generated. The counter is read just after the end
         of a second, so that the next one contains a part of the last tokens."""
         second = int(time.time()) + 2
-        at = self.session.timeline.history.at
+        at = self.session.timeline.history.value_at
         await eventually(
             lambda: at((ENGINE, "generation_tok_s"), second) == 0.0, what="a quiet second"
         )

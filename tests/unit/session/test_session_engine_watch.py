@@ -28,7 +28,7 @@ def test_the_readings_of_a_benchmark_are_known_in_the_log(engine: str) -> None:
     async def go() -> None:
         transport = httpx.MockTransport(answer)
         async with httpx.AsyncClient(base_url="http://engine", transport=transport) as http:
-            await EngineWatch(asker(http), engines.get(engine)).read()
+            await EngineWatch(asker(http), engines.get_engine(engine)).read()
 
     asyncio.run(go())
     lines = [f'INFO:     127.0.0.1:5000 - "GET {path} HTTP/1.1" 200 OK' for path in asked]
@@ -39,18 +39,18 @@ ASKED = """
 import asyncio, sys
 from workbench import engines
 from workbench.model.bench import BenchSpec
-from workbench.server.kept_connection import asking
+from workbench.server.kept_connection import kept_connection_to
 from workbench.server.tokenizer import Tokenizer
 from workbench.session.bench import bench
 from workbench.session.bench.engine_watch import EngineWatch
 from workbench.session.servers import server_address
 
 async def go(url):
-    served = await server_address.ask(url, BenchSpec(url, ""))
-    async with asking(url, None, None) as ask:
+    served = await server_address.ask_server(url, BenchSpec(url, ""))
+    async with kept_connection_to(url, None, None) as ask:
         watch = EngineWatch(ask, None)
         await watch.read_before_load()
-        await Tokenizer(ask, engines.get("vllm"), served.model).count({"prompt": "one"})
+        await Tokenizer(ask, engines.get_engine("vllm"), served.model).count({"prompt": "one"})
         print(served.model, watch.engine, "httpx" in sys.modules)
 
 asyncio.run(go(sys.argv[1]))

@@ -53,7 +53,9 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
     async def until(session: Session, work: asyncio.Task[Experiment], pairs: int) -> Experiment:
         """The experiment once so many pairs are complete and a run is measured; AssertionError if
         it ends before."""
-        while not (seen and seen[-1].pairs_done >= pairs and seen[-1].phase.endswith("measuring")):
+        while not (
+            seen and seen[-1].completed_pairs >= pairs and seen[-1].phase.endswith("measuring")
+        ):
             assert not work.done(), work.result()
             await asyncio.sleep(0.02)
         return seen[-1]
@@ -79,7 +81,7 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
             await session.experiments.run(*ARMS)
         await session.experiments.stop()
         stopped = await work
-        assert (stopped.state, stopped.pairs_done, session.state.experiment) == (
+        assert (stopped.state, stopped.completed_pairs, session.state.experiment) == (
             "stopped",
             1,
             stopped,
@@ -89,11 +91,16 @@ def test_progress_is_in_the_state_and_it_is_stopped_and_resumed(
 
         seen.clear()
         done = await session.experiments.resume(stopped.id)
-        assert (done.state, done.pairs_done) == ("done", 3) and session.state.experiment == done
+        assert (done.state, done.completed_pairs) == (
+            "done",
+            3,
+        ) and session.state.experiment == done
         assert [r.state for r in done.runs].count("done") == 6
-        widths = {e.pairs_done: e.comparison.metrics[0].interval_pct for e in seen if e.comparison}
+        widths = {
+            e.completed_pairs: e.comparison.metrics[0].interval_pct for e in seen if e.comparison
+        }
         assert widths[1] is None and widths[2] is not None and widths[3] is not None
-        left = {e.pairs_done: e.left_s for e in seen if e.left_s is not None}
+        left = {e.completed_pairs: e.left_s for e in seen if e.left_s is not None}
         assert left[1] > left[2] > 0.0
         assert seen[0].runs[0] == stopped.runs[0], "what it had is kept"
         with pytest.raises(InputError, match="is finished"):
@@ -113,7 +120,7 @@ def test_a_trace_is_found_from_another_directory_and_says_how_long_it_takes(
 
     async def scenario(session: Session) -> None:
         await session.plans.load_preset("vllm-any")
-        spec = session.experiments.spec(*ARMS, bench=bench)
+        spec = session.experiments.experiment_spec(*ARMS, bench=bench)
         assert spec.bench["trace_file"] == str(tmp_path / "day.csv")
         assert bench["trace_file"] == "day.csv"
         b = Arm(target=ArmTarget("http://127.0.0.1:9", url="http://127.0.0.1:9"))
@@ -135,9 +142,11 @@ def test_an_experiment_keeps_the_content_of_its_prompts(
     async def scenario(session: Session) -> None:
         await session.plans.load_preset("vllm-any")
         experiments = session.experiments
-        spec = experiments.spec(*ARMS, bench=SHAPE)
+        spec = experiments.experiment_spec(*ARMS, bench=SHAPE)
         assert spec.bench == {**SHAPE, "content": "text"}
-        assert experiments.spec(*ARMS, bench={"content": "words"}).bench == {"content": "words"}
+        assert experiments.experiment_spec(*ARMS, bench={"content": "words"}).bench == {
+            "content": "words"
+        }
         seen: list[Experiment] = []
 
         async def conduct(experiment: Experiment, sides: object) -> Experiment:
@@ -171,7 +180,7 @@ def test_an_experiment_goes_on_only_with_the_file_that_it_began_with(
     async def scenario(session: Session) -> None:
         await session.plans.load_preset("vllm-any")
         bench = {**SHAPE, "prompts_file": str(path)}
-        spec = session.experiments.spec(*ARMS, bench=bench)
+        spec = session.experiments.experiment_spec(*ARMS, bench=bench)
         sent = made_results.result()
         prompts = spec_from(None, bench).prompts_name
         ran = replace(sent, spec=replace(sent.spec, prompts_name=prompts))
@@ -244,7 +253,7 @@ def test_a_value_that_the_engine_may_not_have_is_named_before_the_first_run(
 ) -> None:
     """An engine that starts for minutes refused it at its first start."""
     session = Session.of_host(None, "rtx-pro-6000")
-    session.plans.take(session.presets.plan_of("vllm-any"), "vllm-any")
+    session.plans.edit_plan(session.presets.plan_of("vllm-any"), "vllm-any")
     wrong = Arm(sets=("kv_cache_dtype=nonsense", "max-num-seqs=64"))
     (said,) = session.experiments.value_warnings(Arm(sets=("kv-cache-dtype=fp8",)), wrong)
     assert said.startswith("B: kv-cache-dtype is 'nonsense'") and "one of auto" in said

@@ -77,14 +77,14 @@ class Server:
 
     async def begin(self) -> None: ...
 
-    async def others(self) -> str:
+    async def foreign_requests_since(self) -> str:
         return ""
 
     async def check_alone(self) -> None:
         if self.busy:
             raise InputError(self.busy)
 
-    async def serving_others(self) -> str:
+    async def foreign_requests_now(self) -> str:
         return self.busy
 
 
@@ -96,7 +96,7 @@ class Bed:
         self.asked: list[str] = []
         self.lock = SimpleNamespace(if_held=IfHeld.REFUSE)
         session = SimpleNamespace(measurement_lock=self.lock)
-        side = SimpleNamespace(standing=standing, session=session, load=self._load)
+        side = SimpleNamespace(standing_server=standing, session=session, load=self._load)
         self.sides: Any = {"A": side, "B": side}
 
         @asynccontextmanager
@@ -105,7 +105,7 @@ class Bed:
                 raise BenchError(f"the engine of {run_id} is not known")
             yield self.servers[run_id]
 
-        monkeypatch.setattr(beside_runs, "scored", scored)
+        monkeypatch.setattr(beside_runs, "open_scored_server", scored)
 
     @asynccontextmanager
     async def _load(self, run_id: str) -> AsyncIterator[str]:
@@ -115,7 +115,9 @@ class Bed:
     def comparison(
         self, db: QualityDb, texts: TextSet = TEXTS, pairs: int = 2
     ) -> ExperimentQuality:
-        options = QualityOptions(texts, restart=self.sides["A"].standing is None and pairs > 1)
+        options = QualityOptions(
+            texts, restart=self.sides["A"].standing_server is None and pairs > 1
+        )
         spec = replace(SPEC, pairs=pairs)
         return ExperimentQuality(1, spec, self.sides, options, db, db.parts(1))
 
@@ -183,7 +185,7 @@ async def test_what_was_measured_before_an_interruption_is_not_measured_again(
 ) -> None:
     first = bed.comparison(db)
     await carried(first, runs("AB")[:1])
-    assert await first.end(done=False) is None and db.newest() == ()
+    assert await first.end(done=False) is None and db.newest_comparisons() == ()
     again = runs("ABAB")[1:]
     _, found = await carried(bed.comparison(db), again)
     assert bed.asked == ["A0", "B1", "A2", "A2"]

@@ -15,11 +15,17 @@ import psutil
 import pytest
 from support.serving import eventually, free_port
 
+from workbench.hosts.local import LocalHost
+from workbench.model.alerts import alert_limits
 from workbench.model.errors import InputError
+from workbench.model.gpu import DriverInfo, GpuSample, GpuState, HostSample, Telemetry
 from workbench.model.settings import GpuSettings, parse_word
 from workbench.session.fleet.fleet import Fleet
-from workbench.session.fleet.state import FleetHost, FleetState, totals
+from workbench.session.fleet.member import FleetMember
+from workbench.session.fleet.state import FleetHost, FleetState, fleet_totals
 from workbench.session.session import Session
+from workbench.tui.fleet.columns import NUMBERS, mark_runs
+from workbench.tui.fleet.table import notes_row
 
 TWO = ("sim:four-pcie@a", "sim:four-pcie@b")
 
@@ -56,6 +62,19 @@ def agents_of(name: str) -> list[psutil.Process]:
     return found
 
 
+def test_a_host_of_the_fleet_shows_the_alerts_that_are_active() -> None:
+    """Only the screen of one host had them."""
+    member = FleetMember("box", "", lambda _: LocalHost(), limits=alert_limits({}))
+    member._link = "connected"
+    for state, said in (("lost", ("GPU1 can no longer be read",)), ("live", ())):
+        gpus = (GpuSample(0, "GPU-0"), GpuSample(1, "GPU-1", state=GpuState(state)))
+        member._take(Telemetry(1.0, 1.0, DriverInfo(), HostSample(), (), gpus))
+        view = member.view()
+        assert [text.partition(":")[0] for text in view.alerts] == list(said)
+        assert mark_runs(view)[1][0] == ("A" if said else " ")
+        assert all(text in str(notes_row(view)) for text in said)
+
+
 @pytest.mark.slow
 def test_one_reading_has_every_host_with_gpus_of_its_own() -> None:
     async def scenario(fleet: Fleet) -> None:
@@ -63,7 +82,7 @@ def test_one_reading_has_every_host_with_gpus_of_its_own() -> None:
         assert [(h.name, h.state, len(h.gpus), h.simulated) for h in state.hosts] == [
             (n, "live", 4, True) for n in TWO
         ]
-        sums = totals(state.hosts)
+        sums = fleet_totals(state.hosts)
         assert (sums.hosts, sums.live, sums.gpus, sums.busy, sums.servers) == (2, 2, 8, 0, 0)
         assert sums.power_w == pytest.approx(
             sum(g.power_w or 0.0 for h in state.hosts for g in h.gpus)
@@ -79,7 +98,7 @@ def test_one_reading_has_every_host_with_gpus_of_its_own() -> None:
 @pytest.mark.long
 def test_a_stopped_agent_makes_its_host_old_and_no_other() -> None:
     async def scenario(fleet: Fleet) -> None:
-        await eventually(lambda: all(h.live for h in fleet.state.hosts), 20.0, "both hosts live")
+        await eventually(lambda: all(h.is_live for h in fleet.state.hosts), 20.0, "both hosts live")
         agents = agents_of(TWO[0])
         assert agents
         for agent in agents:
@@ -88,12 +107,12 @@ def test_a_stopped_agent_makes_its_host_old_and_no_other() -> None:
             await eventually(
                 lambda: host(fleet, TWO[0]).state == "stale", 20.0, "the age of the reading"
             )
-            assert host(fleet, TWO[1]).live and totals(fleet.state.hosts).live == 1
+            assert host(fleet, TWO[1]).is_live and fleet_totals(fleet.state.hosts).live == 1
             assert (host(fleet, TWO[0]).age_s or 0) > 4.0
         finally:
             for agent in agents:
                 agent.send_signal(signal.SIGCONT)
-        await eventually(lambda: host(fleet, TWO[0]).live, 20.0, "the host by itself again")
+        await eventually(lambda: host(fleet, TWO[0]).is_live, 20.0, "the host by itself again")
 
     read(TWO, scenario)
 
@@ -101,12 +120,14 @@ def test_a_stopped_agent_makes_its_host_old_and_no_other() -> None:
 @pytest.mark.slow
 def test_a_killed_agent_is_started_again() -> None:
     async def scenario(fleet: Fleet) -> None:
-        await eventually(lambda: host(fleet, TWO[0]).live, 20.0, "the first reading")
+        await eventually(lambda: host(fleet, TWO[0]).is_live, 20.0, "the first reading")
         before = {agent.pid for agent in agents_of(TWO[0])}
         for agent in agents_of(TWO[0]):
             agent.kill()
         await eventually(
-            lambda: host(fleet, TWO[0]).live and bool({a.pid for a in agents_of(TWO[0])} - before),
+            lambda: (
+                host(fleet, TWO[0]).is_live and bool({a.pid for a in agents_of(TWO[0])} - before)
+            ),
             20.0,
             "a new agent",
         )
@@ -120,7 +141,7 @@ def test_a_host_that_does_not_exist_says_why_and_costs_the_other_nothing() -> No
         state = await fleet.read_once(30.0)
         lost, live = state.hosts
         assert (lost.state, lost.telemetry) == ("down", None) and lost.problem
-        assert live.live
+        assert live.is_live
 
     read(("no-such-host.invalid", TWO[0]), scenario)
 
@@ -150,7 +171,7 @@ def test_a_server_has_its_state_and_its_rates(monkeypatch: pytest.MonkeyPatch) -
             await eventually(lambda: bool(host(fleet, TWO[0]).servers), 30.0, "the run")
             assert host(fleet, TWO[0]).servers[0].name == run_id
             await eventually(lambda: host(fleet, TWO[0]).tok_s is not None, 30.0, "its token rate")
-            await eventually(lambda: host(fleet, TWO[0]).ready == 1, 30.0, "READY")
+            await eventually(lambda: host(fleet, TWO[0]).count_ready_servers == 1, 30.0, "READY")
             assert host(fleet, TWO[0]).tok_s == 0.0 and not host(fleet, TWO[1]).servers
             await session.servers.stop(run_id)
             await eventually(lambda: not host(fleet, TWO[0]).servers, 30.0, "its end")
@@ -205,12 +226,6 @@ def made(**fields: Any) -> FleetHost:
 
 def test_a_host_without_values_has_none_and_never_zero() -> None:
     empty = made()
-    assert (
-        empty.util_pct,
-        empty.power_w,
-        empty.sm_mhz,
-        empty.temperature_c,
-        empty.memory_pct,
-        empty.tok_s,
-    ) == (None,) * 6
+    columns = [column.value(empty) for column in NUMBERS]
+    assert columns == [None] * len(NUMBERS) and empty.util_pct is None and empty.power_w is None
     assert empty.state == "waiting" and made(problem="no driver").state == "no GPUs"

@@ -13,7 +13,7 @@ from support import made_results as made
 
 from workbench.bench.records import BenchOutcome
 from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
-from workbench.server.small_requests import late
+from workbench.server.small_requests import late_reply
 from workbench.session.bench import measurement, text_probe
 from workbench.session.bench.gpu_meter import RequestCounts
 from workbench.session.bench.measurement import Measurement
@@ -26,7 +26,7 @@ class LateClient:
     """A server that answers nothing in time."""
 
     async def post(self, body: Any, timeout_s: float) -> Any:
-        return late(timeout_s)
+        return late_reply(timeout_s)
 
 
 class Engine:
@@ -41,7 +41,7 @@ class Engine:
     async def read_after_load(self, *asked: Any) -> EngineDuring:
         return EngineDuring()
 
-    async def requests(self) -> RequestCounts:
+    async def count_requests(self) -> RequestCounts:
         return RequestCounts(
             self.in_flight.pop(0) if len(self.in_flight) > 1 else self.in_flight[0]
         )
@@ -54,7 +54,7 @@ def prepared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Measurement:
     monkeypatch.setattr(measurement, "_LOOK_S", 0.01)
     load: Any = SimpleNamespace(spec=SPEC, cancel=asyncio.Event(), server=None)
     host: Any = None
-    made_one = Measurement(host, load, on_progress=lambda _: None, on_sent=lambda: None)
+    made_one = Measurement(host, load, on_progress=lambda _: None, on_sent=lambda _: None)
     client: Any = LateClient()
     made_one._probe = TextProbe(client, SPEC)
     read: Any = engine
@@ -76,7 +76,7 @@ def others(reasons: Sequence[str]) -> list[str]:
 def test_a_prompt_that_still_runs_is_not_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     one = prepared(Engine(1), monkeypatch)
     left = one._left
-    assert left.requests == one._probe.sent[0] and left.output_tokens >= left.requests
+    assert left.requests == one._probe.sent_counts[0] and left.output_tokens >= left.requests
     summary = made.result().summary
     during = EngineDuring(
         requests_finished=summary.requests_ok + left.requests,

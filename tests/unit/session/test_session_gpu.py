@@ -24,6 +24,7 @@ from workbench.model.settings import ClockRange, GpuSettings
 from workbench.session.session import Session
 from workbench.sim import profiles
 from workbench.sim.driver_state import SimState
+from workbench.tui.formats import change_under_way
 from workbench.tui.widgets.status_bar import StatusBar
 
 PRO = "rtx-pro-6000"
@@ -45,7 +46,8 @@ def on(scenario: Callable[[Session], Awaitable[None]], profile: str = PRO) -> No
 
 def driver(profile: str = PRO) -> SimState:
     return SimState(
-        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}/driver", profiles.get(profile)
+        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{profile}/driver",
+        profiles.get_profile(profile),
     )
 
 
@@ -128,7 +130,7 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
     async def scenario(session: Session) -> None:
         run_dir = f"{await session.host.state_dir()}/runs/20261121-000000-vllm-0000"
         await session.host.run(["mkdir", "-p", os.path.dirname(run_dir)])
-        ours = await detached_process.start(session.host, run_dir, ["sleep", "600"])
+        ours = await detached_process.start_detached(session.host, run_dir, ["sleep", "600"])
         other = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
         try:
             for pid in (ours.pid, other.pid):
@@ -143,7 +145,7 @@ def test_who_uses_the_gpus_and_which_of_them_are_ours(clean_environment: None) -
             assert found == {ours.pid: (0, True), other.pid: (0, False)}
         finally:
             other.communicate(timeout=10)
-            await detached_process.stop(session.host, run_dir, grace_s=1)
+            await detached_process.stop_run(session.host, run_dir, grace_s=1)
         assert not alive(ours.pid)
 
     on(scenario)
@@ -195,7 +197,13 @@ def test_after_a_restart_it_is_told_once_that_the_settings_are_gone(
     clean_environment: None,
 ) -> None:
     async def scenario(session: Session) -> None:
+        seen: list[bool] = []  # of each state on the way: whether the change or its outcome shows
+        end = session.subscribe(
+            lambda state, _: seen.append(bool(change_under_way(state) or state.alterations))
+        )
         await session.gpu.apply(POWER)
+        end()
+        assert seen and all(seen)
         rewrite(boot_id="an earlier one")
         await session.gpu.alterations.read()
         notice = session.state.notice

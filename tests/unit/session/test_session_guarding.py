@@ -44,7 +44,7 @@ def attended(
         session = Quick(host or box.host)
         try:
             await session.link.connect()
-            session.gpu.guard.attend()
+            session.gpu.guard.begin_heartbeats()
             await scenario(session)
         finally:
             await session.close()

@@ -55,7 +55,7 @@ def preset_plan(session: Session, **flags: Any) -> LaunchPlan:
 def of(session: Session, runs: Runs, b: Arm | None = None) -> ChangedFrom:
     servers: Any = SimpleNamespace(supervisor=runs)
     arm = b or Arm(target=ArmTarget(runs.newest[-8:]))
-    return Lineage(session.presets, servers).of(arm, {})
+    return Lineage(session.presets, servers).changed_from(arm, {})
 
 
 def test_a_run_is_compared_with_the_run_that_it_replaced() -> None:
@@ -82,7 +82,7 @@ def test_two_runs_that_are_ready_are_measured_as_they_are() -> None:
     session = Session.of_host()
     runs = Runs(preset_plan(session), preset_plan(session, kv_cache_dtype="fp8"), ready=2)
     found = of(session, runs)
-    assert not found.a.relaunches and not found.b.relaunches
+    assert not found.a.changes_launch and not found.b.changes_launch
 
 
 @pytest.mark.parametrize("pruned", [True, False])
@@ -111,10 +111,10 @@ def test_a_saved_preset_is_compared_with_its_baseline() -> None:
     session.presets.library.save(own, "my-fp8")
     servers: Any = SimpleNamespace(supervisor=Runs())
     lineage = Lineage(session.presets, servers)
-    found = lineage.of(Arm(target=ArmTarget("my-fp8")), MODEL)
+    found = lineage.changed_from(Arm(target=ArmTarget("my-fp8")), MODEL)
     assert found.a == Arm(target=ArmTarget("vllm-any")) and found.words == "the baseline of my-fp8"
     with pytest.raises(InputError, match="nothing is known from which preset vllm-any was changed"):
-        lineage.of(Arm(target=ArmTarget("vllm-any")), MODEL)
+        lineage.changed_from(Arm(target=ArmTarget("vllm-any")), MODEL)
 
 
 def test_flags_after_a_target_are_the_change() -> None:

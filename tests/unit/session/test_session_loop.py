@@ -22,7 +22,7 @@ from workbench.bench.runner import BenchCancelled
 from workbench.hosts.base import HostKeyUnknown
 from workbench.model.errors import BenchError, HostError, InputError, PlanError, ServerError
 from workbench.model.server_run import ServerState
-from workbench.session.bench.measurement import Measurement
+from workbench.session.bench import measurement
 from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.store import paths
@@ -207,7 +207,7 @@ def test_closing_in_the_middle_of_a_benchmark_leaves_no_worker_and_a_living_serv
 def test_after_an_invalid_result_only_the_step_says_why_nothing_was_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Measurement, "_decided_by_cache", lambda *_: "the prefix cache answered")
+    monkeypatch.setattr(measurement, "decided_by_cache", lambda *_: "the prefix cache answered")
 
     async def scenario(session: Session) -> None:
         await ready(session)

@@ -19,13 +19,13 @@ from support.serving import free_port
 from workbench.bench.records import BenchOutcome
 from workbench.bench.runner import BenchCancelled
 from workbench.hosts.base import HostUnreachable
-from workbench.model.bench import BenchSummary
+from workbench.model.bench import BenchSpec, BenchSummary, EngineDuring
 from workbench.model.errors import BenchError
 from workbench.model.server_run import ServerState
 from workbench.report.content import Report
 from workbench.report.registry import OUTPUT_FORMATS
 from workbench.session.bench.gpu_meter import Meter
-from workbench.session.bench.measurement import Measurement
+from workbench.session.bench.measurement import Measurement, decided_by_cache
 from workbench.session.gpu.alterations import GpuAlterations
 from workbench.session.session import Session
 from workbench.store import paths
@@ -39,6 +39,15 @@ Scenario = Callable[[Session, str], Awaitable[None]]
 def quick_engines(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_NOISE", "0")
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "4")
+
+
+def test_the_token_that_begins_a_text_is_not_a_prompt_that_the_cache_answered() -> None:
+    """llama.cpp counts it as cached: each run of an experiment after its first one was refused."""
+    spec = BenchSpec(url="", model="m", endpoint="completions", input_tokens=32, prompt_words=8)
+    begun = EngineDuring(prompt_tokens=815, prefix_hit_tokens=26)
+    assert decided_by_cache(spec, begun, 26) is None
+    whole = EngineDuring(prompt_tokens=815, prefix_hit_tokens=800)
+    assert "98 % of the prompt tokens" in str(decided_by_cache(spec, whole, 26))
 
 
 async def started(session: Session, preset: str, **flags: str) -> str:
@@ -438,13 +447,13 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
     host = SimulatedHost(LocalHost(), "rtx-pro-6000", str(tmp_path))
 
     async def main() -> None:
-        sim = SimState(host.driver_state, profiles.get("rtx-pro-6000"))
+        sim = SimState(host.driver_state, profiles.get_profile("rtx-pro-6000"))
         async with Meter(host) as measuring, asyncio.timeout(20):
             watch = measuring.watch([0])
 
             async def seen(said: str) -> None:
                 async with asyncio.timeout(3.5):  # a second, and what a busy machine adds
-                    while not any(said in text for text in watch.changes()):
+                    while not any(said in text for text in watch.changes_during_run()):
                         await asyncio.sleep(0.05)
 
             sim.change_setting(0, persistence=True)
@@ -460,7 +469,7 @@ def test_persistence_mode_and_programs_are_looked_at_each_second_of_a_run(tmp_pa
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("lost_at", [Meter.after, GpuAlterations.read])
+@pytest.mark.parametrize("lost_at", [Meter.reading_after, GpuAlterations.read])
 def test_a_lost_connection_keeps_what_was_measured(
     shared: Callable[[Scenario], None],
     monkeypatch: pytest.MonkeyPatch,
@@ -468,7 +477,7 @@ def test_a_lost_connection_keeps_what_was_measured(
 ) -> None:
     monkeypatch.setenv("MY_KEY", KEY)
     sent = asyncio.Event()
-    client = Measurement._client
+    client = Measurement._run_client
 
     async def send(self: Measurement) -> BenchOutcome:
         outcome = await client(self)
@@ -480,15 +489,17 @@ def test_a_lost_connection_keeps_what_was_measured(
             raise HostUnreachable("no connection for 30 s", host="box")
         return await lost_at(self, *args)
 
-    monkeypatch.setattr(Measurement, "_client", send)
-    monkeypatch.setattr(Meter if lost_at is Meter.after else GpuAlterations, lost_at.__name__, read)
+    monkeypatch.setattr(Measurement, "_run_client", send)
+    monkeypatch.setattr(
+        Meter if lost_at is Meter.reading_after else GpuAlterations, lost_at.__name__, read
+    )
 
     async def scenario(session: Session, run_id: str) -> None:
         summary = await measured(session, run_id, api_key_env="MY_KEY")
         assert summary.requests_ok == SHAPE["requests"] and summary.e2e_ms is not None
         (why,) = [reason for reason in summary.refused if reason.startswith("partial result")]
         assert "the connection to the host was lost" in why and "no connection for 30 s" in why
-        if lost_at is Meter.after:
+        if lost_at is Meter.reading_after:
             assert (
                 summary.power_w is None and ("was lost during the run") in summary.absent["power_w"]
             )

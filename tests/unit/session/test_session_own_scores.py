@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.procs import alive
+from support.procs import alive, eventually
 
 from workbench.model.bench import BenchSpec
 from workbench.model.errors import BenchError, InputError, WorkbenchError
@@ -88,4 +88,5 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(tmp_pat
     with pytest.raises(BenchError) as raised:
         run(sys.executable, "-c", HANGS, str(told), minutes=1.2 / 60)
     assert raised.value.message == "the command of your measure did not end within 1.2 s"
-    assert not alive(int(told.read_text()))
+    child = int(told.read_text())
+    eventually(lambda: not alive(child), "the child to end")

@@ -174,7 +174,7 @@ def test_the_next_session_knows_the_way_back_too(monkeypatch: pytest.MonkeyPatch
         other = Session.of_host(None, "rtx-pro-6000")
         try:
             await other.link.connect()
-            other.plans.take(session.plans.editor.plan, "the same plan")
+            other.plans.edit_plan(session.plans.editor.plan, "the same plan")
             await other.servers.adopt()
             assert (other.state.run_id, other.state.goes_back_to) == (failed, first)
         finally:

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.slow
 def quick(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORKBENCH_SIM_SPEEDUP", "200")
     monkeypatch.setattr("workbench.session.quality.scored_server._OTHERS_S", 0.05)
-    few = replace(texts.shipped(), texts=texts.shipped().texts[:2])
-    monkeypatch.setattr("workbench.quality.texts.shipped", lambda: few)
+    few = replace(texts.shipped_text_set(), texts=texts.shipped_text_set().texts[:2])
+    monkeypatch.setattr("workbench.quality.texts.shipped_text_set", lambda: few)
 
 
 def measured(scenario: Callable[[Session, str], Awaitable[None]]) -> None:
@@ -55,7 +55,10 @@ def test_a_changed_cache_is_compared_before_and_after_the_restart() -> None:
         assert cost.startswith(
             "A and B differ in kv-cache-dtype, so their answers are compared too"
         )
-        assert cost.endswith("A twice and B once, beside the runs; this takes seconds")
+        assert cost.endswith(
+            "A twice and B once, beside the runs; this usually takes seconds, and minutes on a "
+            "slow server"
+        )
         await session.bench.restart_and_compare()
         (found,) = await session.results.quality()
         assert (found.a, found.b) == (first, session.state.run_id)
@@ -79,7 +82,7 @@ def test_answers_that_are_not_compared_are_not_measured_and_the_comparison_says_
 
     async def scenario(session: Session, first: str) -> None:
         session.plans.set_flag("kv-cache-dtype", "fp8")
-        monkeypatch.setattr(AnswersOfRestart, "before", never)
+        monkeypatch.setattr(AnswersOfRestart, "measure_before", never)
         await session.bench.restart_and_compare(quality=False)
         comparison = session.state.comparison
         assert comparison is not None and comparison.quality == NOT_MEASURED

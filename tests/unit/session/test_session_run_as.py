@@ -11,11 +11,11 @@ import pytest
 from support import standin_launcher
 
 from workbench import engines
-from workbench.engines.preset_trust import untrusted
+from workbench.engines.preset_trust import untrusted_parts
 from workbench.model.errors import InputError
 from workbench.model.findings import PlanChange
 from workbench.model.flags import FlagSetting
-from workbench.model.plan import LaunchPlan, diff
+from workbench.model.plan import LaunchPlan, plan_differences
 from workbench.model.preset import Preset
 from workbench.model.run_options import value_of, values_of, with_assignments
 from workbench.model.secrets import MASK
@@ -115,11 +115,11 @@ def test_the_editor_has_rows_for_the_launcher_and_its_options() -> None:
 
 def test_the_assignments_of_a_command_set_the_launcher() -> None:
     editor = PlanEditor(plan())
-    editor.assign(["run-as=systemd", "run-as.scope=system"], [], [])
+    editor.apply_assignments(["run-as=systemd", "run-as.scope=system"], [], [])
     assert editor.plan.run_options == {"scope": "system"}
-    editor.assign([], ["run-as.scope"], [], None, ["restart=always"])
+    editor.apply_assignments([], ["run-as.scope"], [], None, ["restart=always"])
     assert editor.plan.run_options == {"restart": "always"}
-    kinds = {(change.kind, change.name) for change in diff(plan(), editor.plan)}
+    kinds = {(change.kind, change.name) for change in plan_differences(plan(), editor.plan)}
     assert kinds == {("run as", "run as"), ("run option", "restart")}
 
 
@@ -176,7 +176,7 @@ def test_an_option_that_gives_rights_needs_trust() -> None:
     assert [f.code for f in checked.findings] == ["preset.run-option"]
     assert checked.preset is not None
     made = engines.plan_from_preset(checked.preset)
-    assert not untrusted(made, ())  # not from a stranger
-    (part,) = untrusted(replace(made, stranger=True), ())
+    assert not untrusted_parts(made, ())  # not from a stranger
+    (part,) = untrusted_parts(replace(made, stranger=True), ())
     assert "can run other programs" in part.text
-    assert not untrusted(replace(made, stranger=True), {part.digest})
+    assert not untrusted_parts(replace(made, stranger=True), {part.digest})

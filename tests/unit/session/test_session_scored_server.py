@@ -14,7 +14,7 @@ from workbench import engines
 from workbench.model.errors import BenchError
 from workbench.model.load_spec import BenchSpec
 from workbench.model.server_run import EngineMetrics
-from workbench.session.quality.scored_server import ScoredServer, scored
+from workbench.session.quality.scored_server import ScoredServer, open_scored_server
 
 ADDRESS = "http://box:8000"
 
@@ -33,7 +33,7 @@ class Watch:
 
 def server(watch: Any, address: str = ADDRESS) -> ScoredServer:
     load: Any = SimpleNamespace(server=SimpleNamespace(status=None, address=address))
-    return ScoredServer(load, SimpleNamespace(), watch, engines.get("llamacpp"))
+    return ScoredServer(load, SimpleNamespace(), watch, engines.get_engine("llamacpp"))
 
 
 @pytest.mark.anyio
@@ -59,7 +59,7 @@ async def test_requests_of_others_are_counted_or_it_is_said_that_they_are_not(
 ) -> None:
     measured = server(Watch(*counts))
     await measured.begin()
-    assert await measured.others() == said
+    assert await measured.foreign_requests_since() == said
 
 
 class _Page(BaseHTTPRequestHandler):
@@ -89,7 +89,7 @@ async def test_an_engine_that_is_not_known_is_one_sentence(other_server: str) ->
         spec=BenchSpec(url=other_server, model="m"), server=described, env={}
     )
     with pytest.raises(BenchError) as refused:
-        async with scored(load):
+        async with open_scored_server(load):
             pass
     assert refused.value.message == (
         f"the engine of {other_server} is not known: /metrics is not the page of an engine that "

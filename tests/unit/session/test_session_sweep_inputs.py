@@ -12,7 +12,7 @@ from support.made_results import result
 
 from workbench.model.answer_text import SetFeatures, TextFinding, TextReport
 from workbench.model.secrets import MASK
-from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, resumed
+from workbench.model.sweep import Sweep, SweepPoint, SweepSpec, sweep_to_resume
 from workbench.session.series.sweep_progress import broken, point_values, stored_shape
 from workbench.store.sweeps import SweepStore
 
@@ -68,7 +68,7 @@ def test_a_shape_is_kept_without_secrets_and_names_its_file_from_anywhere(
     ],
 )
 def test_which_can_be_resumed(one: Sweep, resumable: bool) -> None:
-    assert one.resumable is resumable
+    assert one.can_be_resumed is resumable
 
 
 def test_what_was_measured_stays_with_what_is_said_of_it() -> None:
@@ -80,7 +80,7 @@ def test_what_was_measured_stays_with_what_is_said_of_it() -> None:
         confirmed=False,
         error="cut",
     )
-    again = resumed(resumed(ended))
+    again = sweep_to_resume(sweep_to_resume(ended))
     assert [p.state for p in again.points] == ["done", "planned", "planned"] and again.spec == SPEC
     assert again.notes == ("000 W: not settled", "resumed: 1 of 3 values had been measured before")
     assert (again.state, again.knee, again.confirmed, again.error) == ("running", None, None, None)

@@ -24,9 +24,14 @@ from workbench.session.series.concurrency_sweep import levels_of
 from workbench.session.series.flag_sweep import best_of, deciding_metric
 from workbench.session.series.flag_sweep_plan import combinations_of
 from workbench.session.series.gpu_sweep_plan import values_of
-from workbench.session.series.sweep_parts import check_minutes, conditions_of_plan
+from workbench.session.series.sweep_parts import (
+    UNKNOWN,
+    check_minutes,
+    conditions_of_plan,
+    known_to_differ,
+)
 from workbench.session.session import Session
-from workbench.session.uninterrupted import uninterrupted
+from workbench.session.uninterrupted import await_uninterrupted
 from workbench.store.sweeps import SweepStore
 
 # -- what was typed
@@ -316,7 +321,7 @@ def test_a_level_that_would_not_end_in_time_is_not_begun() -> None:
 def test_a_resumed_sweep_measures_only_the_levels_that_are_missing() -> None:
     session = Levels({1: 10.0, 4: 10.0, 16: 10.0})
     stopped = levels(session, [1, 4, 16], max_minutes=2.0)
-    assert stopped.state == "stopped" and stopped.resumable
+    assert stopped.state == "stopped" and stopped.can_be_resumed
     session.answers = {4: 30.0, 16: 90.0}
     ended = asyncio.run(session.sweeps.resume(stopped.id))
     assert (states(ended), ended.state) == (["done"] * 3, "done")
@@ -331,7 +336,7 @@ def test_a_sweep_whose_prompts_file_has_changed_is_not_resumed(tmp_path: Path) -
     session = Levels({1: 10.0, 4: 10.0})
     own: dict[str, Any] = {"prompts_file": str(prompts)}
     stopped = levels(session, [1, 4], max_minutes=1.0, **own)
-    assert stopped.state == "stopped" and stopped.resumable
+    assert stopped.state == "stopped" and stopped.can_be_resumed
     parts, editor = session.sweeps._parts, PlanEditor(LaunchPlan("vllm", "org/tiny"), "tiny")
     of_plan = asyncio.run(conditions_of_plan(parts, editor, own))
     assert of_plan["prompts file"] == stopped.spec.measured["prompts file"]  # type: ignore[union-attr]
@@ -344,7 +349,7 @@ def test_a_lost_link_stops_a_sweep_and_blames_no_level() -> None:
     session = Levels({1: 5.0, 2: HostUnreachable("the link is cut", host="here"), 4: 9.0})
     stopped = levels(session, [1, 2, 4])
     assert (states(stopped), stopped.state) == (["done", "skipped", "skipped"], "stopped")
-    assert "the link is cut" in str(stopped.error) and stopped.resumable
+    assert "the link is cut" in str(stopped.error) and stopped.can_be_resumed
 
 
 def test_nothing_measured_is_a_failed_sweep() -> None:
@@ -418,7 +423,7 @@ def test_giving_back_is_not_cut_short_by_a_cancellation(times: int) -> None:
             done.append(step)
 
     async def go() -> None:
-        task = asyncio.create_task(uninterrupted(give_back()))
+        task = asyncio.create_task(await_uninterrupted(give_back()))
         for _ in range(times):
             await asyncio.sleep(0)
             task.cancel()
@@ -434,7 +439,7 @@ def test_what_giving_back_raises_comes_through() -> None:
         raise StoreError("broken")
 
     with pytest.raises(StoreError, match="broken"):
-        asyncio.run(uninterrupted(fails()))
+        asyncio.run(await_uninterrupted(fails()))
 
 
 def test_a_secret_is_no_flag_to_sweep() -> None:
@@ -463,3 +468,21 @@ def test_without_a_goodput_of_every_value_the_speed_ranks_them() -> None:
     assert best_of(equal, "goodput_request_s") is None  # the current value is not worse
     failed = replace(measured("now", 900.0), state=PointState.FAILED)
     assert best_of((failed, measured("a", 1200.0)), "output_tok_s") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "present", "differ"),
+    [
+        ("vllm 0.33.0", "vllm 0.33.0", False),
+        ("vllm 0.33.0", "vllm 0.32.0", True),
+        (f"vllm {UNKNOWN}", "vllm 0.33.0", False),
+        ("vllm 0.33.0", f"vllm {UNKNOWN}", False),
+        (f"vllm {UNKNOWN}", "sglang 0.5.6", True),
+        (f"vllm {UNKNOWN}", f"vllm {UNKNOWN}", False),
+    ],
+)
+def test_an_unknown_version_does_not_differ_from_a_known_one(
+    before: str, present: str, differ: bool
+) -> None:
+    """A tune that began on a busy host, which did not tell the version in time, was never resumed."""
+    assert known_to_differ(before, present) is differ

@@ -51,7 +51,8 @@ def quick_engines(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def driver() -> SimState:
     return SimState(
-        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{PROFILE}/driver", profiles.get(PROFILE)
+        f"{os.environ['XDG_STATE_HOME']}/workbench/sim/{PROFILE}/driver",
+        profiles.get_profile(PROFILE),
     )
 
 
@@ -85,7 +86,7 @@ class Scripted(Session):
             4, 0, {}, 1, 1, 0, 1.0, 50.0, 1.0, None, None, None, None, None, None, watts, 1.0, 0.1
         )
         conditions = Conditions(
-            "here",
+            self.host.name,
             "vllm",
             "1",
             "m",
@@ -132,7 +133,7 @@ def states(sweep: Sweep) -> list[str]:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 55
     while not condition():
         assert time.monotonic() < end, f"waited 20 s for {what}"
         await asyncio.sleep(0.02)
@@ -146,12 +147,17 @@ def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() ->
     async def scenario(session: Scripted) -> None:
         sweep = await session.sweeps.run_gpu("power_limit_w", ["500", "300"], **QUICK)
         assert sweep.state == "done" and states(sweep) == ["done"] * 2 and sweep.simulated
-        assert limit_w() in (600.0, None) and (await journal.read(session.host)).entries == ()
+        assert (
+            limit_w() in (600.0, None) and (await journal.read_journal(session.host)).entries == ()
+        )
         results = [await session.results.get(p.result_ids[0]) for p in sweep.points]
         assert [r.conditions.gpu_settings["gpu0.power_limit_w"] for r in results] == [500.0, 300.0]
         assert [p.in_force for p in sweep.points] == ["yes", "yes"]
         assert session.sweeps.store.get(sweep.id) == sweep == session.state.sweep
         assert any("sweep" in a.command for a in session.state.activity)
+        # the list of results said "running", and its last result stood beside the sweep
+        said = [row.series.said for row in session.state.results if row.series is not None]
+        assert len(said) == 2 and not any("running" in text for text in said)
 
     settings_only(scenario)
 
@@ -161,12 +167,12 @@ def test_each_value_is_measured_and_kept_and_the_limit_of_the_start_is_back() ->
 def test_back_to_an_earlier_change_of_ours_with_its_journal_entry() -> None:
     async def scenario(session: Scripted) -> None:
         assert (await session.gpu.apply(GpuSettings(power_limit_w=450.0))).ok
-        before = (await journal.read(session.host)).entries
+        before = (await journal.read_journal(session.host)).entries
         sweep = await session.sweeps.run_gpu(
             "power_limit_w", ["600", "300"], **QUICK
         )  # 600: as it was before all of it
         assert states(sweep) == ["done", "done"], sweep
-        assert limit_w() == 450.0 and (await journal.read(session.host)).entries == before
+        assert limit_w() == 450.0 and (await journal.read_journal(session.host)).entries == before
         await session.gpu.revert()
         assert limit_w() in (600.0, None)
 
@@ -207,7 +213,10 @@ def test_a_value_that_cannot_be_is_told_before_anything_is_touched(
     async def scenario(session: Scripted) -> None:
         with pytest.raises(InputError):
             await session.sweeps.run_gpu(setting, values, **QUICK)
-        assert session.sweeps.store.list() == () and (await journal.read(session.host)).log == ()
+        assert (
+            session.sweeps.store.list() == ()
+            and (await journal.read_journal(session.host)).log == ()
+        )
 
     settings_only(scenario)
 
@@ -302,7 +311,9 @@ def test_cancelled_while_it_measures(how: str) -> None:
             await (session.sweeps.cancel() if how == "cancel_sweep" else session._end_loads())
             assert limit_w() in (600.0, None)
             assert (await work).state == "stopped"
-        assert limit_w() in (600.0, None) and (await journal.read(session.host)).entries == ()
+        assert (
+            limit_w() in (600.0, None) and (await journal.read_journal(session.host)).entries == ()
+        )
         (kept,) = session.sweeps.store.list()
         assert kept.state == "stopped" and states(kept) == ["skipped", "skipped"]
 
@@ -322,7 +333,9 @@ def test_a_load_that_begins_after_the_cancel_is_cancelled_too() -> None:
             measuring.set()
             assert session.sweeps._stop is not None
             await session.sweeps._stop.wait()
-            async with session.load._alone("a benchmark", "run", None, gpus_known=False) as (
+            async with session.load._hold_host_alone(
+                "a benchmark", "run", None, gpus_known=False
+            ) as (
                 cancel,
                 _,
             ):
@@ -367,7 +380,7 @@ def test_a_link_that_is_cut_when_the_setting_is_to_be_given_back(
             )
             return
         assert sweep.state == "failed" and "GPU0: power limit was not restored" in str(sweep.error)
-        assert limit_w() == 300.0 and len((await journal.read(session.host)).entries) == 1
+        assert limit_w() == 300.0 and len((await journal.read_journal(session.host)).entries) == 1
         monkeypatch.setattr(session.gpu, "apply_each", apply)
         await session.gpu.revert()
 

@@ -34,7 +34,7 @@ from workbench.model.answer_probe import (
     USAGE,
     short_asks,
 )
-from workbench.model.answer_text import text_rows
+from workbench.model.answer_text import answer_text_rows
 from workbench.model.answer_verdict import Earlier
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.json_records import from_json, to_json
@@ -78,10 +78,10 @@ async def looked(engine: TextEngine, **fields: Any) -> BenchSummary:
     spec = BenchSpec(engine.url, "tiny", **{**LOAD, "input_tokens": length, **fields})
     with closing(AnswerClient(spec)) as client:
         probe = TextProbe(client, spec, nonsense)
-        await probe.before(spec)
+        await probe.probe_before_load(spec)
         outcome = await runner.run(spec)
-        await probe.after()
-        summary = probe.judged(outcome.summary, earlier)
+        await probe.probe_after_load()
+        summary = probe.judge_text(outcome.summary, earlier)
     return from_json(BenchSummary, json.loads(json.dumps(to_json(summary))))
 
 
@@ -125,7 +125,7 @@ def test_healthy_text_has_no_finding(kind: str) -> None:
     probe = summary.text.probe
     assert probe is not None and set(probe.places) == {"alone", "together"}
     assert all(place.remembered == place.answers for place in probe.places.values())
-    rows = dict(text_rows(summary.text))
+    rows = dict(answer_text_rows(summary.text))
     assert rows["text probe"] == "alone 3 of 3 sound, several at once 8 of 8 sound"
     assert rows["ended by"].startswith("length 8; ") and rows["text"]
 
@@ -165,8 +165,8 @@ def test_the_prompts_at_once_are_streamed_as_the_load_is(stream: bool) -> None:
         spec = BenchSpec(server.url, "m", concurrency=4, input_tokens=64, stream=stream)
         with closing(AnswerClient(spec)) as client:
             probe = TextProbe(client, spec)
-            await probe.before(spec)
-            await probe.after()
+            await probe.probe_before_load(spec)
+            await probe.probe_after_load()
 
     with ScriptedServer(answer) as server:
         asyncio.run(go(server))

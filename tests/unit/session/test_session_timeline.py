@@ -22,6 +22,7 @@ from workbench.model.settings import ClockRange, GpuSettings
 from workbench.model.timeline import CLIENT_TOK_S, ENGINE, EventKind
 from workbench.session.history.timeline_events import EventSource
 from workbench.session.session import Session
+from workbench.session.state import HostView, QualityView, SessionState
 
 SHORT = {"requests": 3, "max_tokens": 8, "input_tokens": 16, "warmup": 0, "concurrency": 1}
 
@@ -100,7 +101,7 @@ def test_a_server_a_benchmark_and_a_setting_become_events_beside_the_readings(
         async def kept() -> bool:
             timeline = await session.results.timelines.get(result_id)
             assert timeline is not None and timeline.step_s == 1
-            assert timeline.history.at((0, "power_w"), timeline.begin_s) is not None
+            assert timeline.history.value_at((0, "power_w"), timeline.begin_s) is not None
             marks = {event.kind for event in timeline.history.events}
             assert {EventKind.BENCH_BEGIN, EventKind.BENCH_END, EventKind.SERVER_READY} <= marks
             return (
@@ -138,7 +139,7 @@ def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has
         timeline = await session.results.timelines.get(result_id)
         assert (
             timeline is not None
-            and timeline.history.at((0, "gpu_util_pct"), timeline.end_s - 1) is not None
+            and timeline.history.value_at((0, "gpu_util_pct"), timeline.end_s - 1) is not None
         )
         assert CLIENT_TOK_S in timeline.history
         session.results.timelines.path(result_id).unlink()
@@ -152,7 +153,7 @@ def test_a_result_of_the_command_line_has_a_timeline_too_and_an_imported_one_has
 def test_a_trial_that_the_guard_ends_is_told_as_such() -> None:
     async def scenario(session: Session) -> None:
         session.gpu.guard.options = FAST
-        session.gpu.guard.attend()
+        session.gpu.guard.begin_heartbeats()
         await session.telemetry.start()
         assert (await session.gpu.apply(GpuSettings(power_limit_w=400.0), trial_s=1.0)).ok
         await eventually(
@@ -224,7 +225,7 @@ def test_another_host_begins_a_new_history() -> None:
         now = time.time()
         session.timeline.add_engine({"generation_tok_s": 100.0}, now)
         session.timeline.add_event(EventKind.QUEUEING, "3 requests wait")
-        assert session.timeline.history.at((ENGINE, "generation_tok_s"), now) is not None
+        assert session.timeline.history.value_at((ENGINE, "generation_tok_s"), now) is not None
         await session.switch_host("sim:four-pcie")
         await eventually(lambda: session.state.telemetry is not None, "a reading of the other host")
         history = session.timeline.history
@@ -245,7 +246,8 @@ def test_a_throttle_reason_is_told_when_it_begins_and_a_flapping_one_ever_more_r
 
     def told(second: float, *reasons: Sequence[str]) -> list[str]:
         return [
-            event.text for event in source.in_reading(reading(t0 + second, *reasons), t0 + second)
+            event.text
+            for event in source.events_in_reading(reading(t0 + second, *reasons), t0 + second)
         ]
 
     assert told(0, ["HW slowdown"], []) == [], "it began before the first reading"
@@ -273,14 +275,48 @@ def test_a_clock_lock_is_kept_beside_the_readings() -> None:
         assert (await session.gpu.apply(GpuSettings(gpu_clocks=ClockRange(1200, 1500)))).ok
         ends = [(0, "sm_lock_min_mhz"), (0, "sm_lock_max_mhz")]
         await eventually(
-            lambda: [history.at(key, time.time()) for key in ends] == [1200.0, 1500.0], "the lock"
+            lambda: [history.value_at(key, time.time()) for key in ends] == [1200.0, 1500.0],
+            "the lock",
         )
         assert (await session.gpu.revert()).ok
         await eventually(
             lambda: (
-                history.at((0, "power_w"), time.time()) and history.at(ends[0], time.time()) is None
+                history.value_at((0, "power_w"), time.time())
+                and history.value_at(ends[0], time.time()) is None
             ),
             "",
         )
 
     on(scenario)
+
+
+def test_a_comparison_of_answers_becomes_two_events() -> None:
+    before = SessionState(host=HostView("box"))
+    source = EventSource(before)
+    view = QualityView("kv-cache-dtype=auto", "kv-cache-dtype=fp8")
+    found: list[tuple[EventKind, str]] = []
+    changes = (
+        view,
+        replace(view, step="A: texts scored"),
+        replace(view, found="its answers are the same within 0.001 KLD"),
+        replace(view, running=False, found="its answers are the same within 0.001 KLD"),
+        view,
+        replace(view, running=False, ended="stopped"),
+    )
+    for change in changes:
+        state = replace(before, quality=change)
+        events = source.events_in_state(state, frozenset({"quality"}), 5.0)
+        found += [(event.kind, event.text) for event in events]
+    begins = (
+        EventKind.QUALITY_BEGIN,
+        "comparison of answers begins: A kv-cache-dtype=auto, B kv-cache-dtype=fp8",
+    )
+    assert found == [
+        begins,
+        (
+            EventKind.QUALITY_END,
+            "comparison of answers ends: its answers are the same within 0.001 KLD",
+        ),
+        begins,
+        (EventKind.QUALITY_END, "comparison of answers ends: stopped"),
+    ]

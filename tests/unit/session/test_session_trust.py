@@ -152,8 +152,8 @@ def test_a_flag_that_reaches_code_asks_in_every_form(clone: Path, engine: str, f
     path = clone / "stranger.toml"
     path.write_text(PRESET.format(engine=engine, executable="", env="", flags=f"[flags]\n{flag}"))
     session = Session.of_host()
-    session.plans.take(session.presets.plan_of(str(path)), "stranger")
-    assert len(session.plans.untrusted()) == 1
+    session.plans.edit_plan(session.presets.plan_of(str(path)), "stranger")
+    assert len(session.plans.untrusted_findings()) == 1
     assert any("--trust" in (f.fix or "") for f in check_file(path).findings)
 
 
@@ -175,8 +175,8 @@ host = "0.0.0.0"
         PRESET.format(engine="vllm", executable="", env=env, flags=flags)
     )
     session = Session.of_host()
-    session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
-    assert session.plans.untrusted() == ()
+    session.plans.edit_plan(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+    assert session.plans.untrusted_findings() == ()
 
 
 def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
@@ -187,8 +187,8 @@ def test_an_agreed_flag_asks_again_for_another_model(clone: Path) -> None:
             engine="vllm", executable="", env="", flags="[flags]\ntrust-remote-code = true"
         )
         (clone / "stranger.toml").write_text(text.replace("org/tiny", model))
-        session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
-        return len(session.plans.untrusted())
+        session.plans.edit_plan(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+        return len(session.plans.untrusted_findings())
 
     assert asked("org/tiny") == 1
     session.plans.trust()
@@ -205,7 +205,7 @@ def test_no_value_becomes_an_option(clone: Path, change: str) -> None:
     path = clone / "stranger.toml"
     path.write_text(text.replace("org/tiny", "--trust-remote-code") if change == "model" else text)
     session = Session.of_host()
-    session.plans.take(session.presets.plan_of(str(path)), "stranger")
+    session.plans.edit_plan(session.presets.plan_of(str(path)), "stranger")
     with pytest.raises(PlanError, match="be read as"):
         session.plans.editor.command()
 
@@ -215,17 +215,17 @@ def test_trust_is_remembered_until_what_runs_changes(clone: Path) -> None:
 
     def asked(case: str) -> int:
         path = preset(clone, case)
-        session.plans.take(session.presets.plan_of(str(path)), "stranger")
-        return len(session.plans.untrusted())
+        session.plans.edit_plan(session.presets.plan_of(str(path)), "stranger")
+        return len(session.plans.untrusted_findings())
 
     assert asked("preload") == 1
     session.plans.trust()
-    assert (session.plans.untrusted(), asked("preload"), asked("logging")) == ((), 0, 1)
+    assert (session.plans.untrusted_findings(), asked("preload"), asked("logging")) == ((), 0, 1)
     (clone / "stranger.toml").write_text(
         preset(clone, "preload").read_text().replace("evil.so", "other.so")
     )
-    session.plans.take(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
-    assert len(session.plans.untrusted()) == 1
+    session.plans.edit_plan(session.presets.plan_of(str(clone / "stranger.toml")), "stranger")
+    assert len(session.plans.untrusted_findings()) == 1
     assert (paths.state_dir() / "trusted.json").stat().st_mode & 0o777 == 0o600
 
 
@@ -234,18 +234,18 @@ def test_a_copy_in_the_own_directory_asks_too_and_what_the_user_sets_does_not(cl
     own.mkdir(parents=True)
     preset(clone, "preload").rename(own / "stranger.toml")
     session = Session.of_host()
-    session.plans.take(session.presets.plan_of("stranger"), "stranger")
-    assert [f.flag for f in session.plans.untrusted()] == ["LD_PRELOAD"]
-    session.plans.take(session.presets.plan_of("vllm-any"), "vllm-any")
-    session.plans.editor.assign(
+    session.plans.edit_plan(session.presets.plan_of("stranger"), "stranger")
+    assert [f.flag for f in session.plans.untrusted_findings()] == ["LD_PRELOAD"]
+    session.plans.edit_plan(session.presets.plan_of("vllm-any"), "vllm-any")
+    session.plans.editor.apply_assignments(
         ["executable=/opt/mine/vllm serve"], [], ["LD_PRELOAD=/opt/mine.so"]
     )
-    assert session.plans.untrusted() == ()
+    assert session.plans.untrusted_findings() == ()
     asyncio.run(session.plans.save_preset("mine", "Mine"))
-    session.plans.take(session.presets.plan_of("mine"), "mine")
+    session.plans.edit_plan(session.presets.plan_of("mine"), "mine")
     assert (
         "/opt/mine.so" in repr(session.plans.editor.command().env)
-        and session.plans.untrusted() == ()
+        and session.plans.untrusted_findings() == ()
     )
 
 
@@ -253,8 +253,8 @@ def test_no_shipped_preset_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     session = Session.of_host(None, "four-pcie")
     session.presets.refresh()
     for entry in session.state.presets:
-        session.plans.take(session.presets.plan_of(entry.id), entry.id)
-        assert session.plans.untrusted() == ()
+        session.plans.edit_plan(session.presets.plan_of(entry.id), entry.id)
+        assert session.plans.untrusted_findings() == ()
 
 
 def test_what_is_said_of_a_hostile_name_is_clean(clone: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -17,9 +17,9 @@ from support.fake_host import FakeHost
 from support.made_results import result
 
 from workbench.bench.tune_race import RaceSize
-from workbench.model.bench import BenchResult, Distribution, GpuDuring
-from workbench.model.errors import BenchError, SettingsError
-from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec
+from workbench.model.bench import BenchResult, BenchSpec, Distribution, GpuDuring
+from workbench.model.errors import BenchError, HostError, InputError, SettingsError
+from workbench.model.experiment import Arm, Experiment, ExperimentRun, ExperimentSpec, RunState
 from workbench.model.findings import Finding, Level
 from workbench.model.gpu import GpuInfo
 from workbench.model.plan import LaunchPlan
@@ -29,14 +29,14 @@ from workbench.model.server_run import ServerState
 from workbench.model.setting_records import Alteration, SettingsReport
 from workbench.model.settings import ClockRange, GpuSettings
 from workbench.model.slo import LimitAttained
-from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, resumed
+from workbench.model.sweep import PointState, Sweep, SweepPoint, SweepSpec, sweep_to_resume
 from workbench.model.tune import TUNE, TuneCandidate, TuneLimits, TuneSpec, parse_limits
-from workbench.model.tune_standings import Entry, label_of, standings
+from workbench.model.tune_standings import Entry, point_label, rank_configurations
 from workbench.session.plans.plan_editor import PlanEditor
-from workbench.session.series.conduct import conduct
+from workbench.session.series.conduct import conduct_series
 from workbench.session.series.sweep_progress import SweepProgress
 from workbench.session.series.tune import Tune
-from workbench.session.series.tune_plan import _is_proposal, combination_of
+from workbench.session.series.tune_plan import _check_what_counts, _is_proposal, combination_of
 from workbench.session.session import Session
 
 EIGHT, FOUR, ASYNC = "max-num-seqs=8", "max-num-seqs=4", "async-scheduling=true"
@@ -51,7 +51,8 @@ def same_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class Server:
     """What one server measures. `noise_pct` is how far its runs differ, and `final_tok_s` what it
-    gives in the final, if it only looked fast in the race."""
+    gives in the final, if it only looked fast in the race; `refused` says why its runs there are
+    invalid."""
 
     def __init__(
         self,
@@ -61,8 +62,12 @@ class Server:
         temperature_c: float = 60.0,
         noise_pct: float = 0.2,
         final_tok_s: float | None = None,
+        refused: tuple[str, ...] = (),
+        goodput: float | None = None,
+        users: float | None = None,
     ) -> None:
-        self.final_tok_s = final_tok_s or tok_s
+        self.final_tok_s, self.refused = final_tok_s or tok_s, refused
+        self.goodput, self.users = goodput, users
         self.tok_s, self.ttft_ms, self.noise_pct = tok_s, ttft_ms, noise_pct
         self.power_w, self.temperature_c = power_w, temperature_c
 
@@ -80,11 +85,13 @@ class Server:
             ttft_ms=spread,
             power_w=self.power_w,
             tok_per_joule=tok_s * swing / self.power_w if self.power_w else None,
+            users=self.users and self.users * swing,
+            goodput_request_s=self.goodput and self.goodput * swing,
             slo=(LimitAttained(SLO, 95.0, kept if self.ttft_ms else None),),
             gpu=GpuDuring(self.power_w, None, 2400, 13000, self.temperature_c, 97),
             requests_failed=0,
             errors={},
-            refused=(),
+            refused=self.refused if seed >= 1000 else (),
             absent={} if self.power_w else {"tok_per_joule": "the run was too short"},
         )
         return replace(plain, spec=replace(plain.spec, seed=seed), summary=summary)
@@ -103,10 +110,13 @@ class Raced:
         seconds_left: Sequence[float] = (),
         klds: Mapping[Entry, tuple[float, float]] | None = None,
         starts: int = 30,
+        runs: int = 2,
     ) -> None:
         self.klds, self.compared = klds or {}, list[tuple[Entry, int]]()
         self.session = Session(FakeHost())
         self.servers, self.started, self.runs = servers, list[Entry](), 0
+        self.runs_each = runs
+        self.named: list[str | None] = []  # by the file of the tune, when a process was started
         self.saved: list[tuple[Entry, Sequence[str]]] = []
         entries: list[Entry] = [(), *(entry for entry in servers if len(entry) == 1)]
         plan = LaunchPlan(engine="vllm", model="org/model").with_flag("max-num-seqs", 2)
@@ -114,9 +124,9 @@ class Raced:
         candidates = tuple(TuneCandidate(entry, "why") for entry in entries[1:])
         kept: TuneLimits = parse_limits(limits)
         self.spec = TuneSpec(goal, starts, candidates, limits=kept)
-        points = tuple(SweepPoint(label_of(1, entry), None) for entry in entries)
+        points = tuple(SweepPoint(point_label(1, entry), None) for entry in entries)
         first = Sweep(0, 1.0, "here", TUNE, "tune", "", points)
-        first = replace(first, spec=SweepSpec((), runs=2, pairs=5, tune=self.spec))
+        first = replace(first, spec=SweepSpec((), runs=runs, pairs=5, tune=self.spec))
         store = self.session.sweeps.store
         self.progress = SweepProgress(
             self.session.core, self.session.results, store, store.add(first), asyncio.Event()
@@ -133,7 +143,7 @@ class Raced:
         parts.results.quality = self._quality  # type: ignore[method-assign,assignment]
         self.limit_w = 600.0  # in force
         parts.telemetry.reading = self._reading  # type: ignore[method-assign,assignment]
-        parts.gpu.guard.attend = lambda: None  # type: ignore[method-assign]
+        parts.gpu.guard.begin_heartbeats = lambda: None  # type: ignore[method-assign]
         parts.gpu.alterations.read = self._nothing  # type: ignore[method-assign,assignment]
         parts.gpu.apply = self._apply  # type: ignore[method-assign,assignment]
         parts.gpu.revert = self._revert  # type: ignore[method-assign,assignment]
@@ -146,8 +156,10 @@ class Raced:
     async def _nothing(self, *_: Any) -> None:
         return None
 
-    async def _launch(self, editor: PlanEditor) -> Any:
-        values = {flag.name: flag.value for flag in editor.effective.flags}
+    async def _launch(self, editor: PlanEditor, named: Callable[[str], Awaitable[None]]) -> Any:
+        await named(f"run-{len(self.started) + 1}")
+        self.named.append(self.session.sweeps.store.get(self.progress.sweep.id).starting)
+        values = {flag.name: flag.value for flag in editor.effective_plan.flags}
         words = {f"{name}={_text(value)}" for name, value in values.items()}
         found = [entry for entry in self.servers if set(entry) <= words]
         self.started.append(max(found, key=len, default=()))
@@ -189,6 +201,12 @@ class Raced:
         self.compared.append((b.sets, spec.pairs))
         return await self._with_answers(experiment)
 
+    async def resume(self, number: int, **_: Any) -> Experiment:
+        spec = (await self.stored(number)).spec
+        return await self._compare(
+            spec.a, spec.b, opened=None, seed=spec.seed, pairs=spec.pairs, metric=spec.metric
+        )
+
     async def _get(self, number: int) -> Experiment:
         return await self._with_answers(await self.stored(number))
 
@@ -218,7 +236,7 @@ class Raced:
             [one for one in found if not isinstance(one, str)],
             {},
             None,
-            runs=2,
+            runs=self.runs_each,
             pairs=5,
             quality=False,
             spec=self.spec,
@@ -232,7 +250,7 @@ class Raced:
         return f"tuned-{number}", "/presets/tuned.toml"
 
     def ended(self) -> Sweep:
-        ending = asyncio.run(conduct(self.tune()))
+        ending = asyncio.run(conduct_series(self.tune()))
         if ending.cause is not None:
             raise ending.cause
         return self.progress.sweep
@@ -253,7 +271,7 @@ class Bed:
     async def compiles_first(self, arm: str) -> bool:
         return False
 
-    async def server(self, arm: str) -> str:
+    async def server(self, arm: str, named: object) -> str:
         return arm
 
     async def ready(self, arm: str, run_id: str, tell: Any) -> None:
@@ -287,7 +305,20 @@ def test_the_best_is_proven_and_the_log_says_why_the_others_left() -> None:
     assert f"1: {EIGHT}: place 1 with" in log and f"{EIGHT}: leads the race" in log
     assert f"1: {ASYNC}: place 3 with -" in log
     assert f"1: {FOUR}: place 2 with +1" in log and "too far behind for chance" in log
-    assert [one.entry for one in standings(found)][:2] == [(), (EIGHT,)]
+    assert [one.entry for one in rank_configurations(found)][:2] == [(), (EIGHT,)]
+    # before its process, the file names the server: a killed tune would take it for one of the user
+    assert raced.named == [f"run-{n}" for n in range(1, len(raced.started) + 1)]
+    assert (found.server, found.starting) == (None, None)
+
+
+def test_a_final_without_a_verdict_fails_the_tune_and_is_carried_out_when_it_resumes() -> None:
+    """It ended as "nothing better found", which no run had shown, and could not be resumed."""
+    raced = Raced({(): Server(), (EIGHT,): Server(130, refused=("the cache answered",))})
+    with pytest.raises(BenchError, match=f"the final of {EIGHT} failed.*the cache answered"):
+        raced.ended()
+    raced.servers = {(): Server(), (EIGHT,): Server(130)}
+    raced.session.sweeps._parts.experiments.resume = raced.resume  # type: ignore[method-assign,assignment]
+    assert raced.ended().confirmed is True and len(raced.started) == 4
 
 
 def test_a_loser_is_not_said_to_go_on() -> None:
@@ -321,6 +352,51 @@ def test_a_start_preset_that_breaks_a_limit_is_said_and_the_best_that_holds_is_f
     assert found.confirmed is True
 
 
+def test_goodput_takes_its_limits_from_the_tune() -> None:
+    """It said that there are no limits, beside those of --slo."""
+    load = BenchSpec("http://127.0.0.1:1", "m", slo="e2e<=500@p95")
+    with pytest.raises(InputError, match="--subject-to has none"):
+        _check_what_counts("goodput", parse_limits(""), load)
+
+
+def test_goodput_is_a_goal_for_which_a_broken_limit_excludes_nothing() -> None:
+    """The start preset is faster, but fewer of its requests keep the limit."""
+    raced = Raced(
+        {
+            (): Server(150, ttft_ms=90, goodput=2.0),
+            (EIGHT,): Server(100, ttft_ms=70, goodput=3.0),
+            (FOUR,): Server(160, ttft_ms=95, goodput=0.0),
+        },
+        goal="goodput",
+        limits="ttft@p95<=60",
+    )
+    found = raced.ended()
+    assert re.match(r"\+\d\d\.\d % \(at least .* goodput with max-num-seqs=8", found.knee_text)
+    assert raced.saved[0][0] == (EIGHT,)
+    assert "out, goodput is 0: no request kept the limits" in "\n".join(found.notes)
+
+
+def test_users_are_a_goal_and_each_search_begins_where_the_start_preset_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begins: list[int | None] = []
+
+    async def search(bench: Any, results: Any, shape: Mapping[str, Any]) -> int:
+        begins.append(shape.get("concurrency"))
+        return int(await bench(**shape))
+
+    monkeypatch.setattr("workbench.session.series.tune.find_users", search)
+    slow = {"ttft_ms": 90.0}  # the limit says what counts, and excludes nothing
+    raced = Raced(
+        {(): Server(users=20.0, **slow), (EIGHT,): Server(users=26.0, **slow)},
+        goal="users",
+        limits="ttft@p95<=60",
+    )
+    found = raced.ended()
+    assert re.match(r"\+\d\d\.\d % \(at least .* users with max-num-seqs=8", found.knee_text)
+    assert begins[0] is None and set(begins[2:]) == {20}
+
+
 def test_a_limit_that_all_break_finds_nothing_and_names_no_gain() -> None:
     slow = {(): Server(100, ttft_ms=90), (EIGHT,): Server(150, ttft_ms=90)}
     found = Raced(slow, limits="ttft@p95<=60").ended()
@@ -331,10 +407,22 @@ def test_a_limit_that_all_break_finds_nothing_and_names_no_gain() -> None:
 @pytest.mark.parametrize(
     ("limits", "fast", "said"),
     [
-        ("power<=400", Server(200, power_w=450), "power 450 W, above 400 W"),
-        ("temp<=83", Server(200, temperature_c=90), "temperature 90 °C, above 83 °C"),
-        ("ttft@p95<=60", Server(200, ttft_ms=90), "ttft<=60@p95: 0.0 % of the requests kept it"),
-        ("power<=400", Server(200, power_w=None), "the power was not measured"),
+        ("power<=400", Server(200, power_w=450), "breaks a limit: power 450 W, above 400 W"),
+        (
+            "temp<=83",
+            Server(200, temperature_c=90),
+            "breaks a limit: temperature 90 °C, above 83 °C",
+        ),
+        (
+            "ttft@p95<=60",
+            Server(200, ttft_ms=90),
+            "breaks a limit: ttft<=60@p95: 0.0 % of the requests kept it",
+        ),
+        (
+            "power<=400",
+            Server(200, power_w=None),
+            "was not shown to keep a limit: the power was not measured",
+        ),
     ],
 )
 def test_what_breaks_a_limit_is_out_whatever_its_speed(
@@ -342,7 +430,7 @@ def test_what_breaks_a_limit_is_out_whatever_its_speed(
 ) -> None:
     raced = Raced({(): Server(), (EIGHT,): fast, (FOUR,): Server(110)}, limits=limits)
     found = raced.ended()
-    assert f"1: {EIGHT}: out, infeasible: {said}" in found.notes
+    assert f"1: {EIGHT}: out, {said}" in found.notes
     assert raced.saved[0][0] == (FOUR,) and f"with {FOUR}" in found.knee_text
 
 
@@ -362,13 +450,18 @@ def test_a_tune_of_the_ttft_finds_the_shorter_one_and_says_it_as_less() -> None:
     assert re.match(r"-(49|50)\.", found.knee_text) and "(at least -4" in found.knee_text
 
 
+def test_the_noise_of_a_latency_is_that_of_its_percentile() -> None:
+    quiet = Raced({(): Server(), (EIGHT,): Server(ttft_ms=49.9)}, goal="ttft").ended()
+    assert "and runs by 0." in quiet.knee_text
+
+
 def test_a_start_preset_without_the_goals_value_ends_the_tune_with_the_reason() -> None:
     servers = {(): Server(power_w=None), (EIGHT,): Server()}
     raced = Raced(servers, goal="tok_j")
     with pytest.raises(BenchError, match=r"tok/J was not measured \(the run was too short\)"):
         raced.ended()
     assert len(raced.started) == 1
-    again = resumed(replace(raced.progress.sweep, state=SeriesState.FAILED))
+    again = sweep_to_resume(replace(raced.progress.sweep, state=SeriesState.FAILED))
     assert again.points[0].state == PointState.PLANNED, "without it, nothing can be compared"
 
 
@@ -404,8 +497,8 @@ def test_a_leader_whose_answers_differ_is_out_and_the_next_one_leads() -> None:
     assert raced.compared == [((FP8,), 1), ((EIGHT,), 5)], "one that changes no answer is not asked"
     assert raced.saved[0][0] == (EIGHT,)
     log = "\n".join(found.notes)
-    assert f"{FP8}: out, infeasible: KLD >= 0.004 (interval up to 0.005), limit 0.001" in log
-    out = [one.entry for one in standings(found) if one.now.error]
+    assert f"{FP8}: out, breaks a limit: KLD >= 0.004 (interval up to 0.005), limit 0.001" in log
+    out = [one.entry for one in rank_configurations(found) if one.newest_point.error]
     assert out == [both, (FP8,)] or out == [(FP8,), both], "what joins it is out with it"
 
 
@@ -423,7 +516,7 @@ def test_without_a_start_to_spare_only_the_final_compares_answers() -> None:
     found = raced.ended()
     assert raced.compared == [((FP8,), 5)] and not raced.saved
     said = (
-        f"nothing better found: {FP8} is infeasible in the final: KLD >= 0 (interval up to 0.002)"
+        f"nothing better found: in the final, {FP8} breaks a limit: KLD >= 0 (interval up to 0.002)"
     )
     assert found.knee_text.startswith(said)
 
@@ -437,7 +530,7 @@ def test_answers_that_were_not_compared_keep_no_limit() -> None:
 
     raced.session.sweeps._parts.results.quality = nothing  # type: ignore[method-assign,assignment]
     found = raced.ended()
-    assert f"{FP8}: out, infeasible: the KLD was not measured" in found.notes
+    assert f"{FP8}: out, was not shown to keep a limit: the KLD was not measured" in found.notes
     assert "no candidate could be measured within the limits" in found.knee_text
 
 
@@ -487,7 +580,7 @@ def test_what_a_killed_tune_left_set_is_reverted_and_what_a_person_set_is_not() 
 
 def test_the_preset_of_a_winner_has_its_gpu_settings_and_its_evidence() -> None:
     session = Session(FakeHost())
-    session.plans.take(LaunchPlan(engine="vllm", model="org/model"), "base")
+    session.plans.edit_plan(LaunchPlan(engine="vllm", model="org/model"), "base")
     wanted = GpuSettings(power_limit_w=400.0, gpu_clocks=ClockRange(210, 2310))
     evidence = ("Tune 1 on box: +47 % (at least +45 %) tok/J.",)
     saving = session.plans.save_tuned(session.plans.editor, "x-tune-1", "X", evidence, wanted)
@@ -505,3 +598,66 @@ def test_a_proposal_about_another_flag_excludes_no_candidate() -> None:
     assert _is_proposal(proposal, ("quantization=fp8",))
     assert not _is_proposal(proposal, ("tensor-parallel-size=2",)), "it is about this change"
     assert not _is_proposal(fits, ("quantization=fp8",))
+
+
+def test_a_start_that_was_interrupted_in_the_final_stands_beside_those_that_count() -> None:
+    raced = Raced({(): Server(), (EIGHT,): Server(130)})
+    found = raced.ended()
+    assert found.experiment_id is not None
+    final = asyncio.run(raced.stored(found.experiment_id))
+    assert raced.tune()._cost(final).startswith("14 starts,")
+    cut_off = replace(final.runs[0], state=RunState.FAILED, error="interrupted")
+    said = raced.tune()._cost(replace(final, runs=(*final.runs, cut_off)))
+    assert said.startswith("14 starts (1 more start in pairs that were made again),")
+
+
+@pytest.mark.parametrize(("candidate", "seconds"), [("kv-cache-dtype=fp8", 90.0), (EIGHT, 0.0)])
+def test_time_is_kept_to_compare_the_answers_in_the_final(candidate: str, seconds: float) -> None:
+    raced = Raced({(): Server(), (candidate,): Server(130)})
+    earlier = QualityResult(
+        "A", "B", SAME, "", (), conditions_a={"model": "org/model"}, took_s=90.0
+    )
+    other = replace(earlier, conditions_a={"model": "org/other"}, took_s=7.0)
+
+    async def compared() -> Sequence[QualityResult]:
+        return [other, earlier]
+
+    raced.session.sweeps._parts.results.quality = compared  # type: ignore[method-assign,assignment]
+    tune = raced.tune()
+    tune.quality = True
+    asyncio.run(tune._read_answers_time())
+    assert tune._final_s == seconds
+
+
+def test_a_host_that_is_lost_while_a_setting_is_made_is_not_blamed_on_the_candidate() -> None:
+    """A cut link gave "no telemetry within 20 s", and the candidate was out for good."""
+    capped = "gpu.power-limit=400"
+    raced = Raced({(): Server(), (capped,): Server(power_w=200.0)}, goal="tok_j")
+
+    async def lost(settings: GpuSettings, gpu: int) -> SettingsReport:
+        raise HostError("no telemetry within 20 s: no connection")
+
+    raced.session.sweeps._parts.gpu.apply = lost  # type: ignore[method-assign,assignment]
+    with pytest.raises(HostError, match="no connection"):
+        raced.ended()
+    sweep = raced.progress.sweep
+    assert all(point.state != PointState.FAILED for point in sweep.points)
+    assert sweep_to_resume(sweep).points[1].state == PointState.PLANNED
+
+
+def test_one_run_a_server_measures_how_servers_differ_with_their_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A final whose pairs were 107 % wide said that 4 % would have been found, with assumed noise."""
+
+    async def search(bench: Any, results: Any, shape: Mapping[str, Any]) -> int:
+        return int(await bench(**shape))
+
+    monkeypatch.setattr("workbench.session.series.tune.find_users", search)
+    equal = Server(users=20.0, noise_pct=20.0, ttft_ms=40.0)
+    servers = {(): equal, (EIGHT,): equal}
+    raced = Raced(servers, goal="users", limits="ttft@p95<=60", runs=1)
+    said = raced.ended().knee_text
+    assert "nothing better found" in said and "assumed" not in said, said
+    assert "(measured in this tune), with the noise of their runs" in said
+    assert "improvement of 50 % of one candidate would not have been found in 70 %" in said

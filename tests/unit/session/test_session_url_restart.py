@@ -29,8 +29,8 @@ class Load:
     """The part of a session's ServerLoad that opens a URL: the product's own question for models."""
 
     @asynccontextmanager
-    async def at_url(self, url: str, overrides: dict[str, Any]) -> AsyncIterator[None]:
-        await server_address.ask(url, BenchSpec(url, ""))
+    async def load_at_url(self, url: str, overrides: dict[str, Any]) -> AsyncIterator[None]:
+        await server_address.ask_server(url, BenchSpec(url, ""))
         yield
 
 
@@ -96,7 +96,7 @@ def test_a_server_that_loads_its_model_is_not_there_yet(status: str) -> None:
         port = free_port()
         async with await asyncio.start_server(answer, "127.0.0.1", port):
             with pytest.raises(BenchError, match=f"is not ready: .* HTTP {status[:3]}"):
-                await server_address.ask(f"http://127.0.0.1:{port}", BenchSpec("", "m"))
+                await server_address.ask_server(f"http://127.0.0.1:{port}", BenchSpec("", "m"))
 
     asyncio.run(scenario())
 

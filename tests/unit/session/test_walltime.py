@@ -40,8 +40,8 @@ def warned(
     async def scenario() -> list[str]:
         core: Any = Core()
         warnings = WalltimeWarnings(core, lambda run_id: now_unix_s)
-        warnings.see(RUN)
-        warnings.see(replace(RUN, ends_unix_s=1602.0))  # the same end
+        warnings.schedule_warnings(RUN)
+        warnings.schedule_warnings(replace(RUN, ends_unix_s=1602.0))  # the same end
         change(warnings)
         await asyncio.sleep(0.6)
         warnings.close()
@@ -62,9 +62,19 @@ def test_a_late_look_warns_once(now_unix_s: float, texts: int) -> None:
 
 @pytest.mark.slow
 def test_more_time_or_an_end_takes_the_warning_back() -> None:
-    assert warned(1000.0, lambda warnings: warnings.see(replace(RUN, ends_unix_s=9000.0))) == []
     assert (
-        warned(1000.0, lambda warnings: warnings.see(replace(RUN, alive=False, ends_unix_s=None)))
+        warned(
+            1000.0, lambda warnings: warnings.schedule_warnings(replace(RUN, ends_unix_s=9000.0))
+        )
+        == []
+    )
+    assert (
+        warned(
+            1000.0,
+            lambda warnings: warnings.schedule_warnings(
+                replace(RUN, alive=False, ends_unix_s=None)
+            ),
+        )
         == []
     )
     assert walltime.WARN_S == (600.0, 120.0)

@@ -22,7 +22,7 @@ SIM = Path(profiles.__file__).parent
 @pytest.fixture
 def sim_state(tmp_path: Path) -> Callable[[str], SimState]:
     def make(profile: str) -> SimState:
-        return SimState(str(tmp_path / "driver" / profile), profiles.get(profile))
+        return SimState(str(tmp_path / "driver" / profile), profiles.get_profile(profile))
 
     return make
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 from sim_process import Engine
+from support import made_results
 
-from tests.support import made_results
 from workbench import engines
 from workbench.bench.metric_changes import shown_metrics
 from workbench.bench.records import BenchOutcome
@@ -48,7 +48,9 @@ def test_an_embedding_server_becomes_ready_and_is_measured_in_requests_and_promp
 
     async def ask() -> tuple[readiness.Answer, BenchOutcome]:
         with closing(readiness.connection(url)) as connection:
-            answer = await readiness.check(connection.ask, engines.get("vllm"), first_timeout_s=5)
+            answer = await readiness.check_readiness(
+                connection.ask, engines.get_engine("vllm"), first_timeout_s=5
+            )
         return answer, await run(replace(SPEC, url=url))
 
     answer, outcome = asyncio.run(ask())

@@ -137,7 +137,7 @@ def test_every_preset_starts_on_its_simulated_host(entry: ListedPreset, tmp_path
     asyncio.run(simulated.connect())
     variables = {name: v.default or v.example or "" for name, v in preset.variables.items()}
     variables.update({n: v for n, v in simulated.preset_variables.items() if n in variables})
-    engine = engines.get(preset.engine.name)
+    engine = engines.get_engine(preset.engine.name)
     plan = engines.plan_from_preset(preset, variables=variables).without_flag("port")
     command = engine.command(plan)
     at = command.argv.index("--port")
@@ -148,7 +148,9 @@ def test_every_preset_starts_on_its_simulated_host(entry: ListedPreset, tmp_path
         lambda: any(READY[engine.name].search(line) for line in server.log.splitlines()),
         "the ready line",
     )
-    phases = [phase for line in server.log.splitlines() if (phase := engine.phase(line))]
+    phases = [
+        phase for line in server.log.splitlines() if (phase := engine.start_phase_of_line(line))
+    ]
     assert len(phases) >= 6
     assert ADDRESS[engine.name].search(server.log).group("url") == f"http://127.0.0.1:{server.port}"
 

@@ -18,7 +18,7 @@ QWEN = "Qwen/Qwen2.5-7B-Instruct"
 
 
 def read(engine: str, argv: Sequence[str], version: str | None = None) -> LaunchOptions:
-    return launch_options.read(engines.load(engine), argv, version)
+    return launch_options.read_launch_options(engines.load_engine(engine), argv, version)
 
 
 def refusal(engine: str, *argv: str, version: str | None = None) -> tuple[int, str]:
@@ -147,14 +147,14 @@ def test_unknown_vllm_variables_cause_warnings(monkeypatch):
 def test_small_yaml():
     text = 'a: 1\nb: 1.5\n# no\nc: "x y"\nd: [1, 2]\ne: plain words\nf:\ng: False\n'
     values = {"a": 1, "b": 1.5, "c": "x y", "d": [1, 2], "e": "plain words", "g": False}
-    assert flag_parser.small_yaml(text) == values
+    assert flag_parser.parse_small_yaml(text) == values
 
 
 # -- memory and placement --------------------------------------------------------------------------
 
 
 def placed(sim_state, profile: str, engine: str, *argv: str) -> memory_fit.Fit:
-    return memory_fit.place(read(engine, argv), sim_state(profile))
+    return memory_fit.place_server(read(engine, argv), sim_state(profile))
 
 
 def failure(sim_state, profile: str, engine: str, *argv: str) -> str:

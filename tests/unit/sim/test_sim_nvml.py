@@ -175,6 +175,26 @@ def test_one_lost_gpu_leaves_the_others(nvml, sim_state):
         pynvml.nvmlDeviceGetHandleByIndex(1)
 
 
+def test_errors_of_a_gpu_are_read_as_the_agent_reads_them(nvml, sim_state):
+    from workbench.gpu.telemetry.nvml_library import Nvml
+    from workbench.gpu.telemetry.readings import GpuReader
+
+    nvml("four-pcie")
+    library = Nvml()
+    readers = [GpuReader(library, index, None) for index in range(2)]
+    for reader in readers:
+        reader.find()
+        reader.gather(reader.static)
+    sim_state("four-pcie").set_faults(xid={"1": 79})
+    pynvml.nvmlLib._state._faults_moment = 0.0
+    assert [reader.gather(reader.errors) for reader in readers] == [{"xid": 0}, {"xid": 79}]
+    readers[0].gather(readers[0].replays)
+    sim_state("four-pcie").set_faults(replays={"0": 5}, xid=None)
+    pynvml.nvmlLib._state._faults_moment = 0.0
+    assert readers[0].gather(readers[0].replays)["pcie_replays_per_min"] > 0
+    assert readers[1].gather(readers[1].errors) == {"xid": 0}
+
+
 @pytest.mark.parametrize("code", [4, 9, 17, 18, 28, 999])
 def test_a_driver_that_does_not_start(nvml, sim_state, code):
     nvml("gb10")

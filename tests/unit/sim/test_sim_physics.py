@@ -14,7 +14,7 @@ from workbench.sim import physics, profiles
 from workbench.sim.physics import GpuActivity, GpuSetting, operating_point
 
 DECODE = GpuActivity(1.0, 0.97, 0.03, 0.0)
-PRO, PASSED = profiles.get("rtx-pro-6000"), profiles.get("rtx-pro-6000-passthrough")
+PRO, PASSED = profiles.get_profile("rtx-pro-6000"), profiles.get_profile("rtx-pro-6000-passthrough")
 WARM_C = 60.0
 DEFAULT = GpuSetting()
 
@@ -96,7 +96,7 @@ def test_memory_lock_goes_to_the_nearest_step():
 
 
 def test_spark_throttles_when_hot_and_a_lock_cools_it():
-    spark = profiles.get("gb10")
+    spark = profiles.get_profile("gb10")
     prefill = GpuActivity(1.0, 0.3, 1.0, 0.0)
     free, locked = GpuSetting(), GpuSetting(gpu_lock_mhz=(0, 1400))
 
@@ -104,7 +104,7 @@ def test_spark_throttles_when_hot_and_a_lock_cools_it():
         celsius, reasons = 40.0, 0
         for second in range(600):
             now = operating_point(spark, setting, prefill, celsius)
-            celsius = physics.warm(spark.gpu, celsius, now.power_w, 1.0)
+            celsius = physics.temperature_after(spark.gpu, celsius, now.power_w, 1.0)
             reasons |= now.reasons if second > 570 else 0
         return celsius, reasons
 
@@ -114,22 +114,22 @@ def test_spark_throttles_when_hot_and_a_lock_cools_it():
 
 
 def test_warming_does_not_depend_on_the_number_of_steps():
-    at_once = physics.warm(PRO.gpu, 30.0, 500.0, 30.0)
+    at_once = physics.temperature_after(PRO.gpu, 30.0, 500.0, 30.0)
     stepwise = 30.0
     for _ in range(300):
-        stepwise = physics.warm(PRO.gpu, stepwise, 500.0, 0.1)
+        stepwise = physics.temperature_after(PRO.gpu, stepwise, 500.0, 0.1)
     assert stepwise == pytest.approx(at_once, abs=0.01)
 
 
 @given(st.text(max_size=8), st.floats(0, 1e9), st.floats(0, 5))
 def test_noise_is_small_and_the_same_in_all_processes(key, at, amplitude):
-    value = physics.noise(key, at, amplitude)
+    value = physics.hourly_noise(key, at, amplitude)
     assert abs(value) <= amplitude * 1.001
-    assert value == physics.noise(key, at, amplitude)
+    assert value == physics.hourly_noise(key, at, amplitude)
 
 
 def test_drift_is_slow_of_the_requested_size_and_the_same_in_all_processes() -> None:
-    seen = [physics.drift(0.5e9 + 5.0 * i, 0.01) for i in range(20_000)]
+    seen = [physics.relative_speed_drift(0.5e9 + 5.0 * i, 0.01) for i in range(20_000)]
     assert statistics.fmean(seen) == pytest.approx(0.0, abs=5e-4)
     assert statistics.pstdev(seen) == pytest.approx(0.01, rel=0.02)
     assert max(abs(b - a) for a, b in itertools.pairwise(seen)) < 0.01

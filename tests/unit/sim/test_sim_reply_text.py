@@ -6,9 +6,9 @@ import struct
 
 import pytest
 
-from workbench.model.answer_probe import DEGENERATE, Probed, judge, long_ask, short_asks
+from workbench.model.answer_probe import DEGENERATE, Probed, judge_probe, long_ask, short_asks
 from workbench.model.answer_text import Answer, set_features
-from workbench.sim.reply_text import VECTOR_NUMBERS, ReplyText, packed, vector_of
+from workbench.sim.reply_text import VECTOR_NUMBERS, ReplyText, pack_vector, vector_of
 
 
 def _answer(prompt: str, tokens: int, *, garbage: bool = False) -> Answer:
@@ -20,7 +20,7 @@ def _answer(prompt: str, tokens: int, *, garbage: bool = False) -> Answer:
 def test_the_probe_finds_nothing_in_simulated_answers(tokens: int) -> None:
     asks = [*short_asks(9), long_ask(512), long_ask(512, 1)]
     probed = [Probed(ask, _answer(ask.prompt, tokens)) for ask in asks]
-    assert judge(probed, together=8, long_tokens=512) == ()
+    assert judge_probe(probed, together=8, long_tokens=512) == ()
 
 
 def test_the_answers_of_a_benchmark_differ_and_look_like_language() -> None:
@@ -37,7 +37,7 @@ def test_a_text_in_parts_is_the_text() -> None:
 
 def test_garbage_is_what_the_probe_calls_garbage() -> None:
     asks = short_asks(9)
-    (found,) = judge([Probed(ask, _answer(ask.prompt, 24, garbage=True)) for ask in asks])
+    (found,) = judge_probe([Probed(ask, _answer(ask.prompt, 24, garbage=True)) for ask in asks])
     assert found.code == DEGENERATE
     assert found.evidence is not None and "!!!!" in found.evidence
 
@@ -46,5 +46,5 @@ def test_vectors_depend_on_the_prompt_only() -> None:
     one, other = vector_of("one prompt"), vector_of("another prompt")
     assert one == vector_of("one prompt") != other
     assert len(one) == VECTOR_NUMBERS and any(one)
-    unpacked = struct.unpack(f"<{VECTOR_NUMBERS}f", packed(one))
+    unpacked = struct.unpack(f"<{VECTOR_NUMBERS}f", pack_vector(one))
     assert unpacked == pytest.approx(one)

@@ -14,8 +14,8 @@ from sim_speed import single_stream_tok_s
 from workbench.sim import model_sizes, profiles, step_time
 from workbench.sim.scheduler import BLOCK, PrefixCache, Replica, Sequence
 
-HOST = profiles.get("rtx-5060ti-x2")
-MODEL = model_sizes.describe("Qwen/Qwen2.5-7B-Instruct-AWQ")
+HOST = profiles.get_profile("rtx-5060ti-x2")
+MODEL = model_sizes.describe_model("Qwen/Qwen2.5-7B-Instruct-AWQ")
 SERVING = step_time.ModelReplica(HOST.gpu, HOST.interconnect, MODEL)
 
 

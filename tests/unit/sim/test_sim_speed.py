@@ -17,8 +17,8 @@ QWEN_VL = "Qwen/Qwen3-VL-2B-Instruct"
 def serving(
     profile: str, model: str, *, tp: int = 1, quantization: str | None = None, **more
 ) -> ModelReplica:
-    host = profiles.get(profile)
-    described = model_sizes.describe(model, quantization=quantization)
+    host = profiles.get_profile(profile)
+    described = model_sizes.describe_model(model, quantization=quantization)
     return ModelReplica(host.gpu, host.interconnect, described, tp, **more)
 
 
@@ -26,10 +26,10 @@ def rate(
     one: ModelReplica, profile: str, *, requests: int = 1, dp: int = 1, watts: float | None = None
 ) -> tuple[float, float]:
     """Return (tokens per second of all requests, watts of one GPU) at settled clocks and power."""
-    host, per = profiles.get(profile), requests // dp
+    host, per = profiles.get_profile(profile), requests // dp
     sm, memory = float(one.gpu.sm_compute_mhz), float(one.gpu.memory_compute_mhz)
     for _ in range(4):
-        step = step_time.step(
+        step = step_time.engine_step(
             one, sm_mhz=sm, memory_mhz=memory, sequences=per, context_tokens=256 * per
         )
         now = physics.operating_point(host, physics.GpuSetting(limit_w=watts), step.activity, 60.0)
@@ -109,7 +109,9 @@ def test_two_peers_use_the_engines_own_all_reduce_and_four_cannot():
 def test_memory_clock_bounds_decode():
     one = serving("rtx-pro-6000", MISTRAL)
     slow, fast = (
-        step_time.step(one, sm_mhz=2790, memory_mhz=mhz, sequences=1, context_tokens=256).total_s
+        step_time.engine_step(
+            one, sm_mhz=2790, memory_mhz=mhz, sequences=1, context_tokens=256
+        ).total_s
         for mhz in (13365, 14001)
     )
     assert 1.03 < slow / fast < 1.048
@@ -127,7 +129,7 @@ def test_more_work_never_takes_less_time(sequences, context, prefill, tp, eager,
     one = serving("four-pcie", QWEN_VL, tp=tp, eager=eager)
 
     def seconds(n: int, c: int, p: int, mhz: float = sm) -> float:
-        return step_time.step(
+        return step_time.engine_step(
             one, sm_mhz=mhz, memory_mhz=1215, sequences=n, context_tokens=c, prefill_tokens=p
         ).total_s
 
@@ -155,37 +157,37 @@ def test_more_work_never_takes_less_time(sequences, context, prefill, tp, eager,
     ],
 )
 def test_bytes_of_the_presets_models(name, flags, gb_per_token):
-    model = model_sizes.describe(name, **flags)
+    model = model_sizes.describe_model(name, **flags)
     assert model.bytes_per_token == pytest.approx(gb_per_token * 1e9) and not model.guessed
     assert model.weight_bytes >= model.bytes_per_token * 0.99
 
 
 def test_unknown_models_are_sized_by_their_names():
-    dense = model_sizes.describe("acme/Thing-13B-chat")
+    dense = model_sizes.describe_model("acme/Thing-13B-chat")
     assert dense.guessed and dense.bytes_per_token == pytest.approx(26e9) and dense.layers == 40
-    mixture = model_sizes.describe("acme/Thing-30B-A3B-Instruct-FP8")
+    mixture = model_sizes.describe_model("acme/Thing-30B-A3B-Instruct-FP8")
     assert mixture.bytes_per_token == pytest.approx(3e9) and mixture.weight_bytes == pytest.approx(
         30e9
     )
-    quant = model_sizes.describe("acme/Thing-7B-5.0bpw-exl3")
+    quant = model_sizes.describe_model("acme/Thing-7B-5.0bpw-exl3")
     assert quant.bytes_per_token == pytest.approx(7e9 * 5.1 / 8)
-    assert model_sizes.describe("acme/Thing").parameters == 1e9
-    assert model_sizes.describe("acme/Thing-7B", kv_fp8=True).kv_bytes_per_token * 2 == (
-        model_sizes.describe("acme/Thing-7B").kv_bytes_per_token
+    assert model_sizes.describe_model("acme/Thing").parameters == 1e9
+    assert model_sizes.describe_model("acme/Thing-7B", kv_fp8=True).kv_bytes_per_token * 2 == (
+        model_sizes.describe_model("acme/Thing-7B").kv_bytes_per_token
     )
 
 
 def test_a_local_checkpoint_is_as_big_as_its_files(tmp_path):
     (tmp_path / "model-00001.safetensors").write_bytes(b"\0" * 4096)
     (tmp_path / "model-00002.safetensors").write_bytes(b"\0" * 1024)
-    assert model_sizes.describe(str(tmp_path)).weight_bytes == 5120
+    assert model_sizes.describe_model(str(tmp_path)).weight_bytes == 5120
 
 
 def test_a_mixture_reads_more_experts_the_larger_the_batch():
     one = serving("gb10", "openai/gpt-oss-120b")
 
     def memory(n: int) -> float:
-        return step_time.step(
+        return step_time.engine_step(
             one, sm_mhz=2405, memory_mhz=8533, sequences=n, context_tokens=0
         ).memory_s
 

@@ -26,9 +26,9 @@ from tests.unit.advisor import advised
 from workbench import engines
 from workbench.advisor.advisor import advise
 from workbench.model.gpu import GpuInfo
-from workbench.server.log_patterns import explain
+from workbench.server.log_patterns import explain_line
 from workbench.store import glossary
-from workbench.store.preset_documents import document, names
+from workbench.store.preset_documents import source_document, source_document_names
 from workbench.store.preset_text import about_flag, preset_sections
 from workbench.store.presets import PresetLibrary
 
@@ -232,7 +232,7 @@ ROWS: tuple[Row, ...] = (
     ("4-1", "advice four_cards: comm.latency", ("57 all-reduces", "2.9 to 5.9 %")),
     ("4-1", f"flag {TP4}: tensor-parallel-size", ("makes 57", "19.4 ms")),
     ("4-2", f"claim {GUIDE}: 42-47", ("the number has no source", "2.8 %")),
-    ("4-2", "advice four_cards: launch.bound", ("3 % of the limit", "launches or synchronization")),
+    ("4-2", "advice four_cards: launch.bound", ("3 % of its limit", "launches or synchronization")),
     ("4-3", f"claim {GUIDE}: 73-79", ("several hundred kernels", "5-20 µs")),
     ("4-3", "advice four_cards: eager.cost", ("hundreds of kernels",)),
     ("4-3", f"flag {TP4}: enforce-eager", ("several hundred kernels",)),
@@ -274,7 +274,7 @@ def test_every_wrong_statement_has_a_place() -> None:
         f"{write_up}-{n}" for write_up, count in enumerate(STATEMENTS) for n in range(1, count + 1)
     ]
     assert list(dict.fromkeys(number for number, _, _ in ROWS)) == every and len(every) == 82
-    assert set(names()) == set(WRITE_UPS)
+    assert set(source_document_names()) == set(WRITE_UPS)
 
 
 @pytest.mark.parametrize(
@@ -299,7 +299,7 @@ def test_the_claims_of_a_write_up_stand_on_the_page_of_each_of_its_presets(write
     assert len(having) >= 4
     for preset in having:
         page = "\n".join(line.text for section in preset_sections(preset) for line in section.lines)
-        assert all(claim.correct in page for claim in document(write_up).claims), preset.id
+        assert all(claim.correct in page for claim in source_document(write_up).claims), preset.id
 
 
 @cache
@@ -309,7 +309,7 @@ def library() -> PresetLibrary:
 
 def claim(where: str) -> str:
     write_up, _, lines = where.partition(": ")
-    found = [c for c in document(write_up).claims if c.lines == lines]
+    found = [c for c in source_document(write_up).claims if c.lines == lines]
     assert all(c.verdict != "true" for c in found)
     return "\n".join(f"{c.text}\n{c.correct}" for c in found)
 
@@ -341,13 +341,13 @@ def finding(where: str) -> str:
         )
         for i in range(preset.hardware.count)
     ]
-    found = engines.validate(plan, engines.get(plan.engine).catalog(), gpus=gpus)
+    found = engines.validate_plan(plan, engines.get_engine(plan.engine).catalog(), gpus=gpus)
     return "\n".join(f"{f.text} {f.fix or ''}" for f in found if f.code == code)
 
 
 def log(where: str) -> str:
     engine, _, line = where.partition(": ")
-    found = explain(line, engine)
+    found = explain_line(line, engine)
     return f"{found.text} {found.fix or ''}" if found else ""
 
 
@@ -358,7 +358,7 @@ def advice(where: str) -> str:
 
 
 def word(where: str) -> str:
-    return "\n".join(term.means for term in glossary.explain(where))
+    return "\n".join(term.means for term in glossary.find_terms(where))
 
 
 PLACES: dict[str, Callable[[str], str]] = {

@@ -6,8 +6,11 @@ import re
 
 import pytest
 
+from workbench.model.distribution import PERCENTILES
 from workbench.model.metrics import METRICS, short_title
 from workbench.store import glossary
+
+PERCENTILES_TERM = ", ".join(each.title for each in PERCENTILES.values())
 
 
 @pytest.mark.parametrize(
@@ -18,16 +21,16 @@ from workbench.store import glossary
         ("lock", "clock lock"),
         ("limit", "ceiling, speed limit"),
         ("vram", "GPU memory"),
-        ("p99", "p50, p90, p99"),
+        ("p99", PERCENTILES_TERM),
         ("claim", "claim (in the register)"),
     ],
 )
 def test_a_word_is_found_by_each_of_its_spellings(word: str, term: str) -> None:
-    assert term in [found.term for found in glossary.explain(word)]
+    assert term in [found.term for found in glossary.find_terms(word)]
 
 
 def test_a_word_with_two_meanings_has_both() -> None:
-    assert [t.term for t in glossary.explain("run")] == [
+    assert [t.term for t in glossary.find_terms("run")] == [
         "run (of a benchmark)",
         "run (of a server)",
     ]
@@ -35,27 +38,36 @@ def test_a_word_with_two_meanings_has_both() -> None:
 
 @pytest.mark.parametrize("word", ["", "frobnicate", "*", "a" * 10_000])
 def test_an_unknown_word_has_no_explanation(word: str) -> None:
-    assert glossary.explain(word) == ()
+    assert glossary.find_terms(word) == ()
 
 
 def test_words_of_a_screen_come_in_their_order() -> None:
     found = [
-        t.term for t in glossary.found_in("  # change    tok/s  TTFT50/90 ms   W  tok/J   ▓▓ n/a")
+        t.term
+        for t in glossary.terms_in_text("  # change    tok/s  TTFT50/90 ms   W  tok/J   ▓▓ n/a")
     ]
-    assert found == ["change", "tok/s", "p50, p90, p99", "TTFT", "power", "tok/J", "absent, n/a"]
+    assert found == [
+        "change",
+        "tok/s",
+        PERCENTILES_TERM,
+        "TTFT",
+        "power",
+        "tok/J",
+        "absent, n/a",
+    ]
 
 
 def test_a_part_of_a_word_or_of_a_name_is_not_a_word() -> None:
-    assert glossary.found_in("/srv/lock/ replanning vllm-host-x") == ()
+    assert glossary.terms_in_text("/srv/lock/ replanning vllm-host-x") == ()
 
 
 def test_every_reference_leads_to_a_term() -> None:
-    for term in glossary.terms():
+    for term in glossary.all_terms():
         named = re.findall(r"\*(.+?)\*", term.means)
-        assert all(glossary.explain(name) for name in named), term
+        assert all(glossary.find_terms(name) for name in named), term
 
 
 @pytest.mark.parametrize("name", [n for n, m in METRICS.items() if m.short or m.group == "latency"])
 def test_the_titles_of_metrics_in_tables_are_explained(name: str) -> None:
     if name not in ("request_s", "queue_ms"):  # plain words: "requests/s", "wait for a stream"
-        assert glossary.found_in(short_title(name)), short_title(name)
+        assert glossary.terms_in_text(short_title(name)), short_title(name)

@@ -23,7 +23,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.timeline import ENGINE, Event, EventKind
 from workbench.store import history_files, recording
 from workbench.store.history_files import HistoryWriter
-from workbench.store.recording import Cell, CellWriter, Header, Infos
+from workbench.store.recording import Boot, Cell, CellWriter, End, Header, Infos
 
 T0 = 1_764_000_000
 NOW = T0 + 600.0
@@ -31,7 +31,7 @@ POWER, ENGINE_RATE = (0, "power_w"), (ENGINE, "generation_tok_s")
 
 
 def cells_of(lines: list[str]) -> list[Cell]:
-    return [item for item in recording.items(lines) if isinstance(item, Cell)]
+    return [item for item in recording.recorded_items(lines) if isinstance(item, Cell)]
 
 
 def written(
@@ -84,8 +84,8 @@ def test_a_damaged_line_costs_at_most_the_cells_to_the_next_full_one(data: st.Da
 
 @given(st.lists(st.one_of(st.binary(max_size=200), st.text(max_size=200)), max_size=20))
 def test_a_foreign_file_is_never_an_error_of_the_reader(lines: list[str | bytes]) -> None:
-    for item in recording.items(lines):
-        assert isinstance(item, Cell | Event | Infos)
+    for item in recording.recorded_items(lines):
+        assert isinstance(item, Cell | Event | Infos | Boot | End)
 
 
 json_values = st.recursive(
@@ -109,6 +109,8 @@ json_values = st.recursive(
                 "gpu",
                 "result",
                 "infos",
+                "boot",
+                "end",
                 "workbench",
                 "version",
                 "host",
@@ -127,7 +129,7 @@ def test_hostile_lines_give_only_clean_and_bounded_items(line: dict[str, object]
         assert header.host.isprintable()
     except InputError as error:
         assert error.next_step
-    for item in recording.items([text, text]):
+    for item in recording.recorded_items([text, text]):
         assert 0 <= item.unix_s <= 1e11
         if isinstance(item, Cell):
             assert all(
@@ -142,7 +144,7 @@ def test_escape_sequences_of_a_recording_are_removed() -> None:
         {"t": T0, "event": "throttle", "text": "\x1b]0;x\x07HW\x1b[31m slowdown\nx", "gpu": 0}
     )
     info = json.dumps({"t": T0, "infos": [{"index": 0, "uuid": "u", "name": "RTX\x1b[2J\r"}]})
-    event, infos = recording.items([line, info])
+    event, infos = recording.recorded_items([line, info])
     assert isinstance(event, Event) and event.text == "HW slowdown x"
     assert isinstance(infos, Infos) and infos.infos == (GpuInfo(0, "u", "RTX "),)
 
@@ -156,7 +158,7 @@ def test_numbers_that_no_gpu_has_are_left_out() -> None:
     limits = f'"power_max_w": NaN, "power_min_w": -5, "memory_total_bytes": {HUGE}, "absent": {{"a": "b"}}'
     infos = f'{{"t": {T0}, "infos": [{{"index": 0, "uuid": "u", "name": "n", {limits}}}, 5, null]}}'
     late = f'{{"t": {HUGE}, "full": true, "v": {{"0.power_w": 1}}}}'
-    cell, gpus = recording.items([line, infos, late])
+    cell, gpus = recording.recorded_items([line, infos, late])
     assert isinstance(cell, Cell) and cell.values == {(0, "x"): 1.0}
     assert isinstance(gpus, Infos)
     (info,) = gpus.infos
@@ -173,14 +175,14 @@ def test_a_small_compressed_file_with_endless_lines_is_given_up() -> None:
             read += 1
             yield '{"t":1,"event":"unknown"}'
 
-    assert not list(recording.items(lines())) and read < 2000
+    assert not list(recording.recorded_items(lines())) and read < 2000
 
 
 def test_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(InputError, match="is not a file"):
-            recording.opened(path)
+            recording.open_recording(path)
 
 
 def test_a_newer_and_another_format_are_refused_with_the_next_step() -> None:
@@ -199,7 +201,7 @@ def test_a_newer_and_another_format_are_refused_with_the_next_step() -> None:
 
 @pytest.fixture
 def folder(clean_environment: None) -> Path:
-    return history_files.directory("box", simulated=False)
+    return history_files.history_directory("box", simulated=False)
 
 
 @pytest.fixture
@@ -223,12 +225,12 @@ def test_two_workbenches_on_one_host_are_merged_and_a_simulated_host_is_apart(fo
         for line in lines_at(first, 10, watts):
             writer.write(1, line)
         writer.close()
-    history = history_files.load(folder, "box", NOW).history
-    assert history.at(POWER, T0 + 5) == 100.0 and history.at(POWER, T0 + 305) == 200.0
-    assert history.at(ENGINE_RATE, T0 + 5) == 5.0
-    assert history.at(POWER, T0 + 100) is None, "the time between is a gap"
-    assert history_files.directory("box", simulated=True) != folder
-    assert not list(history_files.load(folder, "another host", NOW).history), (
+    history = history_files.load_history(folder, "box", NOW).history
+    assert history.value_at(POWER, T0 + 5) == 100.0 and history.value_at(POWER, T0 + 305) == 200.0
+    assert history.value_at(ENGINE_RATE, T0 + 5) == 5.0
+    assert history.value_at(POWER, T0 + 100) is None, "the time between is a gap"
+    assert history_files.history_directory("box", simulated=True) != folder
+    assert not list(history_files.load_history(folder, "another host", NOW).history), (
         "the header names the host"
     )
 
@@ -240,8 +242,8 @@ def test_damaged_foreign_and_unreadable_files_leave_the_others(folder: Path) -> 
     os.mkfifo(folder / "4-4-d.1.1s.jsonl")
     (folder / "5-5-e.1.1s.jsonl").mkdir()
     written(folder, *lines_at(10**6, 10, 5.0), name="6-6-f.1.1s.jsonl")  # of a clock that was wrong
-    history = history_files.load(folder, "box", NOW).history
-    assert history.at(POWER, T0 + 5) == 100.0 and history.at(POWER, NOW) is None
+    history = history_files.load_history(folder, "box", NOW).history
+    assert history.value_at(POWER, T0 + 5) == 100.0 and history.value_at(POWER, NOW) is None
 
 
 CHILD = """
@@ -272,17 +274,17 @@ def test_a_kill_loses_at_most_the_last_seconds_and_the_benchmark_that_it_cut_has
     assert child.stdout is not None
     while int(child.stdout.readline()) < T0 + 200:
         pass
-    alive = history_files.load(folder, "box", NOW).history
+    alive = history_files.load_history(folder, "box", NOW).history
     assert [event.kind for event in alive.events] == [EventKind.BENCH_BEGIN], (
         "its Workbench is alive"
     )
     child.send_signal(signal.SIGKILL)
     with child:
         last = int((child.stdout.read().split() or [T0 + 200])[-1])
-    history = history_files.load(folder, "box", float(last)).history
-    known = [second for second in range(T0, last) if history.at(POWER, second) is not None]
+    history = history_files.load_history(folder, "box", float(last)).history
+    known = [second for second in range(T0, last) if history.value_at(POWER, second) is not None]
     assert known[0] == T0 and known[-1] > last - 50 and len(known) == known[-1] - T0 + 1
-    assert all(history.at(POWER, second) == second % 100 for second in known)
+    assert all(history.value_at(POWER, second) == second % 100 for second in known)
     begin, end = history.events
     assert end.kind is EventKind.BENCH_END and begin.unix_s < end.unix_s <= last
     assert end.text == "benchmark of 8 streams ends: Workbench ended during the benchmark"
@@ -319,7 +321,7 @@ def test_old_files_are_removed_and_all_files_are_bounded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = time.time()
-    other = history_files.directory("gone", simulated=False)
+    other = history_files.history_directory("gone", simulated=False)
     for place, name, age_s in (
         (folder, "1-1-a.1.1s.jsonl", 2 * 3600),
         (folder, "1-1-a.1.10s.jsonl", 2 * 3600),
@@ -329,7 +331,7 @@ def test_old_files_are_removed_and_all_files_are_bounded(
     ):
         written(place, name=name)
         os.utime(place / name, (now - age_s, now - age_s))
-    history_files.prune(folder, now)
+    history_files.delete_old_files(folder, now)
     assert sorted(path.name for path in folder.iterdir()) == [
         "1-1-a.1.10s.jsonl",
         "3-3-c.1.1s.jsonl",
@@ -337,7 +339,7 @@ def test_old_files_are_removed_and_all_files_are_bounded(
     assert not other.exists()
     monkeypatch.setattr(history_files, "MOST_BYTES", 100)
     written(folder, "x" * 200, name="4-4-d.1.1s.jsonl")
-    history_files.prune(folder, time.time())
+    history_files.delete_old_files(folder, time.time())
     assert not list(folder.iterdir()) if folder.exists() else True
 
 
@@ -360,7 +362,7 @@ def test_files_of_others_stay_and_those_of_the_future_go_first(
     ):
         written(folder, half if at != now else "", name=name)
         os.utime(folder / name, (at, at))
-    history_files.prune(folder, now)
+    history_files.delete_old_files(folder, now)
     assert (data / "training.jsonl").exists() and (folder / "keep.jsonl").exists()
     assert not (folder / "1-1-a.1.1s.jsonl").exists(), "a wrong clock made it"
     assert (folder / "2-2-b.1.1s.jsonl").exists() and (folder / "3-3-c.1.1s.jsonl").exists()
@@ -385,12 +387,12 @@ def test_a_huge_file_is_not_read(folder: Path) -> None:
     written(folder, *lines_at(0, 10, 100.0))
     written(folder, name="2-2-b.1.1s.jsonl")
     os.truncate(folder / "2-2-b.1.1s.jsonl", 10**12)  # with a hole, as after a loss of power
-    assert history_files.load(folder, "box", NOW).history.at(POWER, T0 + 5) == 100.0
+    assert history_files.load_history(folder, "box", NOW).history.value_at(POWER, T0 + 5) == 100.0
 
 
 def test_own_files_are_not_read_again(folder: Path, writer: HistoryWriter) -> None:
     for line in lines_at(0, 10, 100.0):
         writer.write(1, line)
     writer.close()
-    assert POWER in history_files.load(folder, "box", NOW).history
-    assert POWER not in history_files.load(folder, "box", NOW, writer.name).history
+    assert POWER in history_files.load_history(folder, "box", NOW).history
+    assert POWER not in history_files.load_history(folder, "box", NOW, writer.name).history

@@ -15,7 +15,7 @@ from workbench.model.findings import Level
 from workbench.model.host_entry import ClusterNode, HostEntry
 from workbench.store import paths
 from workbench.store.hosts_file import HostsStore
-from workbench.store.hosts_schema import checked
+from workbench.store.hosts_schema import check_hosts_document
 from workbench.store.text_files import MAX_BYTES
 
 WRITTEN = """\
@@ -260,14 +260,14 @@ FIELDS = st.sampled_from(
 
 @given(st.dictionaries(st.sampled_from(["hosts", "clusters", "x"]), VALUES, max_size=3))
 def test_no_document_is_too_strange(document: dict[str, object]) -> None:
-    checked(document)
+    check_hosts_document(document)
 
 
 @given(
     st.dictionaries(st.text(max_size=4), st.dictionaries(FIELDS, VALUES, max_size=4), max_size=3)
 )
 def test_no_entry_is_too_strange(entries: dict[str, object]) -> None:
-    found = checked({"hosts": entries, "clusters": entries})
+    found = check_hosts_document({"hosts": entries, "clusters": entries})
     assert set(found.file.hosts) | {n for s, n in found.unusable if s == "hosts"} == set(entries)
 
 

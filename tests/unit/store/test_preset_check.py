@@ -77,7 +77,7 @@ def test_a_valid_file_has_no_findings(minimal: str) -> None:
 def test_invalid_toml_is_reported_with_line_and_column(minimal: str) -> None:
     broken = minimal.replace('title = "Mine"', "title = Mine")
     finding = one(broken, "preset.bad-toml", file="x/mine.toml")
-    assert finding.place == f"x/mine.toml:{line_of(broken, 'title')}"
+    assert finding.file_and_line == f"x/mine.toml:{line_of(broken, 'title')}"
     assert "column 9" in finding.text and finding.level is Level.ERROR
     assert check_text(broken).preset is None and check_text(broken).document is None
 
@@ -528,6 +528,10 @@ def test_a_number_that_python_cannot_print_is_reported(minimal: str) -> None:
         minimal.replace("max-num-seqs = 16", f"max-num-seqs = 0x{'f' * 5000}"), "preset.bad-toml"
     )
     assert "64 bits" in finding.text
+    finding = one(
+        minimal.replace("max-num-seqs = 16", f"max-num-seqs = {'9' * 5000}"), "preset.bad-toml"
+    )
+    assert "a number has thousands of digits" in finding.text
 
 
 def test_an_unknown_write_up_is_an_error_with_the_nearest_name(minimal: str) -> None:

@@ -306,7 +306,7 @@ def test_a_plan_with_another_model_drops_the_parents_model_facts_and_variable(di
     library = PresetLibrary([dirs[0], paths.shipped_presets_dir()])
     plan = engines.plan_from_preset(library.get("vllm-qwen3-vl-2b-dp4"))
     plan = engines.apply_assignments(
-        plan, engines.get("vllm").catalog(), sets=["model=Qwen/Qwen3-0.6B"]
+        plan, engines.get_engine("vllm").catalog(), sets=["model=Qwen/Qwen3-0.6B"]
     )
     document = from_plan(
         plan, library.document("vllm-qwen3-vl-2b-dp4"), preset_id="other-model", title="Other"
@@ -326,10 +326,10 @@ def test_the_list_of_many_presets_is_kept_on_disk(
         put(own, f"p{number}", minimal)
     (own / "bad.toml").write_text("id = \n")
     parsed: list[str] = []
-    parse = presets_module.parse
+    parse = presets_module.parse_preset_text
     monkeypatch.setattr(
         presets_module,
-        "parse",
+        "parse_preset_text",
         lambda text, file: parsed.append(Path(file).stem) or parse(text, file),
     )
 
@@ -362,12 +362,12 @@ def _forge(change: Callable[[Any], Any]) -> None:
     body = json.dumps(
         change(json.loads(paths.preset_list_file().read_bytes().partition(b"\n")[2]))
     ).encode()
-    paths.preset_list_file().write_bytes(preset_list_cache._head(body) + b"\n" + body)
+    paths.preset_list_file().write_bytes(preset_list_cache._cache_head(body) + b"\n" + body)
 
 
 def _deep(path: Path) -> None:
     body = b"[" * 100_000
-    path.write_bytes(preset_list_cache._head(body) + b"\n" + body)
+    path.write_bytes(preset_list_cache._cache_head(body) + b"\n" + body)
 
 
 HOSTILE_LISTS: dict[str, Callable[[Path], Any]] = {

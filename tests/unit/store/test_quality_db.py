@@ -21,11 +21,11 @@ RESULT = made.quality()
 
 def test_a_comparison_is_stored_and_read_again(tmp_path: Path) -> None:
     db = QualityDb(tmp_path / "results.sqlite3")
-    assert db.newest() == ()
+    assert db.newest_comparisons() == ()
     first = db.add(RESULT)
     second = db.add(replace(RESULT, verdict="same"))
     assert db.get(first.id) == first
-    assert db.newest() == (second, first)
+    assert db.newest_comparisons() == (second, first)
     assert ResultsDb(tmp_path / "results.sqlite3").list() == ()
 
 
@@ -43,7 +43,7 @@ def test_an_unknown_or_damaged_comparison_says_so(tmp_path: Path) -> None:
         file.execute("UPDATE quality SET data = '{}' WHERE id = ?", (bad.id,))
     with pytest.raises(StoreError, match=f"comparison of answers {bad.id} in the database"):
         db.get(bad.id)
-    assert db.newest() == (good,)
+    assert db.newest_comparisons() == (good,)
     for number in (99, 2**70):
         with pytest.raises(InputError, match="there is no comparison of answers"):
             db.get(number)

@@ -35,17 +35,17 @@ def made(count: int, tokens: int, spread_us: int = 300) -> list[dict[str, Any]]:
 @given(st.lists(GAPS, max_size=8))
 def test_a_small_file_is_exact(all_gaps: list[list[int]]) -> None:
     samples = [{"index": n, "gaps_us": gaps} for n, gaps in enumerate(all_gaps)]
-    assert list(requests.decoded(requests.encoded(samples))) == samples
+    assert list(requests.decode_requests(requests.encode_requests(samples))) == samples
 
 
 @pytest.mark.parametrize(("count", "tokens"), [(64, 256), (200, 256), (256, 3072), (8000, 1)])
 def test_the_requests_of_a_result_take_at_most_20_kb(count: int, tokens: int) -> None:
-    assert len(requests.encoded(made(count, tokens))) <= 1.1 * requests.MOST_BYTES
+    assert len(requests.encode_requests(made(count, tokens))) <= 1.1 * requests.MOST_BYTES
 
 
 def test_of_many_requests_some_are_kept_evenly_and_say_so() -> None:
     samples = made(4000, 2)
-    found = list(requests.decoded(requests.encoded(samples)))
+    found = list(requests.decode_requests(requests.encode_requests(samples)))
     one_of = found[0].pop(KEPT_ONE_OF)
     assert 2 <= one_of <= 8
     assert [sample["index"] for sample in found] == list(range(0, 4000, one_of))
@@ -56,7 +56,7 @@ def test_of_many_requests_some_are_kept_evenly_and_say_so() -> None:
 
 def test_rounded_gaps_say_so_and_no_arrival_is_off_by_more_than_half_a_step() -> None:
     samples = made(200, 256)
-    found = list(requests.decoded(requests.encoded(samples)))
+    found = list(requests.decode_requests(requests.encode_requests(samples)))
     step_us = found[0][requests.RESOLUTION]
     assert step_us > 1
     for before, after in zip(samples, found, strict=True):
@@ -70,18 +70,18 @@ def test_rounded_gaps_say_so_and_no_arrival_is_off_by_more_than_half_a_step() ->
 @pytest.mark.parametrize("gaps", [[1.5, 2], [-1], [2**31], ["x"], [True]])
 def test_gaps_that_are_no_whole_numbers_are_kept_as_they_are(gaps: list[Any]) -> None:
     samples = [{"index": 0, "gaps_us": gaps}, {"index": 1, "gaps_us": [3]}, {"gaps": 5}]
-    assert list(requests.decoded(requests.encoded(samples))) == samples
+    assert list(requests.decode_requests(requests.encode_requests(samples))) == samples
 
 
 def test_a_file_of_an_earlier_version_is_read() -> None:
     samples = made(3, 5)
     lines = "".join(json.dumps(sample) + "\n" for sample in samples)
-    assert list(requests.decoded(gzip.compress(lines.encode()))) == samples
+    assert list(requests.decode_requests(gzip.compress(lines.encode()))) == samples
 
 
 def test_every_changed_byte_is_noticed() -> None:
-    data = requests.encoded(made(20, 40))
+    data = requests.encode_requests(made(20, 40))
     for place in range(0, len(data), 5):
         damaged = data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
         with pytest.raises(Exception):  # noqa: B017 (of several kinds)
-            list(requests.decoded(damaged))
+            list(requests.decode_requests(damaged))

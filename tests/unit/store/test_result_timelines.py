@@ -19,6 +19,6 @@ def test_times_that_are_years_apart_are_not_read_as_cells(tmp_path: Path) -> Non
     ]
     lines += cells.end()
     path = tmp_path / "timeline"
-    result_timelines.write(path, Header("box", False, 1, 0.0), lines)
+    result_timelines.write_timeline(path, Header("box", False, 1, 0.0), lines)
     with pytest.raises(StoreError, match="is damaged: it seems to cover"):
-        result_timelines.read(path)
+        result_timelines.read_timeline(path)

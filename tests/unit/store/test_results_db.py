@@ -14,7 +14,14 @@ from typing import Any
 
 import pytest
 
-from workbench.model.bench import BenchSpec, BenchSummary, Conditions, Distribution, GpuDuring
+from workbench.model.bench import (
+    BenchSpec,
+    BenchSummary,
+    Conditions,
+    Distribution,
+    GpuDuring,
+    PcieDuring,
+)
 from workbench.model.errors import InputError, StoreError
 from workbench.model.json_records import to_json
 from workbench.store import results_db as results_module
@@ -61,6 +68,7 @@ SUMMARY = BenchSummary(
         {"sw power cap": 0.5},
         5,
         {"memory_mhz": "not supported"},
+        pcie=(PcieDuring(0, 7643.0, 898.0, 15728.0, 4282.0, 15752.0), PcieDuring(1)),
     ),
     absent={"cached_tokens": "not told"},
     notes=("a note",),
@@ -359,7 +367,7 @@ def with_a_new_column(
     db: ResultsDb, monkeypatch: pytest.MonkeyPatch, declaration: str = "TEXT"
 ) -> ResultsDb:
     columns = results_module._COLUMNS
-    version = len(results_module.migrations()) + 1
+    version = len(results_module.migration_scripts()) + 1
     extra = results_module.Column(
         "cuda_version", declaration, searched=("cuda_version",), version=version
     )
@@ -375,7 +383,9 @@ def test_a_new_column_is_one_entry(db: ResultsDb, monkeypatch: pytest.MonkeyPatc
     assert db.get(1).summary == SUMMARY
     add(db)
     with sqlite3.connect(db.path) as raw:
-        assert raw.execute("PRAGMA user_version").fetchone()[0] == len(results_module.migrations())
+        assert raw.execute("PRAGMA user_version").fetchone()[0] == len(
+            results_module.migration_scripts()
+        )
         versions = raw.execute("SELECT cuda_version FROM results ORDER BY id").fetchall()
         assert versions == [(None,), (db.get(2).conditions.cuda_version,)]
     raw.close()

@@ -12,8 +12,8 @@ import pytest
 import tomlkit
 
 from workbench import engines
-from workbench.engines.catalog import satisfies, versions
-from workbench.engines.roofline import ceiling
+from workbench.engines.catalog import catalog_versions, version_satisfies
+from workbench.engines.roofline import speed_limits
 from workbench.model.findings import Level
 from workbench.model.preset import Preset
 from workbench.store.paths import shipped_presets_dir
@@ -60,9 +60,11 @@ def test_every_shipped_preset_gives_a_plan_without_errors(
 ) -> None:
     preset = library.get(preset_id)
     plan = engines.plan_from_preset(preset, variables=values(preset))
-    engine = engines.get(plan.engine)
-    for version in [v for v in versions(engine.name) if satisfies(v, preset.engine.versions)]:
-        found = engines.validate(plan, engine.catalog(version))
+    engine = engines.get_engine(plan.engine)
+    for version in [
+        v for v in catalog_versions(engine.name) if version_satisfies(v, preset.engine.versions)
+    ]:
+        found = engines.validate_plan(plan, engine.catalog(version))
         assert [f for f in found if f.level is Level.ERROR] == [], version
         assert [f for f in found if f.code.startswith(("flag.unknown", "env.unknown"))] == [], (
             version
@@ -102,7 +104,7 @@ def test_every_document_and_every_engine_has_its_presets(library: PresetLibrary)
     assert {p.provenance.document for p in presets} >= set(DOCUMENTS)
     assert len(presets) > 60
     generic = {p.engine.name for p in presets if p.provenance.document.startswith("none")}
-    assert generic == set(engines.names())
+    assert generic == set(engines.engine_names())
     assert {p.id for p in presets if p.gpu_settings} >= {"rtx-pro-6000-clock-power-profile"}
     assert any(p.nodes for p in presets)
 
@@ -127,7 +129,7 @@ def test_ceilings_follow_from_the_model_and_the_hardware(
     facts = engines.plan_from_preset(preset, variables=values(preset)).model_facts
     gpus = list(preset.hardware.gpu_names[:1]) * preset.hardware.count
     tp = preset.flags.get("tensor-parallel-size", 1)
-    limit = ceiling(facts, gpus, tp=tp).tok_s_per_stream
+    limit = speed_limits(facts, gpus, tp=tp).tok_s_per_stream
     named = [r for r in preset.references if r.ceiling and "stream" in r.metric]
     own = [r for r in named if r.source == preset.provenance.document]
     if not own or ("spark" in preset_id and tp == 1):

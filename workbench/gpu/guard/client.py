@@ -20,17 +20,17 @@ from workbench.gpu.guard.files import GUARD_VERSION
 from workbench.gpu.remote_programs import GUARD
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
-from workbench.gpu.settings.rights import ENGLISH, SUDO_ASKED, Rights, granted
+from workbench.gpu.settings.rights import ENGLISH, SUDO_ASKED, Rights, how_sudo_allows
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
 from workbench.hosts.python_programs import TOO_OLD
-from workbench.hosts.shell_scripts import SUDO, sh
+from workbench.hosts.shell_scripts import SUDO, shell_argv
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_records import GuardView
-from workbench.model.settings import HOST, stored
-from workbench.model.untrusted_numbers import decimal, of_field, range_of, strict_json
-from workbench.model.untrusted_text import clean
+from workbench.model.settings import HOST, value_to_store
+from workbench.model.untrusted_numbers import number_for_field, parse_decimal, range_of, strict_json
+from workbench.model.untrusted_text import clean_text
 
 START_S = 30.0
 STALLED_S = 20.0  # a guard completes a round at least every 5 s
@@ -90,7 +90,7 @@ class GuardTerms:
     trial_s: float | None = None
     trial: str = field(default_factory=lambda: secrets.token_hex(6))
 
-    def watch(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
+    def instructions_for(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
         """Return the guard's instructions for `entry`, a new entry of the journal, as a dict that
         becomes its field `watch`. `old` is the earlier entry of the same setting, or None. The key
         "back" has the fields of `old` that the guard restores if the change is a trial, or if the
@@ -98,10 +98,14 @@ class GuardTerms:
         made: dict[str, Any] = {"heartbeat_s": self.heartbeat_s}
         if self.trial_s is not None:
             made |= {"trial": self.trial, "trial_s": self.trial_s}
-        if old is not None and old.boot_id == entry.boot_id and old.state != "pending":
+        if (
+            old is not None
+            and old.boot_id == entry.boot_id
+            and old.state != setting_commands.PENDING
+        ):
             if self.trial_s is not None or old.state == KEPT:
                 kept = {name: getattr(old, name) for name in ("state", "watch", "owner", "who")}
-                made["back"] = {**kept, "now": stored(old.now)}
+                made["back"] = {**kept, "now": value_to_store(old.now)}
             elif old.watch.get("back", {}).get("state") == KEPT:
                 made["back"] = old.watch["back"]
         return made
@@ -122,7 +126,9 @@ async def guard_directory(host: Host) -> str:
     return f"{await host.state_dir()}/gpu/guard"
 
 
-async def start(host: Host, terms: GuardTerms, journal: Journal, **options: float) -> GuardView:
+async def start_guard(
+    host: Host, terms: GuardTerms, journal: Journal, **options: float
+) -> GuardView:
     """Start the guard on the host and return its state. If a guard runs already, wait until it has
     read the changed `journal`, which the caller has locked. `options` are arguments of the class
     `Guard`, and `problem` of the result says why no guard could be started. Raises HostUnreachable
@@ -153,7 +159,7 @@ async def start(host: Host, terms: GuardTerms, journal: Journal, **options: floa
         # the guard of a Workbench that is root serves root
         env = ENGLISH if how else {"SUDO_UID": "0"}
         done = await host.run(
-            (*how, *argv), input=password + GUARD.frame(local), timeout_s=START_S, env=env
+            (*how, *argv), input=password + GUARD.stdin_frame(local), timeout_s=START_S, env=env
         )
     except CommandNotFound:
         return GuardView(False, problem=NO_PYTHON)
@@ -169,7 +175,7 @@ async def start(host: Host, terms: GuardTerms, journal: Journal, **options: floa
         said = done.err.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return GuardView(False, problem=f"the guard could not be started: {said[0]}", log=log)
     if "error" in answer:
-        return GuardView(False, problem=clean(str(answer["error"])), log=log)
+        return GuardView(False, problem=clean_text(str(answer["error"])), log=log)
     view = (await read_status(host)).view
     if not view.running and view.problem is None:
         why = (
@@ -193,16 +199,16 @@ def _as_root(
         step.argv
         for entry in journal.entries
         if entry.watch and entry.gpu_uuid != HOST
-        for step in setting_commands.steps(
+        for step in setting_commands.setting_steps(
             entry.gpu_uuid,
             entry.setting,
             setting_commands.value_to_restore(entry.before),
             nvidia_smi=rights.nvidia_smi,
         )
     ]
-    if back and all(granted(rights.rules, command) == "free" for command in back):
+    if back and all(how_sudo_allows(rights.rules, command) == "free" for command in back):
         return (), None
-    how = granted(rights.rules, argv) if rights.python3 else ""
+    how = how_sudo_allows(rights.rules, argv) if rights.python3 else ""
     if how == "free" or (how and rights.unasked):
         return SUDO, None
     if how and rights.password is not None:
@@ -217,7 +223,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     """Return the state of the guard. `beat` is the name of a heartbeat file, which is then touched
     as a new heartbeat, or "" for none. Raises HostError if the host is out of reach."""
     home = await guard_directory(host)
-    done = await host.run(sh(LOOK, home, beat))
+    done = await host.run(shell_argv(LOOK, home, beat))
     head, _, state = done.out.partition("\n\n")
     if done.returncode == 3 or not state.strip():
         return GuardStatus(GuardView(False))
@@ -225,15 +231,15 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     ages = {}
     for line in filter(None, beats):
         at, _, name = line.partition(" ")
-        ages[name.removeprefix("beats/")] = max(0.0, _seconds(now) - _seconds(at))
+        ages[name.removeprefix("beats/")] = max(0.0, _parse_seconds(now) - _parse_seconds(at))
     try:
         said = json.loads(state)
-        if not setting_commands.plain(said):
+        if not setting_commands.numbers_are_plain(said):
             raise ValueError(
                 "the guard's state contains a number that Workbench cannot have written"
             )
-        seen = _seen(
-            said, int(_seconds(now)), told, boot, process, ages, home, _round_age_s(rounds)
+        seen = _parse_guard_status(
+            said, int(_parse_seconds(now)), told, boot, process, ages, home, _round_age_s(rounds)
         )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         seen = GuardStatus(
@@ -244,19 +250,19 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     return seen
 
 
-def _seconds(text: str) -> float:
-    return decimal(text, *range_of("unix_s")) or 0.0
+def _parse_seconds(text: str) -> float:
+    return parse_decimal(text, *range_of("unix_s")) or 0.0
 
 
 async def _nothing_to_watch(host: Host) -> bool:
     try:
-        journal = await journals.read(host, with_log=False)
+        journal = await journals.read_journal(host, with_log=False)
     except SettingsError:
         return False
-    return not any(entry.watch and entry.state != KEPT for entry in _living(journal))
+    return not any(entry.watch and entry.state != KEPT for entry in _living_entries(journal))
 
 
-def _seen(
+def _parse_guard_status(
     said: Mapping[str, Any],
     now: int,
     told: str,
@@ -298,17 +304,17 @@ def _seen(
         GuardView(
             running=running,
             pid=pid if running else None,
-            since_unix_s=of_field("unix_s", said.get("since_unix_s")) if running else None,
+            since_unix_s=number_for_field("unix_s", said.get("since_unix_s")) if running else None,
             heartbeat_s=min(waits.values(), default=None),
             heartbeat_age_s=max((ages[owner] for owner in waits if owner in ages), default=None),
             trial_left_s=trial_left_s,
             temperature_limits_c={
                 uuid: limit
                 for uuid, limit in said.get("limits_c", {}).items()
-                if of_field("limit_c", limit) is not None
+                if number_for_field("limit_c", limit) is not None
             },
             did=said.get("did"),
-            did_unix_s=of_field("unix_s", said.get("did_unix_s")),
+            did_unix_s=number_for_field("unix_s", said.get("did_unix_s")),
             log=f"{home}/log",
             note=said.get("note") if running else None,
             problem=problem,
@@ -323,27 +329,27 @@ def _round_age_s(rounds: str) -> float | None:
     """Return the seconds since the guard's last round. `rounds` is the time since the boot, now and
     at that round, in seconds. None if the guard has written none, or if they are no times."""
     now, _, then = rounds.partition(" ")
-    known = [decimal(text, 0, MOST_UPTIME_S) for text in (now, then)]
+    known = [parse_decimal(text, 0, MOST_UPTIME_S) for text in (now, then)]
     return None if None in known else max(0.0, float(known[0] or 0) - float(known[1] or 0))
 
 
 async def mark_act_seen(host: Host, did_unix_s: float) -> None:
-    await host.run(sh(TOLD, await guard_directory(host), str(did_unix_s)))
+    await host.run(shell_argv(TOLD, await guard_directory(host), str(did_unix_s)))
 
 
-async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
+async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardView:
     """Confirm the running trials on this host, so that their settings stay, and return the guard's
     state. With `heartbeat_s`, the guard from now on reverts all settings, except those that the
     user chose to keep, after `heartbeat_s` seconds without a heartbeat from this Workbench. Raises
     SettingsError if no trial runs and `heartbeat_s` applies to no setting."""
-    async with journals.locked(host) as held:
-        tried = [e for e in _living(held.journal) if e.watch.get("trial")]
-        watched = [e for e in _living(held.journal) if e.watch and e.state != KEPT]
+    async with journals.locked_journal(host) as held:
+        tried = [e for e in _living_entries(held.journal) if e.watch.get("trial")]
+        watched = [e for e in _living_entries(held.journal) if e.watch and e.state != KEPT]
         if not tried and not (heartbeat_s and watched):
             raise SettingsError(
                 "no trial of GPU settings runs on this host",
                 host=host.name,
-                next_step=await _what_became(host),
+                next_step=await _what_became_of_guard(host),
             )
         state = held.journal
         for entry in watched if heartbeat_s else tried:
@@ -356,7 +362,7 @@ async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
                 entry = replace(
                     entry,
                     owner=owner,
-                    who=journals.who(),
+                    who=journals.user_at_machine(),
                     watch={**watch, "heartbeat_s": heartbeat_s},
                 )
             state = state.put(entry)
@@ -365,22 +371,22 @@ async def confirm(host: Host, heartbeat_s: float | None = None) -> GuardView:
                 "confirm", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
         await held.save(state)
-    return _told(await _until(host, lambda view: view.trial_left_s is None), held)
+    return _add_recovery_note(await _read_until(host, lambda view: view.trial_left_s is None), held)
 
 
-async def keep(host: Host) -> GuardView:
+async def keep_all_settings(host: Host) -> GuardView:
     """Mark all settings that Workbench changed on this host as kept, so that the guard does not
     revert them, and return the guard's state. The guard then ends, because no setting is left to
     watch. Raises SettingsError if Workbench has changed no setting on the host, or if all are kept
     already."""
-    async with journals.locked(host) as held:
+    async with journals.locked_journal(host) as held:
         state = held.journal
-        left = [e for e in _living(state) if e.state != KEPT]
+        left = [e for e in _living_entries(state) if e.state != KEPT]
         if not left:
             raise SettingsError(
                 "Workbench has changed no GPU setting on this host, so there is no setting to keep",
                 host=host.name,
-                next_step=await _what_became(host),
+                next_step=await _what_became_of_guard(host),
             )
         for entry in left:
             state = state.put(replace(entry, state=KEPT, watch={}))
@@ -388,21 +394,21 @@ async def keep(host: Host) -> GuardView:
                 "keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
         await held.save(state)
-    return _told(await _until(host, lambda view: not view.running), held)
+    return _add_recovery_note(await _read_until(host, lambda view: not view.running), held)
 
 
-def _told(view: GuardView, held: LockedJournal) -> GuardView:
+def _add_recovery_note(view: GuardView, held: LockedJournal) -> GuardView:
     """Return the guard's state, with a note if the journal was made anew."""
     if held.recovery is None:
         return view
     return replace(view, note="; ".join(filter(None, (held.recovery.text, view.note))))
 
 
-def _living(journal: Journal) -> list[JournalEntry]:
+def _living_entries(journal: Journal) -> list[JournalEntry]:
     return [e for e in journal.entries if journal.why_lost(e) is None]
 
 
-async def _what_became(host: Host) -> str:
+async def _what_became_of_guard(host: Host) -> str:
     view = (await read_status(host)).view
     return (
         f"the guard {view.did}"
@@ -411,7 +417,7 @@ async def _what_became(host: Host) -> str:
     )
 
 
-async def _until(host: Host, done: Any) -> GuardView:
+async def _read_until(host: Host, done: Any) -> GuardView:
     """Read the guard's state again and again, until `done(state)` is true, the state names a
     problem, or NOTICED_S seconds have passed. Return the last state."""
     until = time.monotonic() + NOTICED_S

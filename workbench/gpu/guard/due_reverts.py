@@ -26,8 +26,8 @@ SET = (claims.RESTORE, claims.DONE)
 
 class Due(NamedTuple):
     """A setting that the guard must revert now: its journal entry, and the reason. If `trial` is
-    true, the setting goes back to its value from before the trial, otherwise to its value from
-    before Workbench's first change."""
+    true, the setting goes back to its value from before the trial or from before a change that was
+    cut off, otherwise to its value from before Workbench's first change."""
 
     entry: Entry
     why: str
@@ -68,7 +68,7 @@ def guarded_values(entry: Entry) -> tuple[Any, ...]:
     )
 
 
-def restricted(entry: Entry, seen: Entry) -> Entry:
+def restrict_entry(entry: Entry, seen: Entry) -> Entry:
     """Return a copy of `seen`, the journal entry as it was when the guard started, with the owner,
     the state and the times of `entry`, the same entry as it is now. A guard that runs as root may
     set only values from the copy."""
@@ -78,25 +78,27 @@ def restricted(entry: Entry, seen: Entry) -> Entry:
     return {**seen, "state": entry.get("state"), "owner": entry["owner"], "watch": watch}
 
 
-def named(entry: Entry) -> str:
+def setting_text(entry: Entry) -> str:
     """Return the setting of a journal entry in words, with its GPU if it has one: "GPU0 power
     limit" or "CPU governor"."""
-    label = setting_commands.label(entry["setting"])
+    label = setting_commands.setting_label(entry["setting"])
     return label if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {label}"
 
 
-def summed_up(results: Sequence[Result]) -> str:
+def results_text(results: Sequence[Result]) -> str:
     """Return the results as one line for the user, such as "reverted GPU0 GPU clocks: no heartbeat
     for 30 s; did not revert GPU0 power limit: set to 400 W, now…"."""
     back = [r.due for r in results if r.ok and r.way in SET]
     whys = dict.fromkeys(due.why for due in back)
     said = (
-        [f"reverted {', '.join(named(due.entry) for due in back)}: {'; '.join(whys)}"]
+        [f"reverted {', '.join(setting_text(due.entry) for due in back)}: {'; '.join(whys)}"]
         if back
         else []
     )
     said += [
-        f"did not revert {named(r.due.entry)}: {r.message}" for r in results if r.way not in SET
+        f"did not revert {setting_text(r.due.entry)}: {r.message}"
+        for r in results
+        if r.way not in SET
     ]
     return "; ".join(said)
 
@@ -108,34 +110,38 @@ def ends_at(known: object, latest: float) -> float:
     return known if isinstance(known, (int, float)) and known <= latest else latest
 
 
-def target(due: Due) -> Any:
+def value_to_set(due: Due) -> Any:
     """Return the value that the revert sets. It is the value of an earlier entry that takes effect
-    again, if `back_of` returns one, otherwise the value from before Workbench's first change."""
-    back = back_of(due)
+    again, if `fields_of_earlier_entry` returns one, otherwise the value from before Workbench's first change."""
+    back = fields_of_earlier_entry(due)
     return back["now"] if back else due.entry["before"]
 
 
-def back_of(due: Due) -> Any:
+def fields_of_earlier_entry(due: Due) -> Any:
     """Return a dict with fields of the earlier entry that replaces the reverted one in the journal:
-    the entry from before a trial, or an entry that the user chose to keep. None if the revert
-    restores the value from before Workbench's first change."""
+    the entry from before a trial or a change that was cut off, or an entry that the user chose to
+    keep. None if the revert restores the value from before Workbench's first change."""
+    if due.trial and due.entry.get("state") == setting_commands.PENDING:
+        return due.entry.get("earlier")
     back = due.entry["watch"].get("back")
     return back if back and (due.trial or back["state"] == "kept") else None
 
 
-def _did(ok: bool, way: str) -> str:
+def _revert_verb(ok: bool, way: str) -> str:
     if way not in SET:
         return "left alone"
     return "reverted" if ok else "could not revert"
 
 
-def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -> dict[str, Any]:
+def journal_after_reverts(
+    journal: Mapping[str, Any], results: Sequence[Result], boot_id: str
+) -> dict[str, Any]:
     """Return the journal as it is after the reverts in `results`. Each reverted entry is removed,
-    or replaced by the earlier entry that takes effect again (see `back_of`). The journal's log gets
+    or replaced by the earlier entry that takes effect again (see `fields_of_earlier_entry`). The journal's log gets
     a line for each result, with `boot_id`, the id of the host's present boot."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way, by in results:
-        key, back = due.key, back_of(due) if way in SET else None
+        key, back = due.key, fields_of_earlier_entry(due) if way in SET else None
         log.append(
             {
                 "unix_s": round(time.time(), 3),
@@ -143,10 +149,10 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
                 "who": "guard",
                 "ok": ok,
                 "message": message,
-                "what": f"guard {_did(ok, way)}: {due.why}",
+                "what": f"guard {_revert_verb(ok, way)}: {due.why}",
                 "gpu_uuid": key[0],
                 "setting": key[1],
-                "now": setting_commands.value_to_restore(target(due))
+                "now": setting_commands.value_to_restore(value_to_set(due))
                 if way in SET
                 else due.entry["now"],
             }
@@ -158,7 +164,7 @@ def noted(journal: Mapping[str, Any], results: Sequence[Result], boot_id: str) -
             if (entry["gpu_uuid"], entry["setting"]) != key:
                 kept.append(entry)
             elif back:
-                kept.append({**entry, **back})
+                kept.append({**entry, "earlier": None, **back})
             elif way == claims.LEAVE:  # until that user's claim is gone
                 kept.append({**entry, "watch": {}, "state": setting_commands.LEFT_TO + by})
             elif way == claims.ASK:  # until the user has decided; the guard no longer watches it

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # Of the guard, in its state. Raise it if the guard's rules or its instructions change: a guard of an
 # earlier version is asked to make way.
-GUARD_VERSION = 2
+GUARD_VERSION = 3
 LOG_BYTES = 200_000
 TAKE_OVER_S = 1.0  # for another guard to take over: it tries every 20 ms
 
@@ -170,7 +170,7 @@ class Files(JournalFile):
                         return int(words[4])
         return None
 
-    def beat(self, owner: str) -> int:
+    def heartbeat_stamp(self, owner: str) -> int:
         """Return a number that changes with each heartbeat of `owner`, the name of a heartbeat
         file. 0 if there is no such file."""
         try:
@@ -189,7 +189,9 @@ class Files(JournalFile):
             found = json.loads(read_regular("state.json", self.home).decode())
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) and setting_commands.plain(found) else {}
+        return (
+            found if isinstance(found, dict) and setting_commands.numbers_are_plain(found) else {}
+        )
 
     def write_state(self, state: Mapping[str, Any]) -> None:
         with contextlib.suppress(OSError):  # a full disk must not end the guard

@@ -8,6 +8,10 @@ The guard runs in a session of its own. Its instructions are in the journal, und
     trial         the name of a trial; revert `trial_s` seconds after the guard first saw this name
     back          fields of the earlier entry; they are restored after a trial, or if the user had kept the setting
 
+While a change is carried out, its entry is pending, and its Workbench sends heartbeats in any case. If they
+stop then, the change was cut off: the guard reverts what the change has set, so that it is made as a whole or not
+at all.
+
 The guard does not revert a setting that the user chose to keep, that has no `watch`, or that was
 changed before the host's last boot. It does not replace a value that another program has set since,
 because only the user can decide about that value. If a GPU reaches its thermal limit, the guard
@@ -36,15 +40,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from workbench.gpu.guard.due_reverts import (
     Due,
     Result,
-    back_of,
     ends_at,
+    fields_of_earlier_entry,
     guarded_values,
+    journal_after_reverts,
     key_of,
-    named,
-    noted,
-    restricted,
-    summed_up,
-    target,
+    restrict_entry,
+    results_text,
+    setting_text,
+    value_to_set,
 )
 from workbench.gpu.guard.files import (
     GUARD_VERSION,
@@ -55,7 +59,7 @@ from workbench.gpu.guard.files import (
 from workbench.gpu.guard.privileges import Programs
 from workbench.gpu.guard.rest import Rest
 from workbench.gpu.guard.temperatures import TemperatureReader
-from workbench.gpu.process_facts import driver_start
+from workbench.gpu.process_facts import driver_module_instance
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.journal_file import UnreadableJournal
 from workbench.model import setting_commands
@@ -73,8 +77,9 @@ HEAT_S = 1.0
 PUBLISHED_CHECK_S = 1.0  # interval of the checks that the host's register has the changes
 BACKOFF_S = (1.0, 60.0)
 ASLEEP_S = 2.0  # after such a pause of its own the guard cannot say that others were silent
-# a trial's owner that still locks the journal this long after its end counts as frozen
 ROUND_S = 5.0  # interval at which a completed round is written down
+UNFINISHED_S = 30.0  # without a heartbeat, after which a change counts as cut off
+# a trial's owner that still locks the journal this long after its end counts as frozen
 APPLYING_S = 10.0
 JUMP_S = 1.0
 UNWATCHED = (
@@ -88,9 +93,15 @@ class Guard:
     that are due."""
 
     def __init__(
-        self, files: Files, programs: Programs, tick_s: float = TICK_S, heat_s: float = HEAT_S
+        self,
+        files: Files,
+        programs: Programs,
+        tick_s: float = TICK_S,
+        heat_s: float = HEAT_S,
+        unfinished_s: float = UNFINISHED_S,
     ) -> None:
         self.files, self.programs, self.tick_s = files, programs, tick_s
+        self.unfinished_s = unfinished_s
         self.rest = Rest(files.at)
         self.temperatures = TemperatureReader(heat_s, self.rest.end)
         self.stamp: list[int] | None = None
@@ -149,17 +160,19 @@ class Guard:
         calm = self.entries and not (self.hot or self.failed or self.broken or self.to_end)
         if not calm or not self.rest.hears_changes:
             return self.tick_s
-        left_s = min(self.deadlines(), default=math.inf) - time.monotonic()
+        left_s = min(self.next_deadlines(), default=math.inf) - time.monotonic()
         return min(max(left_s, self.tick_s), QUIET_TICKS * self.tick_s)
 
-    def deadlines(self) -> Iterator[float]:
+    def next_deadlines(self) -> Iterator[float]:
         """Yield when each heartbeat is overdue and when each trial ends, in seconds of
         time.monotonic()."""
         yield from self.trials.values()
         for entry in self.entries:
-            limit_s = entry["watch"].get("heartbeat_s")
+            limit_s = self.heartbeat_limit_s(entry)
             if limit_s:
-                yield self.beats[owner_id(entry)][1] + limit_s
+                # an entry that took effect again just now may have another owner
+                _, seen_at = self.beats.get(owner_id(entry), (0, time.monotonic()))
+                yield seen_at + limit_s
 
     def write_round(self) -> None:
         if time.monotonic() >= self.write_round_at:
@@ -186,7 +199,7 @@ class Guard:
         self.publish_again()
         self.check_heartbeats()
         self.check_temperatures()
-        due = self.due()
+        due = self.reverts_due()
         if time.monotonic() >= self.retry_at or any(one.key not in self.tried for one in due):
             self.revert(due)
             self.ran_at = time.monotonic()
@@ -204,12 +217,14 @@ class Guard:
         self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
 
     def read(self) -> None:
+        """Read the journal again if its file has changed. If it cannot be read, keep the earlier
+        entries, and note the reason in `broken`."""
         stamp = self.files.stamp()
         if stamp == self.stamp:
             return
         self.stamp = stamp
         try:
-            self.entries = self.watched(self.files.load())
+            self.entries = self.entries_to_watch(self.files.load())
             self.broken = None
         except UnreadableJournal as why:
             if self.seen is None and self.programs.user is not None:
@@ -241,7 +256,7 @@ class Guard:
         finally:
             self.files.release()
 
-    def watched(self, journal: Mapping[str, Any]) -> list[Entry]:
+    def entries_to_watch(self, journal: Mapping[str, Any]) -> list[Entry]:
         """Return those entries of the journal that this guard must watch. A guard that runs as root
         watches only entries that were in the journal at its start."""
         found = [
@@ -258,11 +273,11 @@ class Guard:
             self.seen = by_key
         self.seen = {key: self.seen[key] for key in self.seen if key in by_key}
         self.unseen = [
-            named(e)
+            setting_text(e)
             for key, e in by_key.items()
             if key not in self.seen or guarded_values(e) != guarded_values(self.seen[key])
         ]
-        return [restricted(by_key[key], self.seen[key]) for key in self.seen]
+        return [restrict_entry(by_key[key], self.seen[key]) for key in self.seen]
 
     # ---- the settings that are due
 
@@ -274,10 +289,10 @@ class Guard:
         if now - self.ran_at > ASLEEP_S + QUIET_TICKS * self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
         self.ran_at = now
-        owners = {owner_id(e) for e in self.entries if e["watch"].get("heartbeat_s")}
+        owners = {owner_id(e) for e in self.entries if self.heartbeat_limit_s(e)}
         self.beats = {owner: known for owner, known in self.beats.items() if owner in owners}
         for owner in owners:
-            beat = self.files.beat(owner)
+            beat = self.files.heartbeat_stamp(owner)
             if owner not in self.beats or self.beats[owner][0] != beat:
                 self.beats[owner] = (beat, now)
         lasts = {
@@ -294,7 +309,7 @@ class Guard:
         settings that heat it are reverted, even if it cools down before."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
         self.temperatures.watch(tuple(sorted(gpus)))
-        heated = {e["gpu_uuid"] for e in self.entries if self.heats(e)}
+        heated = {e["gpu_uuid"] for e in self.entries if self.entry_heats_gpu(e)}
         hot = {}
         for uuid, index in gpus.items():
             celsius, limit = self.temperatures.celsius.get(uuid), self.temperatures.limits.get(uuid)
@@ -308,11 +323,11 @@ class Guard:
         stays = [
             e
             for e in self.entries
-            if e["gpu_uuid"] in hot and e["setting"] in COOLING and not self.heats(e)
+            if e["gpu_uuid"] in hot and e["setting"] in COOLING and not self.entry_heats_gpu(e)
         ]
         whys = "; ".join(dict.fromkeys(hot[e["gpu_uuid"]] for e in stays))
         note = (
-            f"{', '.join(map(named, stays))} kept, because a revert could make the GPU hotter: "
+            f"{', '.join(map(setting_text, stays))} kept, because a revert could make the GPU hotter: "
             f"{whys}"
             if stays
             else None
@@ -321,33 +336,46 @@ class Guard:
             self.files.log(note)
         self.note = note
 
-    def heats(self, entry: Entry) -> bool:
+    def entry_heats_gpu(self, entry: Entry) -> bool:
         """Return whether the setting of this journal entry makes its GPU hotter, so that a revert
         cools the GPU."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
-        return setting_commands.heats(
-            entry["setting"], entry["now"], target(Due(entry, "", False)), highest_mhz
+        return setting_commands.value_heats_gpu(
+            entry["setting"], entry["now"], value_to_set(Due(entry, "", False)), highest_mhz
         )
 
-    def silent(self, entry: Entry) -> bool:
-        limit_s = entry["watch"].get("heartbeat_s")
-        return bool(limit_s) and time.monotonic() - self.beats[owner_id(entry)][1] > limit_s
+    def heartbeat_limit_s(self, entry: Entry) -> float | None:
+        """Return the number of seconds without a heartbeat after which this journal entry is
+        reverted. None if no heartbeat is expected."""
+        limit_s: float | None = entry["watch"].get("heartbeat_s")
+        return limit_s or (
+            self.unfinished_s if entry.get("state") == setting_commands.PENDING else None
+        )
 
-    def due(self) -> list[Due]:
-        found = [(entry, self.why(entry)) for entry in self.entries]
+    def heartbeat_is_overdue(self, entry: Entry) -> bool:
+        limit_s = self.heartbeat_limit_s(entry)
+        return limit_s is not None and time.monotonic() - self.beats[owner_id(entry)][1] > limit_s
+
+    def reverts_due(self) -> list[Due]:
+        found = [(entry, self.why_revert_now(entry)) for entry in self.entries]
         return [Due(entry, *why) for entry, why in found if why]
 
-    def why(self, entry: Entry) -> tuple[str, bool] | None:
+    def why_revert_now(self, entry: Entry) -> tuple[str, bool] | None:
         """Return (reason, trial) if the setting of this journal entry must be reverted now,
-        otherwise None. `trial` is true if the revert only ends a trial and so restores the value
-        from before the trial."""
+        otherwise None. `trial` is true if the revert only ends a trial, or a change that was cut
+        off, and so restores the value from before it."""
         watch, hot = entry["watch"], self.hot.get(entry["gpu_uuid"])
-        if self.silent(entry):
-            return f"no heartbeat for {watch['heartbeat_s']:g} s", False
-        if hot and self.heats(entry):
+        limit_s, unfinished = (
+            self.heartbeat_limit_s(entry),
+            entry.get("state") == setting_commands.PENDING,
+        )
+        if self.heartbeat_is_overdue(entry):
+            cut = ", and the change was cut off" if unfinished else ""
+            return f"no heartbeat for {limit_s:g} s{cut}", unfinished
+        if hot and self.entry_heats_gpu(entry):
             return hot, False
-        if self.to_end and (watch.get("heartbeat_s") or watch.get("trial")):
-            return "the guard was asked to end", bool(watch.get("trial"))
+        if self.to_end and (limit_s or watch.get("trial")):
+            return "the guard was asked to end", unfinished or bool(watch.get("trial"))
         if watch.get("trial") and time.monotonic() >= self.trials[watch["trial"]]:
             return f"not confirmed within {watch['trial_s']:g} s", True
         return None
@@ -358,8 +386,11 @@ class Guard:
         lock."""
         now, found = time.monotonic(), set()
         for entry, _, trial in due:
-            overdue = trial and now > self.trials[entry["watch"]["trial"]] + APPLYING_S
-            if self.silent(entry) or (overdue and not entry["watch"].get("heartbeat_s")):
+            name = entry["watch"].get("trial") if trial else None
+            overdue = name is not None and now > self.trials[name] + APPLYING_S
+            if self.heartbeat_is_overdue(entry) or (
+                overdue and not entry["watch"].get("heartbeat_s")
+            ):
                 found.add(owner_token(entry))
         return tuple(found)
 
@@ -374,20 +405,27 @@ class Guard:
             self.read()
             self.check_heartbeats()
             due = sorted(
-                self.due(),
-                key=lambda d: (d.entry["gpu_index"], setting_commands.order(d.entry["setting"])),
+                self.reverts_due(),
+                key=lambda d: (
+                    d.entry["gpu_index"],
+                    setting_commands.revert_order(d.entry["setting"]),
+                ),
             )
             if not due:
                 self.forget_failures()
                 return
-            self.files.log("reverting: " + "; ".join(f"{named(d.entry)} ({d.why})" for d in due))
+            self.files.log(
+                "reverting: " + "; ".join(f"{setting_text(d.entry)} ({d.why})" for d in due)
+            )
             keys = {one.key for one in due}
-            self.others = claims.credible(self.files.others(), keys, self.programs.may_set)
-            self.settle(self.restore_all(due))
+            self.others = claims.credible_claims(self.files.others(), keys, self.programs.may_set)
+            self.record_results(self.restore_all(due))
         finally:
             self.files.release()
 
     def lock(self, silent: tuple[str, ...]) -> bool:
+        """Take the journal's lock, and return whether the revert may go on. The locks of the owners
+        `silent` do not count, and a broken journal does not prevent a revert."""
         try:
             return self.files.take(silent) or self.files.take(silent)
         except OSError as error:
@@ -418,58 +456,65 @@ class Guard:
         return [found[one.key] for one in due]
 
     def restore(self, due: Due) -> Result:
-        programs, uuid, setting, failed = (
-            self.programs,
-            due.entry["gpu_uuid"],
-            due.entry["setting"],
-            None,
-        )
+        """Set the host's previous value of a setting whose revert is due, and return the result.
+        The value of another user or a later change is left. Never raises: a defect becomes a failed
+        result."""
         untold = self.unrecorded.get(due.key)
         # unless another program has set it since
         if untold is not None and untold.due.entry == due.entry:
             return untold
         try:
-            gone = setting_commands.why_lost(
-                due.entry, self.files.boot_id, driver_start=driver_start(programs.sysfs)
-            )
-            if gone is not None:
-                return Result(due, True, gone, claims.DONE)
-            back = back_of(due)
-            live = programs.current_value(uuid, setting)
-            way = claims.decide_revert(due.entry, live, self.others, back["now"] if back else None)
-            if way.do != claims.RESTORE:
-                return Result(due, True, way.why, way.do, way.by)
-            of_cores = setting in setting_commands.OF_CORES
-            cores = {cpu: states for cpu, _, states in programs.cores(setting)} if of_cores else {}
-            for step in setting_commands.steps(
-                uuid,
-                setting,
-                setting_commands.value_to_restore(way.value),
-                nvidia_smi=programs.nvidia_smi,
-                tee=programs.tee,
-                cores=cores,
-                sysfs=programs.sysfs,
-            ):
-                code, said = programs.set(step)
-                program = "tee" if of_cores else "nvidia-smi"
-                failed = setting_commands.failure(code, said, program) or failed
-            return Result(
-                due,
-                *setting_commands.restored(
-                    setting, way.value, programs.current_value(uuid, setting), failed
-                ),
-            )
+            return self.restore_or_leave(due)
         except Exception as error:
             return Result(due, False, f"a defect in the guard: {error!r}")
 
-    def settle(self, results: Sequence[Result]) -> None:
+    def restore_or_leave(self, due: Due) -> Result:
+        """Set the previous value, unless a restart has reset the setting or it belongs to somebody
+        else now."""
+        programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
+        gone = setting_commands.why_lost(
+            due.entry, self.files.boot_id, driver_start=driver_module_instance(programs.sysfs)
+        )
+        if gone is not None:
+            return Result(due, True, gone, claims.DONE)
+        back = fields_of_earlier_entry(due)
+        live = programs.current_value(uuid, setting)
+        way = claims.decide_revert(due.entry, live, self.others, back["now"] if back else None)
+        if way.do != claims.RESTORE:
+            return Result(due, True, way.why, way.do, way.by)
+        failed = self.set_value(uuid, setting, way.value)
+        now = programs.current_value(uuid, setting)
+        outcome = setting_commands.outcome_of_restoring(setting, way.value, now, failed)
+        return Result(due, *outcome)
+
+    def set_value(self, uuid: str, setting: str, value: Any) -> str | None:
+        """Run the commands that set a value, and return why the last of those that failed did so;
+        None if none failed."""
+        programs, of_cores = self.programs, setting in setting_commands.OF_CORES
+        program = "tee" if of_cores else "nvidia-smi"
+        steps = setting_commands.setting_steps(
+            uuid,
+            setting,
+            setting_commands.value_to_restore(value),
+            nvidia_smi=programs.nvidia_smi,
+            tee=programs.tee,
+            cores={cpu: n for cpu, _, n in programs.cores(setting)} if of_cores else {},
+            sysfs=programs.sysfs,
+        )
+        failed = None
+        for step in steps:
+            code, said = programs.set(step)
+            failed = setting_commands.why_command_failed(code, said, program) or failed
+        return failed
+
+    def record_results(self, results: Sequence[Result]) -> None:
         """Write the results of the reverts to the journal, to the guard's log and to its state
         file. An entry whose setting could not be reverted stays in the journal."""
         done = [r.due for r in results if r.ok]
         for due, ok, message, *_ in results:
-            self.files.log(f"{named(due.entry)}: {'' if ok else 'FAILED: '}{message}")
+            self.files.log(f"{setting_text(due.entry)}: {'' if ok else 'FAILED: '}{message}")
         if done:
-            self.did, self.did_unix_s = summed_up(results), round(time.time(), 3)
+            self.did, self.did_unix_s = results_text(results), round(time.time(), 3)
             self.files.log(self.did)
         left = "; ".join(self.failure_text(r.due, r.message) for r in results if not r.ok)
         if self.broken is not None:  # the guard does not replace a file that it cannot read
@@ -478,7 +523,9 @@ class Guard:
             self.files.publish(self.entries)
         else:
             try:
-                self.files.save(noted(self.files.load(), results, self.files.boot_id))
+                self.files.save(
+                    journal_after_reverts(self.files.load(), results, self.files.boot_id)
+                )
                 self.unrecorded = {}
             except (OSError, UnreadableJournal) as error:
                 self.unrecorded.update({r.due.key: r for r in results if r.ok})
@@ -491,10 +538,10 @@ class Guard:
 
     def failure_text(self, due: Due, message: str) -> str:
         entry = due.entry
-        by_hand = setting_commands.by_hand(
-            entry["gpu_uuid"], entry["setting"], target(due), self.programs.sysfs
+        by_hand = setting_commands.manual_command(
+            entry["gpu_uuid"], entry["setting"], value_to_set(due), self.programs.sysfs
         )
-        return f"{named(entry)} was not reverted ({due.why}): {message}. By hand: {by_hand}"
+        return f"{setting_text(entry)} was not reverted ({due.why}): {message}. By hand: {by_hand}"
 
     def fail(self, why: str) -> None:
         if why != self.failed:
@@ -526,6 +573,7 @@ class Guard:
         return not self.entries
 
     def write_state(self, running: bool = True) -> None:
+        """Write state.json, which tells other programs what the guard watches and did."""
         wall, now = time.time(), time.monotonic()
         limits = {
             u: self.temperatures.limits[u]

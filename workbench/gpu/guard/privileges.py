@@ -67,13 +67,15 @@ class Programs:
             self.become(self.user.pw_uid, self.user.pw_gid)
             with self.as_root():  # the programs may be in directories that only root can read
                 self.files = {
-                    program: unchangeable(program) for program in (self.nvidia_smi, self.tee)
+                    program: root_only_path(program) for program in (self.nvidia_smi, self.tee)
                 }
-                unchangeable(sys.executable)
-                unchangeable(os.__file__)  # and with it the standard library
+                root_only_path(sys.executable)
+                root_only_path(os.__file__)  # and with it the standard library
                 with contextlib.suppress(Unsafe):
-                    self.files["sudo"] = unchangeable("sudo")
+                    self.files["sudo"] = root_only_path("sudo")
         self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
+        # directory with the state of simulated GPUs
+        self.simulation = os.environ.get("WORKBENCH_SIM_STATE")
 
     def become(self, uid: int, gid: int) -> None:
         """Change the effective user and group of the process. The real user stays root, so that the
@@ -123,9 +125,12 @@ class Programs:
 
     def may_set(self, claim: claims.SettingClaim) -> bool:
         """Return whether the user who claims to have changed a setting is able to set the value in
-        `claim`: root, this guard's own user, or a user whom sudo lets run the command. True also if
-        this guard may not ask sudo about that user."""
+        `claim`: root, this guard's own user, or a user whom sudo lets run the command. Of simulated
+        GPUs, a user who can write their state. True also if this guard may not ask sudo about that
+        user."""
         known = (0, os.getuid(), self.user.pw_uid if self.user else 0)
+        if self.simulation and claim.uid not in known:
+            return can_write(claim.uid, self.simulation)
         if claim.uid in known or (self.user is not None and "sudo" not in self.files):
             return True
         try:
@@ -133,7 +138,7 @@ class Programs:
         except (KeyError, OverflowError):
             return False  # sudo does nothing for an account that has no name
         with self.as_root():
-            for step in setting_commands.steps(
+            for step in setting_commands.setting_steps(
                 *claim.key, setting_commands.value_to_restore(claim.now), nvidia_smi=self.nvidia_smi
             ):
                 code, said = self.run(("sudo", "-n", "-l", "-U", name, *step.argv))
@@ -157,14 +162,16 @@ class Programs:
         """Return the current value of a setting. None if the host does not report it, which is
         always so for a clock lock."""
         if setting in setting_commands.OF_CORES:
-            return core_values.joined({cpu: value for cpu, value, _ in self.cores(setting)})
+            return core_values.join_core_values(
+                {cpu: value for cpu, value, _ in self.cores(setting)}
+            )
         query = setting_commands.SETTINGS[setting].query
         if not query:
             return None
         code, said = self.run(
             (self.nvidia_smi, "-i", uuid, "--query-gpu=" + query, "--format=csv,noheader,nounits")
         )
-        return setting_commands.SETTINGS[setting].answer(said) if code == 0 else None
+        return setting_commands.SETTINGS[setting].parse_answer(said) if code == 0 else None
 
     def cores(self, setting: str) -> Iterator[tuple[int, str, int]]:
         """Yield (core number, value of the setting, number of idle states) for each CPU core that
@@ -187,9 +194,25 @@ class Programs:
                             root=self.sysfs, cpu=cpu, state=len(texts)
                         )
                         texts.append(_text(file))
-                value = core_values.c_states(texts)
+                value = core_values.c_states_of_core(texts)
                 if value is not None:
                     yield cpu, value, len(texts)
+
+
+def can_write(uid: int, path: str) -> bool:
+    """Return whether a user can write a directory, by its owner, group and mode. True if they
+    cannot be read."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return True
+    groups: list[int] = []
+    with contextlib.suppress(KeyError, OverflowError):  # an account that has no name
+        user = pwd.getpwuid(uid)
+        groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    return root_owned.user_can_write(
+        uid, groups, uid=found.st_uid, gid=found.st_gid, mode=found.st_mode
+    )
 
 
 def _text(path: str) -> str:
@@ -224,7 +247,7 @@ def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
     return user if user.pw_uid != 0 else None
 
 
-def unchangeable(program: str) -> str:
+def root_only_path(program: str) -> str:
     """Return the path of a program's file without links. Raises Unsafe if anybody but root can
     change the file or a directory on its path."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
@@ -233,7 +256,7 @@ def unchangeable(program: str) -> str:
             found = os.stat(here)
         except OSError as error:
             raise Unsafe(f"{program}: {error.strerror}") from None
-        if not root_owned.only_roots(found.st_uid, found.st_gid, found.st_mode):
+        if not root_owned.only_root_can_change(found.st_uid, found.st_gid, found.st_mode):
             raise Unsafe(
                 f"the guard does not run {program} as root, because users other than root "
                 f"can change {here}"

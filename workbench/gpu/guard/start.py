@@ -114,9 +114,8 @@ def main() -> None:
     """Start the guard and print {"pid": …} or {"error": …} as JSON.
 
     argv[1] is a JSON object. "root" is gpu/ of the state directory, and "register" is the host's
-    register directory. "options" has "tick_s" and "heat_s": the seconds between two rounds, and
-    between two readings of temperatures. "nvidia_smi" and "tee" are paths of programs, and "sudo"
-    the list of words to put before their commands.
+    register directory. "options" are arguments of `Guard`. "nvidia_smi" and "tee" are paths of
+    programs, and "sudo" the list of words to put before their commands.
     """
     orders = json.loads(sys.argv[1])
     os.umask(0o077)

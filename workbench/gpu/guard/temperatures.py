@@ -104,6 +104,8 @@ class Sensors:
             self.call("nvmlInit_v2")
 
     def call(self, name: str, *args: Any) -> None:
+        """Call a function of the NVML library. Raises NvmlFailure with the return code if that is
+        not 0, and with 13 (function not found) for a library without it."""
         try:
             function = getattr(self.library, name)
         except AttributeError:
@@ -113,6 +115,7 @@ class Sensors:
             raise NvmlFailure(code)
 
     def handle(self, uuid: str) -> Any:
+        """Return NVML's handle of the GPU `uuid`, which is asked for once. Raises NvmlFailure."""
         if uuid not in self.handles:
             made = ctypes.c_void_p()
             self.call(
@@ -130,6 +133,8 @@ class Sensors:
         return found
 
     def reported_celsius(self, uuid: str) -> int:
+        """Return the temperature of the GPU `uuid` in °C as the driver reports it, which may be
+        impossible. Raises NvmlFailure."""
         handle = self.handle(uuid)
         if self.newer:
             reading = versioned(Temperature)
@@ -147,8 +152,8 @@ class Sensors:
 
     def limit(self, uuid: str) -> float:
         """Return the temperature in °C at which the driver slows the GPU `uuid` down. The driver
-        reports it as a margin (Ada and later) or as a threshold. If it reports neither, return
-        LIMIT_C."""
+        reports it as a margin (Ada and later) or as a threshold. If it reports neither, or an
+        implausible value, return LIMIT_C."""
         for ask in (self.limit_by_margin, self.limit_by_threshold):
             try:
                 found = ask(uuid)
@@ -159,6 +164,9 @@ class Sensors:
         return LIMIT_C
 
     def limit_by_margin(self, uuid: str) -> float:
+        """Return the slowdown temperature in °C: the present temperature, plus the margin to the
+        limit, minus the margin at which the GPU slows down. Raises NvmlFailure if the driver
+        reports no margin."""
         field, margin = NvmlField(), versioned(Margin)
         field.fieldId = SLOWDOWN_T_LIMIT
         handle, fields = self.handle(uuid), (NvmlField * 1)(field)
@@ -169,6 +177,8 @@ class Sensors:
         return float(self.celsius(uuid) + margin.marginTemperature - fields[0].value.siVal)
 
     def limit_by_threshold(self, uuid: str) -> float:
+        """Return the slowdown temperature in °C that the driver reports as a threshold. Raises
+        NvmlFailure if it reports none."""
         value = ctypes.c_uint()
         self.call(
             "nvmlDeviceGetTemperatureThreshold",
@@ -226,6 +236,8 @@ class TemperatureReader:
         return self.refusal if self.watched else None
 
     def run(self) -> None:
+        """Read the watched GPUs without end, at the pace of `pace_s` seconds; after a failure,
+        every RETRY_S seconds."""
         while True:
             answered = self.read() if self.watched else False
             pause_s = RETRY_S if self.watched else None

@@ -5,7 +5,8 @@ of the journal, or from the claim of another user in the host's register."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from workbench.gpu.settings import claims
@@ -15,34 +16,34 @@ from workbench.gpu.settings.current_values import read_values
 from workbench.gpu.settings.journal import JournalEntry, Record
 from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
-from workbench.model.setting_commands import equal, is_lock
+from workbench.model.setting_commands import HOST, is_lock, value_equals
 from workbench.model.setting_records import Alteration, Drift
-from workbench.model.settings import label_of, place_of, setting_of
+from workbench.model.settings import label_of, setting_of, where_setting_applies
 
 # -- from the journal ------------------------------------------------------------------------------
 
 
-async def records(
+async def read_journal_records(
     host: Host, energy_j: Mapping[str, float] | None = None
 ) -> tuple[tuple[Record, ...], tuple[Mapping[str, Any], ...]]:
     """Read the journal of changed settings. Return (entries, each with the state of the process
     that made it; lines of the journal's log). `energy_j` has the GPUs' energy counters in joules by
     UUID, which show a reload of the driver. Raises SettingsError if the journal cannot be read."""
-    state = await journals.read(host)
+    state = await journals.read_journal(host)
     return state.records(energy_j), state.log
 
 
-async def alterations(host: Host) -> tuple[Alteration, ...]:
+async def read_alterations(host: Host) -> tuple[Alteration, ...]:
     """Return the settings that Workbench changed on this host, without those that a restart has
     reset."""
-    found, _ = await records(host)
-    return tuple(alteration(record) for record in found if record.why_lost is None)
+    found, _ = await read_journal_records(host)
+    return tuple(alteration_of_record(record) for record in found if record.why_lost is None)
 
 
 async def forget_lost(host: Host, gone: Sequence[Record]) -> None:
     """Remove from the journal the entries in `gone`, whose settings a restart of the host or the
     driver has reset. So each is reported once, and the next reader comes to no other verdict."""
-    async with journals.locked(host) as held:
+    async with journals.locked_journal(host) as held:
         kept = held.journal
         for record in gone:
             kept = kept.without_lost(record)
@@ -50,15 +51,15 @@ async def forget_lost(host: Host, gone: Sequence[Record]) -> None:
             await held.save(kept)
 
 
-async def forget_settled(host: Host) -> None:
+async def drop_entries_settled_by_others(host: Host) -> None:
     """Remove from the journal the entries that a revert has left to another user and that are
     settled: that user claims the setting no longer, and it has its previous value."""
-    async with journals.locked(host) as held:
+    async with journals.locked_journal(host) as held:
         left = [entry for entry in held.journal.entries if is_unclaimed(entry, held.journal.others)]
         now = await read_values(host, {entry.setting for entry in left})
         state = held.journal
         for entry in left:
-            if equal(entry.setting, now.value(*entry.key), entry.before):
+            if value_equals(entry.setting, now.value(*entry.key), entry.before):
                 what = f"settled: as it was before, {entry.state}"
                 state = state.drop(entry.key).note(
                     what, gpu_uuid=entry.gpu_uuid, setting=entry.setting
@@ -74,7 +75,7 @@ def is_unclaimed(entry: JournalEntry, others: Sequence[SettingClaim]) -> bool:
     )
 
 
-def alteration(record: Record) -> Alteration:
+def alteration_of_record(record: Record) -> Alteration:
     """Return an Alteration for the screen, which describes the setting that an entry of this user's
     journal records as changed."""
     entry = record.entry
@@ -94,7 +95,7 @@ def alteration(record: Record) -> Alteration:
     )
 
 
-def alteration_of(claim: SettingClaim) -> Alteration:
+def alteration_of_claim(claim: SettingClaim) -> Alteration:
     """Return an Alteration for the screen, which describes a setting that another Workbench claims
     to have changed."""
     key = claim.gpu_index, claim.gpu_uuid, claim.setting
@@ -103,20 +104,33 @@ def alteration_of(claim: SettingClaim) -> Alteration:
     )
 
 
+def of_known_gpus(
+    others: Iterable[Alteration], telemetry: Telemetry | None
+) -> tuple[Alteration, ...]:
+    """Return those of `others`, settings that other Workbenches claim to have changed, that are about
+    the host or about a GPU that it has: everybody may write anything into the register. Without a
+    reading, the GPUs are not known, and all are returned."""
+    claimed = tuple(others)
+    if telemetry is None or not claimed:
+        return claimed
+    known = {HOST, *(info.uuid for info in telemetry.infos)}
+    return tuple(one for one in claimed if one.gpu_uuid in known)
+
+
 # -- beside the host's values ----------------------------------------------------------------------
 
 
-def drifts(
+def find_drifts(
     alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry
 ) -> tuple[Drift, ...]:
     """Return a Drift for each setting in `alterations` that no longer has the value that this
     user's Workbench set. `others` are the changes by other Workbenches, which can explain the new
     value."""
-    others_claims = [_claim(other) for other in others]
+    others_claims = [_claim_from_json(other) for other in others]
     found = []
     for one in alterations:
         live = setting_of(one.setting).read(telemetry, one.gpu_uuid)
-        if text := claims.drift(_entry(one), live, others_claims):
+        if text := claims.drift_message(_entry_json(one), live, others_claims):
             found.append(Drift(one.gpu_index, one.gpu_uuid, one.setting, live, text))
     return tuple(found)
 
@@ -126,14 +140,36 @@ def locks_on(
 ) -> tuple[Alteration, ...]:
     """Return the clock locks that apply now, whichever user set them. The driver cannot report a
     lock, so the newest known change of each lock is returned."""
-    by_claim = {_claim(one): one for one in others if is_lock(one.setting)}
-    ours = {(a.gpu_uuid, a.setting): a for a in alterations if is_lock(a.setting)}
-    found = []
+    own, theirs = ([a for a in found if is_lock(a.setting)] for found in (alterations, others))
+    return in_force(own, theirs)
+
+
+def in_force(
+    alterations: Sequence[Alteration],
+    others: Sequence[Alteration],
+    telemetry: Telemetry | None = None,
+) -> tuple[Alteration, ...]:
+    """Return the changes that apply now, whichever user made them: one of each setting whose value
+    in `telemetry` is known, or that is a clock lock. A change that a program other than Workbench
+    has replaced has the value of that program. Without a reading of a setting, all its changes are
+    returned."""
+    by_claim = {_claim_from_json(one): one for one in others}
+    ours = {(one.gpu_uuid, one.setting): one for one in alterations}
+    found: list[Alteration] = []
     for key in sorted({*ours, *(claim.key for claim in by_claim)}):
-        by = claims.explaining_claim(
-            list(by_claim), key, None, _entry(ours[key]) if key in ours else None
-        )
-        found.append(ours[key] if by is None else by_claim[by])
+        uuid, setting = key
+        own = ours.get(key)
+        live = None if telemetry is None else setting_of(setting).read(telemetry, uuid)
+        entry = _entry_json(own) if own is not None else None
+        by = claims.explaining_claim(list(by_claim), key, live, entry)
+        if by is not None:
+            found.append(by_claim[by])
+        elif live is None and not is_lock(setting):
+            unread = [one for claim, one in by_claim.items() if claim.key == key]
+            found += [own, *unread] if own is not None else unread
+        elif own is not None and not value_equals(setting, live, own.before):
+            replaced = live is not None and not value_equals(setting, live, own.now)
+            found.append(replace(own, now=live) if replaced else own)
     return tuple(found)
 
 
@@ -141,26 +177,26 @@ def lock_drift(one: Alteration, others: Sequence[Alteration]) -> str | None:
     """Return a message if another Workbench has replaced the clock lock `one` by its own, otherwise
     None."""
     return (
-        claims.drift(_entry(one), None, [_claim(other) for other in others])
+        claims.drift_message(_entry_json(one), None, [_claim_from_json(other) for other in others])
         if is_lock(one.setting)
         else None
     )
 
 
-def cautions(
+def warnings_without_guard(
     alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry
 ) -> tuple[str, ...]:
     """Return the warnings to show before the user keeps settings without a guard. They name
     settings whose value has changed already, and settings that are easily lost because persistence
     mode is off."""
     found = [
-        f"{place_of(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
-        for d in drifts(alterations, others, telemetry)
+        f"{where_setting_applies(d.gpu_uuid, d.gpu_index)} {label_of(d.setting)}: {d.text}"
+        for d in find_drifts(alterations, others, telemetry)
     ]
     for sample in telemetry.gpus:
         mine = [setting_of(a.setting) for a in alterations if a.gpu_uuid == sample.uuid]
         lost = ", ".join(setting.label for setting in mine if setting.needs_persistence)
-        if lost and sample.live and sample.persistence is False:
+        if lost and sample.has_readings and sample.persistence is False:
             found.append(
                 f"GPU{sample.index}: persistence mode is off, so {lost} may be lost when the last "
                 "program that uses "
@@ -169,7 +205,7 @@ def cautions(
     return tuple(found)
 
 
-def _entry(one: Alteration) -> dict[str, Any]:
+def _entry_json(one: Alteration) -> dict[str, Any]:
     return {
         "gpu_uuid": one.gpu_uuid,
         "setting": one.setting,
@@ -181,7 +217,7 @@ def _entry(one: Alteration) -> dict[str, Any]:
     }
 
 
-def _claim(one: Alteration) -> SettingClaim:
+def _claim_from_json(one: Alteration) -> SettingClaim:
     return SettingClaim(
         one.by, one.gpu_uuid, one.gpu_index, one.setting, one.before, one.now, one.since_unix_s
     )

@@ -1,10 +1,11 @@
 """The change of GPU settings: write the journal, start the guard, run the commands, then read the
 values back.
 
-A plan is applied whole or not at all. If one of its commands fails, those before it are rolled
-back. nvidia-smi's exit status is not trusted, because it is 0 for a setting that is not supported;
-the values are read back and compared. A clock lock cannot be read back, so it is "not checked"
-until a load has shown the clocks.
+A plan is applied whole or not at all. If one of its commands fails, or if the change is
+interrupted, the commands before it are rolled back. If Workbench is killed, the guard does so,
+because the entries in the journal are still pending then. nvidia-smi's exit status is not trusted,
+because it is 0 for a setting that is not supported; the values are read back and compared. A clock
+lock cannot be read back, so it is "not checked" until a load has shown the clocks.
 
 Other users change the same GPUs. Therefore Workbench reads the present values before each change,
 and looks in the claims of other Workbenches (claims.py) for values that another user has set. Such
@@ -29,13 +30,14 @@ from workbench.gpu.settings.current_values import CurrentValues, read_values, re
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.plan import commands_for
-from workbench.gpu.settings.revert import noted, restore, save_last
+from workbench.gpu.settings.revert import log_outcomes, restore_entries, save_last
 from workbench.gpu.settings.rights import Rights
 from workbench.hosts.base import Host, HostUnreachable
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError, WorkbenchError
 from workbench.model.gpu import GpuInfo
-from workbench.model.setting_commands import equal, is_lock
+from workbench.model.interrupted import Interrupted
+from workbench.model.setting_commands import is_lock, value_equals
 from workbench.model.setting_records import (
     GuardView,
     InForce,
@@ -50,8 +52,8 @@ from workbench.model.settings import (
     UNKNOWN,
     SettingValue,
     label_of,
-    place_of,
     setting_of,
+    where_setting_applies,
 )
 
 RETRY_S = (0.1, 0.4)
@@ -61,7 +63,7 @@ Watch: TypeAlias = Callable[[JournalEntry, JournalEntry | None], Mapping[str, An
 KnownValue: TypeAlias = tuple[SettingValue | None, str]
 
 
-async def apply(
+async def apply_commands(
     host: Host,
     commands: Sequence[SettingCommand],
     *,
@@ -79,36 +81,79 @@ async def apply(
     new entry, given the entry and the earlier entry of the same setting.
 
     Raises SettingsError, with nothing changed, if the journal cannot be read, locked or written, or
-    if the GPUs cannot be read.
+    if the GPUs cannot be read. If the caller is cancelled, the command that runs goes on to its end,
+    the commands before it are rolled back, and Interrupted is raised. A second cancellation leaves
+    that to the guard.
     """
-    path, rights = await journals.path_on(host), rights or Rights()
+    path, rights = await journals.journal_path_on(host), rights or Rights()
     if not commands:
         return SettingsReport((), path, dry_run)
     if dry_run or any(c.right for c in commands):
         planned = await _planned_outcomes(host, commands, rights, dry_run)
-        return SettingsReport(tuple(judged.warned_once(planned)), path, dry_run)
-    async with journals.locked(host) as held:
-        now, was, before = await _announce(held, commands, watch)
+        return SettingsReport(tuple(judged.keep_one_persistence_warning(planned)), path, dry_run)
+    stop = asyncio.Event()
+    change = asyncio.create_task(
+        _carry_out_commands(host, path, commands, rights, guard, watch, stop)
+    )
+    try:
+        return await asyncio.shield(change)
+    except asyncio.CancelledError:
+        stop.set()
+        raise Interrupted(await _left_after_interruption(change)) from None
+
+
+async def _left_after_interruption(change: asyncio.Task[SettingsReport]) -> str:
+    """Wait for the end of a change that was told to stop. Return what it has left."""
+    try:
+        report = await change
+    except WorkbenchError as error:
+        return error.message
+    if report.ok:
+        return (
+            "the GPU settings were all applied already; `workbench gpu revert` restores the "
+            "previous values"
+        )
+    wrong = [
+        f"{o.command.where} {label_of(o.command.setting)}" for o in report.rolled_back if not o.ok
+    ]
+    if wrong:
+        return f"{', '.join(wrong)} could not be reverted; `workbench gpu revert` tries again"
+    if report.rolled_back:
+        return "the GPU settings that it had changed are reverted"
+    return "no GPU setting was changed"
+
+
+async def _carry_out_commands(
+    host: Host,
+    path: str,
+    commands: Sequence[SettingCommand],
+    rights: Rights,
+    guard: StartGuard | None,
+    watch: Watch | None,
+    stop: asyncio.Event,
+) -> SettingsReport:
+    async with journals.locked_journal(host) as held:
+        now, was, before = await _write_and_publish_entries(held, commands, watch)
         watching = await _start_guard(held, was, guard)
-        ran = await command_runner.run_all(host, commands, rights)
+        ran = await command_runner.run_all(host, commands, rights, stop)
         after = await read_values_again(host, {c.setting for c in commands})
-        outcomes = judged.warned_once(
-            [judged.of_change(c, before[c], ran.get(c), after, now) for c in commands]
+        outcomes = judged.keep_one_persistence_warning(
+            [judged.outcome_of_change(c, before[c], ran.get(c), after, now) for c in commands]
         )
         if all(o.ok for o in outcomes):
-            unseen = _unpublished(held.journal)
+            unseen = _unpublished_note(held.journal)
             for index, one in enumerate(outcomes):
                 revert_warning = _revert_warning(one.command, before[one.command], rights, now)
                 message = joined(one.message, revert_warning, unseen if index == 0 else "")
                 outcomes[index] = replace(one, message=message)
-                if equal(one.command.setting, one.before, one.command.value):
+                if value_equals(one.command.setting, one.before, one.command.value):
                     message = joined(message, "it had this value already")
                     outcomes[index] = replace(one, message=message)
-            done = tuple(await _settle(held, outcomes))
+            done = tuple(await _settle_entries(held, outcomes))
             # A guard that has nothing to watch ends at once.
             watching = watching if any(e.watch for e in held.journal.entries) else None
             return SettingsReport(done, path, guard=watching, recovery=held.recovery)
-        outcomes, back = await _roll_back(held, was, outcomes, ran, rights, now)
+        outcomes, back = await _roll_back_commands(held, was, outcomes, ran, rights, now)
         watching = watching if any(e.watch for e in held.journal.entries) else None
         return SettingsReport(
             tuple(outcomes),
@@ -122,14 +167,17 @@ async def apply(
 async def _planned_outcomes(
     host: Host, commands: Sequence[SettingCommand], rights: Rights, dry_run: bool
 ) -> list[SettingOutcome]:
-    now, state = await read_values(host, {c.setting for c in commands}), await journals.read(host)
+    now, state = (
+        await read_values(host, {c.setting for c in commands}),
+        await journals.read_journal(host),
+    )
     stays_loaded = {c.gpu_uuid for c in commands if c.setting == PERSISTENCE.key and c.value}
     found = []
-    for one in annotated(commands, state, now):
-        known = _present(one, state, now)
+    for one in annotate_commands(commands, state, now):
+        known = _present_value(one, state, now)
         lost = "" if one.gpu_uuid in stays_loaded else judged.volatility_warning(one, now)
         found.append(
-            judged.planned(
+            judged.planned_outcome(
                 one, known, dry_run, joined(_revert_warning(one, known, rights, now), lost)
             )
         )
@@ -139,7 +187,7 @@ async def _planned_outcomes(
 # -- before the commands ---------------------------------------------------------------------------
 
 
-async def _announce(
+async def _write_and_publish_entries(
     held: LockedJournal, commands: Sequence[SettingCommand], watch: Watch | None
 ) -> tuple[CurrentValues, Journal, dict[SettingCommand, KnownValue]]:
     """Write new journal entries for the commands to disk and publish them. Return (present values,
@@ -163,17 +211,20 @@ async def _announce(
             if old is not None and claims.changed_by_hand(old.facts, live, was.others):
                 # A revert restores the value of the other program, not the one before it.
                 state, old = state.drop(old.key), None
-            entry = replace(_entry(one, before[one], state, now), earlier=_earlier(one, was))
+            entry = replace(
+                _new_journal_entry(one, before[one], state, now),
+                earlier=_fields_of_present_entry(one, was),
+            )
             state = state.put(replace(entry, watch=watch(entry, old)) if watch else entry)
         await _save_first(held, state)
         rival = held.rival(keys)
-        if rival is None and _on(held.journal.without_gone(now.energy_j).others, keys) == _on(
-            was.others, keys
-        ):
+        if rival is None and _claims_on_keys(
+            held.journal.without_gone(now.energy_j).others, keys
+        ) == _claims_on_keys(was.others, keys):
             return now, was, before
         await _save_first(held, replace(was, others=held.journal.others))
         if rival is not None and time.monotonic() > until:
-            where = place_of(rival.gpu_uuid, rival.gpu_index)
+            where = where_setting_applies(rival.gpu_uuid, rival.gpu_index)
             raise SettingsError(
                 f"{rival.by} is changing {where} {label_of(rival.setting)} in another Workbench; "
                 "nothing was changed",
@@ -191,11 +242,13 @@ async def _announce(
         await asyncio.sleep(random.uniform(*RETRY_S))
 
 
-def _on(others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]) -> list[SettingClaim]:
+def _claims_on_keys(
+    others: Iterable[SettingClaim], keys: Collection[tuple[str, str]]
+) -> list[SettingClaim]:
     return sorted((c for c in others if c.key in keys), key=repr)
 
 
-def _present(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
+def _present_value(one: SettingCommand, state: Journal, now: CurrentValues) -> KnownValue:
     """Return (present value of the setting that the command changes, where it comes from). For a
     clock lock, which the driver cannot report, the second is "claim", "journal", "default" or
     "unknown". For any other setting it is "read", and the value is None if the driver does not
@@ -215,12 +268,12 @@ def _previous_value(one: SettingCommand, state: Journal, now: CurrentValues) -> 
             f"GPU {one.gpu_index} cannot be read ({lost or 'not on this host'}); "
             "nothing was changed"
         )
-    value, how = _present(one, state, now)
+    value, how = _present_value(one, state, now)
     if value is not None:
         return value, how
     if one.gpu_uuid == HOST:
         raise SettingsError(
-            f"the present {label_of(one.setting)} is unknown ({now.cores.problem(one.setting)}); "
+            f"the present {label_of(one.setting)} is unknown ({now.cores.why_no_core_has(one.setting)}); "
             "nothing was changed"
         )
     setting = setting_of(one.setting)
@@ -229,11 +282,11 @@ def _previous_value(one: SettingCommand, state: Journal, now: CurrentValues) -> 
     )
     raise SettingsError(
         f"GPU {one.gpu_index}: the present {setting.label} is unknown ({why}); nothing was changed",
-        next_step=judged.hypervisors_part(one, now) or None,
+        next_step=judged.hypervisor_note(one, now) or None,
     )
 
 
-def _entry(
+def _new_journal_entry(
     one: SettingCommand, before: KnownValue, state: Journal, now: CurrentValues
 ) -> JournalEntry:
     """Return the new journal entry for a command. `before` is (present value, where it comes from).
@@ -259,21 +312,21 @@ def _entry(
         boot_id=state.boot_id,
         driver_start=None if one.gpu_uuid == HOST else state.driver_start,
         driver=now.telemetry.driver.driver_version,
-        who=journals.who(),
+        who=journals.user_at_machine(),
         owner=journals.owner_facts(),
         energy_j=now.energy_j.get(one.gpu_uuid),
-        state="pending",
+        state=setting_commands.PENDING,
         set_unix_s=now.telemetry.unix_s,
         over=tuple(claims.values_underneath(state.others, key, live, old)),
         origin=by.by if by is not None else "",
     )
 
 
-def _earlier(one: SettingCommand, was: Journal) -> Mapping[str, Any] | None:
+def _fields_of_present_entry(one: SettingCommand, was: Journal) -> Mapping[str, Any] | None:
     """Return the fields that the present journal entry of the command's setting has and the new one
     will not, so that a change that is cut off can be taken back. None if there is no entry."""
     entry = was.get(one.gpu_uuid, one.setting)
-    if entry is None or entry.state == "pending":
+    if entry is None or entry.state == setting_commands.PENDING:
         return None if entry is None else entry.earlier
     kept = entry.as_json()
     return {name: kept[name] for name in ("now", "state", "watch", "owner", "who", "set_unix_s")}
@@ -282,7 +335,9 @@ def _earlier(one: SettingCommand, was: Journal) -> Mapping[str, Any] | None:
 def _is_default(one: SettingCommand, value: SettingValue, info: GpuInfo | None) -> bool:
     """Return whether `value` is the driver's default. A revert may set the default even if only
     another user has reported it."""
-    return value == UNKNOWN or equal(one.setting, setting_of(one.setting).default(info), value)
+    return value == UNKNOWN or value_equals(
+        one.setting, setting_of(one.setting).default(info), value
+    )
 
 
 async def _save_first(held: LockedJournal, state: Journal) -> None:
@@ -321,7 +376,7 @@ async def _start_guard(
 # -- notes -----------------------------------------------------------------------------------------
 
 
-def annotated(
+def annotate_commands(
     commands: Sequence[SettingCommand], state: Journal, now: CurrentValues
 ) -> list[SettingCommand]:
     """Return the commands of a plan. If another program set a setting last, its command gets a note
@@ -333,7 +388,7 @@ def annotated(
         ours = entry.facts if entry else None
         by = claims.explaining_claim(state.others, key, live, ours)
         note = (
-            (claims.drift(ours, live, state.others) if ours else None)
+            (claims.drift_message(ours, live, state.others) if ours else None)
             or (by and f"now {by.text}")
             or ""
         )
@@ -342,7 +397,7 @@ def annotated(
     return noted_commands
 
 
-def _unpublished(state: Journal) -> str:
+def _unpublished_note(state: Journal) -> str:
     if state.register.problem:
         return f"{state.register.problem}; other users cannot see this change either"
     why = state.register.unpublished
@@ -365,7 +420,9 @@ def _revert_warning(
 # -- after the commands ----------------------------------------------------------------------------
 
 
-async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
+async def _settle_entries(
+    held: LockedJournal, outcomes: Sequence[SettingOutcome]
+) -> list[SettingOutcome]:
     """Mark the new entries of the journal as applied, remove those whose setting has its previous
     value again, and save the journal. Return the outcomes. If the journal cannot be saved, their
     messages say so."""
@@ -376,17 +433,17 @@ async def _settle(held: LockedJournal, outcomes: Sequence[SettingOutcome]) -> li
         assert entry is not None  # _announce put it there
         # another user's lock: only the entry shows that it was replaced
         over = entry.over and is_lock(one.setting)
-        as_before = equal(entry.setting, entry.now, entry.before) or (
+        as_before = value_equals(entry.setting, entry.now, entry.before) or (
             one.value == DEFAULT and entry.before == UNKNOWN
         )
         if as_before and not over and entry.before_known != claims.TOLD:
             state = state.drop(entry.key)
         else:
             state = state.put(replace(entry, state="applied", earlier=None))
-    return await save_last(held, noted(state, "set", outcomes), outcomes)
+    return await save_last(held, log_outcomes(state, "set", outcomes), outcomes)
 
 
-async def _roll_back(
+async def _roll_back_commands(
     held: LockedJournal,
     was: Journal,
     outcomes: Sequence[SettingOutcome],
@@ -398,13 +455,13 @@ async def _roll_back(
     outcomes of all commands, outcomes of these reverts). `was` is the journal from before the plan,
     `ran` has the results of the commands that were run, and `now` the values from before the plan.
     """
-    state = noted(held.journal, "set", outcomes)
+    state = log_outcomes(held.journal, "set", outcomes)
     undo: list[JournalEntry] = []
     for outcome in outcomes:
         one = outcome.command
         entry = state.get(one.gpu_uuid, one.setting)
         assert entry is not None
-        if judged.surely_unchanged(outcome, ran.get(one)) or equal(
+        if judged.surely_unchanged(outcome, ran.get(one)) or value_equals(
             one.setting, outcome.before, one.value
         ):
             state = state.back_to(entry.key, was.get(*entry.key))
@@ -412,17 +469,19 @@ async def _roll_back(
             undo.append(replace(entry, before=outcome.before, before_known=outcome.before_known))
     undone: list[SettingOutcome] = []
     back: dict[tuple[str, str], bool] = {}
-    for entry, found in await restore(held.host, undo, rights, now):
+    for entry, found in await restore_entries(held.host, undo, rights, now):
         back[entry.key] = all(o.ok for o in found)
-        state = noted(state, "roll back", found)
+        state = log_outcomes(state, "roll back", found)
         if back[entry.key]:
             state = state.back_to(entry.key, was.get(*entry.key))
         undone += found
-    final = [_rolled_back(o, back.get((o.command.gpu_uuid, o.command.setting))) for o in outcomes]
+    final = [
+        _mark_rolled_back(o, back.get((o.command.gpu_uuid, o.command.setting))) for o in outcomes
+    ]
     return await save_last(held, state, final), undone
 
 
-def _rolled_back(outcome: SettingOutcome, ok: bool | None) -> SettingOutcome:
+def _mark_rolled_back(outcome: SettingOutcome, ok: bool | None) -> SettingOutcome:
     if not outcome.ok or ok is None:
         return outcome
     text = "it was rolled back" if ok else "its rollback failed as well"

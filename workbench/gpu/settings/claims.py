@@ -20,12 +20,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from workbench.model.named_tuple import NamedTuple
 from workbench.model.setting_commands import (
+    PENDING,
     SETTINGS,
     UNKNOWN,
-    equal,
     is_lock,
     is_number,
-    shown,
+    value_equals,
+    value_text,
+    value_to_restore,
     was_interrupted,
 )
 
@@ -70,8 +72,8 @@ class SettingClaim(NamedTuple):
     @property
     def text(self) -> str:
         return (
-            f"{shown(self.setting, self.now)}, set by {self.by} with Workbench at "
-            f"{clock(self.set_unix_s)}"
+            f"{value_text(self.setting, self.now)}, set by {self.by} with Workbench at "
+            f"{clock_time_text(self.set_unix_s)}"
         )
 
 
@@ -103,11 +105,11 @@ def from_register(
             continue
         user = "".join(c for c in one["user"] if c.isprintable())[:80]
         by = user if one["uid"] != uid else f"{user} (another state directory)"
-        claims += [_claim(entry, by, one["uid"]) for entry in one["entries"]]
+        claims += [_claim_of_entry(entry, by, one["uid"]) for entry in one["entries"]]
     return tuple(claims), own
 
 
-def _claim(entry: Entry, by: str, uid: int) -> SettingClaim:
+def _claim_of_entry(entry: Entry, by: str, uid: int) -> SettingClaim:
     energy_j = entry.get("energy_j")
     return SettingClaim(
         by=by,
@@ -133,7 +135,7 @@ def claims_on(claims: Sequence[SettingClaim], key: tuple[str, str]) -> list[Sett
     return sorted((c for c in claims if c.key == key), key=lambda c: c.set_unix_s)
 
 
-def credible(
+def credible_claims(
     claims: Sequence[SettingClaim],
     keys: Collection[tuple[str, str]],
     may_set: Callable[[SettingClaim], bool],
@@ -157,7 +159,7 @@ def explaining_claim(
     newer."""
     setting = key[1]
     matching = [
-        c for c in claims_on(claims, key) if is_lock(setting) or equal(setting, live, c.now)
+        c for c in claims_on(claims, key) if is_lock(setting) or value_equals(setting, live, c.now)
     ]
     by = matching[-1] if matching else None
     if by is None or entry is None or not _is_own(entry, live):
@@ -166,7 +168,7 @@ def explaining_claim(
 
 
 def _is_own(entry: Entry, live: Any) -> bool:
-    return is_lock(entry["setting"]) or equal(entry["setting"], live, entry["now"])
+    return is_lock(entry["setting"]) or value_equals(entry["setting"], live, entry["now"])
 
 
 def values_underneath(
@@ -192,7 +194,7 @@ def remaining_value(entry: Entry, claims: Sequence[SettingClaim]) -> Any:
     is none, it is the entry's `before`."""
     lasting = [c.now for c in claims_on(claims, (entry["gpu_uuid"], entry["setting"]))]
     for value in reversed(entry.get("over") or ()):
-        if any(equal(entry["setting"], value, now) for now in lasting):
+        if any(value_equals(entry["setting"], value, now) for now in lasting):
             return value
     return entry["before"]
 
@@ -208,25 +210,27 @@ def decide_revert(
     if by is not None:
         return _decide_for_claim(entry, by)
     cut = was_interrupted(setting, live, entry["now"], entry["before"])
-    if live is None or cut or _is_own(entry, live) or entry.get("state") == "pending":
-        if live is not None and equal(setting, live, value):
-            return RevertDecision(DONE, value, _why_there(entry, live, claims))
+    if live is None or cut or _is_own(entry, live) or entry.get("state") == PENDING:
+        if live is not None and value_equals(setting, live, value):
+            return RevertDecision(DONE, value, _why_no_revert_is_needed(entry, live, claims))
         if (
             target is None
             and entry.get("before_known") == TOLD
-            and equal(setting, value, entry["before"])
+            and value_equals(setting, value, entry["before"])
         ):
             origin = entry.get("origin") or "another user"
             return RevertDecision(
-                ASK, live, f"only {origin} reports {shown(setting, value)} as the previous value"
+                ASK,
+                live,
+                f"only {origin} reports {value_text(setting, value)} as the previous value",
             )
         return RevertDecision(RESTORE, value)
-    if equal(setting, live, value) or equal(setting, live, entry["before"]):
+    if value_equals(setting, live, value) or value_equals(setting, live, entry["before"]):
         return RevertDecision(DONE, live, "the setting has its previous value already")
-    return RevertDecision(ASK, live, drift(entry, live, claims) or "")
+    return RevertDecision(ASK, live, drift_message(entry, live, claims) or "")
 
 
-def _why_there(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> str:
+def _why_no_revert_is_needed(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> str:
     """Return, as text for the user, why a setting needs no revert: another Workbench claims to have
     set its present value, or it has its previous value already."""
     by = explaining_claim(claims, (entry["gpu_uuid"], entry["setting"]), live, None)
@@ -241,13 +245,14 @@ def _decide_for_claim(entry: Entry, by: SettingClaim) -> RevertDecision:
     """Return the decision how to revert the setting of `entry`, which another Workbench has changed
     since. `by` is the claim with which that Workbench announced its change."""
     setting = entry["setting"]
-    back = "the driver's default" if by.before == UNKNOWN else shown(setting, by.before)
-    if equal(setting, by.before, entry["before"]):
+    theirs, before = value_to_restore(by.before), value_to_restore(entry["before"])
+    back = "the driver's default" if by.before == UNKNOWN else value_text(setting, theirs)
+    if value_equals(setting, theirs, before):
         return RevertDecision(
             LEAVE, by.now, f"left alone: it is {by.text}; its revert sets {back}", by.by
         )
     # Only this journal knows the value before ours.
-    ours = shown(setting, entry["before"])
+    ours = value_text(setting, before)
     return RevertDecision(
         ASK,
         by.now,
@@ -261,36 +266,36 @@ def changed_by_hand(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> 
     this Workbench set the value of this journal entry. A value that was reset to the one before
     counts as nobody's."""
     setting = entry["setting"]
-    if live is None or is_lock(setting) or entry.get("state") == "pending":
+    if live is None or is_lock(setting) or entry.get("state") == PENDING:
         return False
-    if any(equal(setting, live, entry[name]) for name in ("now", "before")):
+    if any(value_equals(setting, live, entry[name]) for name in ("now", "before")):
         return False
     if was_interrupted(setting, live, entry["now"], entry["before"]):
         return False
     return explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry) is None
 
 
-def drift(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
+def drift_message(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
     """Return a message if the host's present value `live` differs from the value of this journal
     entry. None if it does not differ or is unknown."""
     setting, now = entry["setting"], entry["now"]
     by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
-    ours = f"set to {shown(setting, now)} by Workbench"
+    ours = f"set to {value_text(setting, now)} by Workbench"
     if is_lock(setting):
         return f"{ours}, now {by.text}" if by is not None else None
-    if live is None or equal(setting, live, now):
+    if live is None or value_equals(setting, live, now):
         return None
-    if entry.get("state") == "pending":
-        return f"a change to {shown(setting, now)} was begun, now {shown(setting, live)}"
+    if entry.get("state") == PENDING:
+        return f"a change to {value_text(setting, now)} was begun, now {value_text(setting, live)}"
     whose = "changed by someone else"
     if by is not None:
-        whose = f"set by {by.by} with Workbench at {clock(by.set_unix_s)}"
-    elif equal(setting, live, entry["before"]):
+        whose = f"set by {by.by} with Workbench at {clock_time_text(by.set_unix_s)}"
+    elif value_equals(setting, live, entry["before"]):
         whose = "as it was before; someone else or a reload of the driver reset it"
     elif was_interrupted(setting, live, now, entry["before"]):
         whose = "a change or a revert was interrupted"
-    return f"{ours}, now {shown(setting, live)}: {whose}"
+    return f"{ours}, now {value_text(setting, live)}: {whose}"
 
 
-def clock(unix_s: float) -> str:
+def clock_time_text(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))

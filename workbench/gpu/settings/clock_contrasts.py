@@ -85,29 +85,30 @@ class ContrastEvidence:
 
     def with_shown(self, found: Iterable[Alteration]) -> ContrastEvidence:
         return replace(
-            self, shown=tuple(dict.fromkeys([*self.shown, *map(_key, found)]))[-MOST_KEPT:]
+            self, shown=tuple(dict.fromkeys([*self.shown, *map(_stable_key, found)]))[-MOST_KEPT:]
         )
 
     def with_refuted(self, found: Iterable[Alteration]) -> ContrastEvidence:
         return replace(
-            self, refuted=tuple(dict.fromkeys([*self.refuted, *map(_key, found)]))[-MOST_KEPT:]
+            self,
+            refuted=tuple(dict.fromkeys([*self.refuted, *map(_stable_key, found)]))[-MOST_KEPT:],
         )
 
     def has_shown(self, one: Alteration) -> bool:
-        return _key(one) in self.shown
+        return _stable_key(one) in self.shown
 
     def has_refuted(self, one: Alteration) -> bool:
-        return _key(one) in self.refuted
+        return _stable_key(one) in self.refuted
 
 
-def _key(one: Alteration) -> tuple[Any, ...]:
+def _stable_key(one: Alteration) -> tuple[Any, ...]:
     return (one.gpu_uuid, one.setting, str(one.now), one.set_unix_s or one.since_unix_s)
 
 
 # -- readings under a load -------------------------------------------------------------------------
 
 
-def loaded(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
+def readings_under_load(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
     """Return the readings of one GPU that were made under load, with a utilization of at least
     LOADED_PCT percent."""
     return [
@@ -118,20 +119,20 @@ def loaded(moments: Sequence[Moment], gpu_index: int) -> list[BenchmarkReading]:
     ]
 
 
-def clock_of(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
+def clock_limited_by(reading: BenchmarkReading, setting: ClockSetting) -> int | None:
     """Return the clock in MHz that the lock `setting` limits (SM or memory clock). None if the
     driver did not report it."""
     found: int | None = getattr(reading, setting.clock)
     return found
 
 
-def caps(reading: BenchmarkReading) -> set[str]:
+def causes_of_lower_clock(reading: BenchmarkReading) -> set[str]:
     """Return the causes that lower the clock according to the driver, such as {"power",
     "temperature"}."""
     return {CAPS[name] for name in reading.event_reasons or () if name in CAPS}
 
 
-def clocks_of(
+def measured_clocks(
     alterations: Sequence[Alteration], moments: Sequence[Moment], telemetry: Telemetry, load: str
 ) -> tuple[Clock, ...]:
     """Return the measured clocks of every GPU that was busy under the load named `load`.
@@ -140,12 +141,12 @@ def clocks_of(
     locks = {(a.gpu_uuid, a.setting): a.now for a in alterations if isinstance(a.now, ClockRange)}
     found: list[Clock] = []
     for info in telemetry.infos:
-        readings = loaded(moments, info.index)
-        limits, limiter = {r.limit_w for r in readings}, _limiter(readings)
+        readings = readings_under_load(moments, info.index)
+        limits, limiter = {r.limit_w for r in readings}, _most_frequent_limiter(readings)
         if len(limits) != 1 or limiter not in (None, POWER, UNNAMED):
             continue
         for setting, other in (LOCKS, LOCKS[::-1]):
-            clocks = [clock_of(reading, setting) for reading in readings]
+            clocks = [clock_limited_by(reading, setting) for reading in readings]
             mhz = [clock for clock in clocks if clock is not None]
             if len(mhz) < ENOUGH:
                 continue
@@ -168,29 +169,33 @@ def clocks_of(
     return tuple(found)
 
 
-def _limiter(readings: Sequence[BenchmarkReading]) -> str | None:
-    named = [caps(r) for r in readings]
+def _most_frequent_limiter(readings: Sequence[BenchmarkReading]) -> str | None:
+    named = [causes_of_lower_clock(r) for r in readings]
     if sum(map(bool, named)) > FREE_SHARE * len(readings):
         return next((word for words in named for word in sorted(words) if word != POWER), POWER)
     return UNNAMED if any(r.event_reasons is None for r in readings) else None
 
 
-def within(mhz: float, lock: ClockRange) -> bool:
+def is_within_lock(mhz: float, lock: ClockRange) -> bool:
     """Return whether a clock is inside a lock's range, with a tolerance of SLACK_MHZ."""
     return lock.min_mhz - SLACK_MHZ <= mhz <= lock.max_mhz + SLACK_MHZ
 
 
-def contrast(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def contrasting_clock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known` which proves that a lock has an effect, because it differs from
     `clock`. It must have been measured with another lock or with none, under the same
     circumstances. None if there is no such clock."""
     return next(
-        (other for other in known if clock.differs_only_in_lock(other) and _moved(clock, other)),
+        (
+            other
+            for other in known
+            if clock.differs_only_in_lock(other) and _clocks_differ(clock, other)
+        ),
         None,
     )
 
 
-def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def clock_before_raise(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known`, measured without a lock, which proves that the lock raised
     `clock`, although not up to the lock's minimum. None if there is no such clock."""
     if clock.lock is None or clock.mhz >= clock.lock.min_mhz:
@@ -201,7 +206,7 @@ def raised(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     return next((other for other in free if clock.mhz - other.mhz >= CONTRAST_MHZ), None)
 
 
-def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
+def clock_that_ignores_lock(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     """Return a clock of `known` which proves that locks have no effect on this GPU: it has the same
     MHz as `clock`, although it was measured with another lock and is above that lock's range. None
     if there is no such clock."""
@@ -216,25 +221,29 @@ def ignored(clock: Clock, known: Iterable[Clock]) -> Clock | None:
     return None
 
 
-def refutes(clock: Clock, known: Iterable[Clock]) -> bool:
+def refutes_its_lock(clock: Clock, known: Iterable[Clock]) -> bool:
     """Return whether `clock` proves that its lock has no effect: it is above the lock's range, or
     as high as under another lock that forbids it."""
     if clock.lock is None:
         return False
     above = clock.mhz > clock.lock.max_mhz + SLACK_MHZ
-    return above or ignored(clock, known) is not None
+    return above or clock_that_ignores_lock(clock, known) is not None
 
 
-def _moved(clock: Clock, other: Clock) -> bool:
+def _clocks_differ(clock: Clock, other: Clock) -> bool:
     asked, theirs = clock.lock, other.lock
-    if asked is None or abs(clock.mhz - other.mhz) < CONTRAST_MHZ or not within(clock.mhz, asked):
+    if (
+        asked is None
+        or abs(clock.mhz - other.mhz) < CONTRAST_MHZ
+        or not is_within_lock(clock.mhz, asked)
+    ):
         return False
     if limiter_of_difference(clock, other):
         return False
     if theirs is None:
-        return not within(other.mhz, asked)
-    return within(other.mhz, theirs) and not (
-        within(other.mhz, asked) and within(clock.mhz, theirs)
+        return not is_within_lock(other.mhz, asked)
+    return is_within_lock(other.mhz, theirs) and not (
+        is_within_lock(other.mhz, asked) and is_within_lock(clock.mhz, theirs)
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -34,15 +35,15 @@ class Ran:
     hung: bool = False
 
 
-def program(one: SettingCommand) -> str:
+def program_of_command(one: SettingCommand) -> str:
     """Return the name of the command's program: nvidia-smi or tee."""
     words = [w for w in one.argv if not w.startswith("-")]
     return PurePosixPath(words[1] if words[0] == "sudo" else words[0]).name
 
 
-async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
+async def run_setting_command(host: Host, one: SettingCommand, rights: Rights) -> Ran:
     """Run one command and return its result. A failure is part of the result and is not raised."""
-    name = program(one)
+    name = program_of_command(one)
     if one.stdin is not None and PurePosixPath(one.argv[-1]).name == name:
         return Ran("no CPU core has this setting now")
     try:
@@ -56,7 +57,7 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
     # tee repeats its input, so only its error output counts, and it may have written to some of the
     # cores. A lost GPU may have been lost after the change.
     said = done.err if one.stdin is not None else f"{done.out} {done.err}"
-    why = setting_commands.failure(done.returncode, said, name)
+    why = setting_commands.why_command_failed(done.returncode, said, name)
     if why and name == "nvidia-smi" and NO_PERMISSION.search(why):
         why = f"{why.rstrip('.')}; {NOT_ROOT_ENOUGH}"
     return Ran(
@@ -65,18 +66,22 @@ async def run(host: Host, one: SettingCommand, rights: Rights) -> Ran:
 
 
 async def run_all(
-    host: Host, commands: Sequence[SettingCommand], rights: Rights
+    host: Host, commands: Sequence[SettingCommand], rights: Rights, stop: asyncio.Event
 ) -> dict[SettingCommand, Ran]:
-    """Run the commands up to the first failure, and return the result of each command that was run."""
+    """Run the commands up to the first failure, and return the result of each command that was run.
+    Once `stop` is set, the next command counts as failed."""
     ran: dict[SettingCommand, Ran] = {}
     for one in commands:
-        ran[one] = await run(host, one, rights)
+        if stop.is_set():
+            ran[one] = Ran("the change was interrupted before this command")
+            break
+        ran[one] = await run_setting_command(host, one, rights)
         if ran[one].failure:
             break
     return ran
 
 
-async def try_all(
+async def try_all_commands(
     host: Host, commands: Sequence[SettingCommand], rights: Rights
 ) -> dict[SettingCommand, Ran]:
     """Run every command, even after a failure, and return the result of each. A command is skipped
@@ -85,12 +90,12 @@ async def try_all(
     ran: dict[SettingCommand, Ran] = {}
     hung: set[str] = set()
     for one in commands:
-        name = program(one)
+        name = program_of_command(one)
         if one.right:
             ran[one] = Ran(one.right)
         elif name in hung:
             ran[one] = Ran(f"not tried: {name} does not answer")
         else:
-            ran[one] = await run(host, one, rights)
+            ran[one] = await run_setting_command(host, one, rights)
             hung |= {name} if ran[one].hung else set()
     return ran

@@ -8,7 +8,7 @@ from dataclasses import field
 
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.base import Host, HostFacts
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model import core_values, setting_commands
 from workbench.model.errors import HostError, InputError
 from workbench.model.gpu import GpuSample, Telemetry
@@ -22,7 +22,7 @@ from workbench.model.settings import (
     live_sample,
     setting_of,
 )
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 
 # WORKBENCH_SIM_SYSFS: a simulated host's own /sys. Prints "governor CPU GOVERNOR AVAILABLE…" for
 # each core with a governor, and "state CPU NUMBER DISABLED" for each idle state of a core, with "?"
@@ -61,26 +61,28 @@ class Cores:
     why: str = "here: a virtual machine, or a kernel without a driver for this CPU"
     sysfs: str = setting_commands.SYSFS
 
-    def value(self, key: str) -> str | None:
+    def common_value(self, key: str) -> str | None:
         """Return the value of a setting on all cores: "powersave" if all have the same value, or
         "performance=0-3 powersave=4-7" if they differ. None if no core has the setting."""
-        return core_values.joined(self.governors if key == GOVERNOR.key else self.c_states)
+        return core_values.join_core_values(
+            self.governors if key == GOVERNOR.key else self.c_states
+        )
 
-    def cores(self, key: str) -> dict[int, int]:
+    def idle_states_by_core(self, key: str) -> dict[int, int]:
         """Return {core number: number of its idle states} for those CPU cores that have the setting
         `key`."""
         by_core = self.governors if key == GOVERNOR.key else self.c_states
         return {cpu: self.idle_states.get(cpu, 0) for cpu in sorted(by_core)}
 
-    def problem(self, key: str) -> str:
+    def why_no_core_has(self, key: str) -> str:
         """Return a text that says why no CPU core of the host has the setting `key`."""
         return f"no {_KERNEL_PART[key]} {self.why}"
 
-    def check(self, key: str, wanted: str) -> None:
+    def check_value(self, key: str, wanted: str) -> None:
         """Raise InputError if the setting `key` of the CPU cores cannot get the value `wanted`,
         because no core has the setting or some core does not offer the value."""
-        if not self.cores(key):
-            raise InputError(f"the {label_of(key)} cannot be set: {self.problem(key)}")
+        if not self.idle_states_by_core(key):
+            raise InputError(f"the {label_of(key)} cannot be set: {self.why_no_core_has(key)}")
         if key == GOVERNOR.key and wanted not in self.available:
             known = ", ".join(self.available) or (
                 "none, because the cores have no governor in common"
@@ -91,26 +93,26 @@ class Cores:
             )
 
 
-async def cores_on(host: Host) -> Cores:
+async def read_core_settings(host: Host) -> Cores:
     """Read the settings of the CPU cores of a host. Raises HostError if the host is out of reach."""
-    done = await host.run(sh(READ), timeout_s=20)
+    done = await host.run(shell_argv(READ), timeout_s=20)
     sysfs, *lines = done.out.splitlines() or [setting_commands.SYSFS]
     governors: dict[int, str] = {}
     disabled: dict[int, dict[int, str]] = {}
     shared: dict[str, None] | None = None
     for words in map(str.split, lines):
-        core = whole_number(words[1]) if len(words) > 2 else None
+        core = parse_whole_number(words[1]) if len(words) > 2 else None
         if core is None:
             continue  # nothing that the script printed
         what, _, first, *rest = words
-        state = whole_number(first)
+        state = parse_whole_number(first)
         if what == "state" and state is not None and rest:
             disabled.setdefault(core, {})[state] = rest[0]
         elif what == "governor":
             governors[core] = first
             shared = dict.fromkeys(rest if shared is None else (g for g in shared if g in rest))
     found = {
-        cpu: core_values.c_states([of[number] for number in sorted(of)])
+        cpu: core_values.c_states_of_core([of[number] for number in sorted(of)])
         for cpu, of in disabled.items()
     }
     c_states = {cpu: value for cpu, value in found.items() if value is not None}
@@ -119,12 +121,14 @@ async def cores_on(host: Host) -> Cores:
         tuple(shared or ()),
         c_states,
         {cpu: len(disabled[cpu]) for cpu in c_states},
-        Cores().why if governors and c_states else _why_missing(await host.facts(), bool(disabled)),
+        Cores().why
+        if governors and c_states
+        else _why_settings_are_missing(await host.facts(), bool(disabled)),
         sysfs,
     )
 
 
-def _why_missing(facts: HostFacts, unreadable: bool) -> str:
+def _why_settings_are_missing(facts: HostFacts, unreadable: bool) -> str:
     """Return the reason why the CPU cores of a host lack a setting, such as "in this container
     (docker): …". The caller writes it after the words "no cpufreq". `unreadable` says whether the
     cores have C-states that cannot be read."""
@@ -161,7 +165,7 @@ class CurrentValues:
         """Return the value of a setting on the GPU `uuid`, or on the host's CPU cores. None if the
         host does not report it, which is always so for a clock lock."""
         if setting in OF_CORES:
-            return self.cores.value(setting)
+            return self.cores.common_value(setting)
         return setting_of(setting).read(self.telemetry, uuid)
 
     def index(self, uuid: str, otherwise: int) -> int:
@@ -179,14 +183,17 @@ async def with_cores(host: Host, telemetry: Telemetry, settings: Collection[str]
     """Return the current values from a reading of the host's GPUs, with those of its CPU cores if
     some of the `settings` are settings of cores."""
     if {*OF_CORES} & {*settings}:
-        return CurrentValues(telemetry, await cores_on(host))
+        return CurrentValues(telemetry, await read_core_settings(host))
     return CurrentValues(telemetry)
 
 
 async def read_values_again(host: Host, settings: Collection[str]) -> CurrentValues | None:
-    """Read the current values of the settings with these keys, after a change of them. Return None
-    if the host is out of reach."""
+    """Read the current values of the settings with these keys, after a change of them. A driver that
+    did not answer in time is asked once more. Return None if the host is out of reach."""
     try:
-        return await read_values(host, settings)
+        found = await read_values(host, settings)
+        if not found.telemetry.gpus:
+            found = await read_values(host, settings)
+        return found
     except HostError:
         return None

@@ -16,11 +16,11 @@ from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.command_runner import COMMAND_S
 from workbench.gpu.settings.current_values import CurrentValues, read_values
 from workbench.gpu.settings.journal import Journal, JournalEntry, Record
-from workbench.gpu.settings.owners import DEAD, THIS, state_of
+from workbench.gpu.settings.owners import DEAD, THIS, process_state_of
 from workbench.hosts.base import Host
-from workbench.model.setting_commands import equal, is_lock
+from workbench.model.setting_commands import PENDING, is_lock, value_equals
 
-PENDING, APPLIED = "pending", "applied"
+APPLIED = "applied"
 SETTLED_S = COMMAND_S  # a command that was sent before the cut can run for so long
 
 
@@ -36,12 +36,12 @@ class Settled(NamedTuple):
         """The outcome as a sentence for the user."""
         if self.applied:
             return f"{self.entry.text} was applied, although the answer was lost"
-        lost = state_words(self.entry)
+        lost = state_text(self.entry)
         return f"{self.entry.text} was not applied: {lost} before the command"
 
 
-def state_words(entry: JournalEntry) -> str:
-    ours = state_of(entry.owner) == THIS
+def state_text(entry: JournalEntry) -> str:
+    ours = process_state_of(entry.owner) == THIS
     return "the link was lost" if ours else "the Workbench that began the change ended"
 
 
@@ -57,12 +57,12 @@ def cut_off(records: Sequence[Record]) -> list[Record]:
     ]
 
 
-async def settle(host: Host, *, never_sent: bool = False) -> tuple[Settled, ...]:
+async def settle_cut_changes(host: Host, *, never_sent: bool = False) -> tuple[Settled, ...]:
     """Read what became of the changes that were cut off, and write it to the journal. Return the
     changes that are settled. A change of the last SETTLED_S seconds is left for a later call,
     unless its commands were `never_sent`. The caller knows that this process makes no change now.
     """
-    async with journals.locked(host) as held:
+    async with journals.locked_journal(host) as held:
         records = cut_off(held.journal.records())
         if not records:
             return ()
@@ -86,11 +86,11 @@ def _settle_entry(
     journal is returned as it is if the host's value shows no outcome."""
     live = now.value(*entry.key)
     earlier = entry.earlier or {}
-    if equal(entry.setting, live, earlier.get("now", entry.before)):
+    if value_equals(entry.setting, live, earlier.get("now", entry.before)):
         outcome = Settled(entry, applied=False)
-        kept = earlier_entry(entry)
+        kept = entry_before_change(entry)
         state = state.back_to(entry.key, kept)
-    elif equal(entry.setting, live, entry.now):
+    elif value_equals(entry.setting, live, entry.now):
         outcome = Settled(entry, applied=True)
         state = state.back_to(entry.key, replace(entry, state=APPLIED, earlier=None))
     else:
@@ -101,7 +101,7 @@ def _settle_entry(
     return state.note(what, **keys, now=live, ok=True, message=outcome.text)
 
 
-def earlier_entry(entry: JournalEntry) -> JournalEntry | None:
+def entry_before_change(entry: JournalEntry) -> JournalEntry | None:
     """Return the journal entry that `entry` replaced when its change began. None if the setting was
     not altered before."""
     if entry.earlier is None:

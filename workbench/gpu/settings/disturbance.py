@@ -9,14 +9,23 @@ from workbench.gpu.settings.register_client import LockChange
 from workbench.model.gpu import GpuProcess, Telemetry
 from workbench.model.setting_commands import is_lock
 from workbench.model.setting_records import Alteration
-from workbench.model.settings import SETTINGS, Setting, SettingValue, label_of, text_of
+from workbench.model.settings import (
+    HOST,
+    SETTINGS,
+    Setting,
+    SettingValue,
+    label_of,
+    value_text_of,
+    where_setting_applies,
+)
 
 MOST_NAMED = 4
+SETTINGS_CHANGED = "settings changed during the run"
 
 
 class DisturbanceWatch:
-    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `see` every reading
-    from before the load to after it. Then `changes` returns what changed. Only programs that
+    """Finds disturbances of a benchmark in the readings of its GPUs. Pass to `take_telemetry` every reading
+    from before the load to after it. Then `changes_during_run` returns what changed. Only programs that
     compute on a GPU count, not those that draw windows."""
 
     def __init__(self, gpus: Sequence[int]) -> None:
@@ -26,12 +35,12 @@ class DisturbanceWatch:
         self._came: dict[int, str] = {}
         self._went: dict[int, str] = {}
 
-    def see(self, telemetry: Telemetry | None) -> None:
+    def take_telemetry(self, telemetry: Telemetry | None) -> None:
         if telemetry is None:
             return
         for setting in SETTINGS:
             if setting.of_host:
-                self._value(
+                self._note_value(
                     setting.label, setting, getattr(telemetry.host, setting.reading or "", None)
                 )
         for sample in telemetry.gpus:
@@ -39,17 +48,17 @@ class DisturbanceWatch:
                 for setting in SETTINGS:
                     if setting.reading and not setting.of_host:
                         value = getattr(sample, setting.reading)
-                        self._value(f"GPU{sample.index} {setting.label}", setting, value)
+                        self._note_value(f"GPU{sample.index} {setting.label}", setting, value)
                 if sample.processes is not None:
-                    self._programs(sample.index, sample.processes)
+                    self._note_programs(sample.index, sample.processes)
 
-    def _value(self, name: str, setting: Setting, value: SettingValue | None) -> None:
+    def _note_value(self, name: str, setting: Setting, value: SettingValue | None) -> None:
         seen = self._values.setdefault(name, [])
         text = setting.format(round(value, 1) if isinstance(value, float) else value)
         if value is not None and seen[-1:] != [text]:
             seen.append(text)
 
-    def _programs(self, gpu: int, found: Sequence[GpuProcess]) -> None:
+    def _note_programs(self, gpu: int, found: Sequence[GpuProcess]) -> None:
         running = {
             p.pid: f"{p.name or 'process'} ({p.pid}) on GPU{gpu}"
             for p in found
@@ -60,11 +69,11 @@ class DisturbanceWatch:
         self._went.update({pid: name for pid, name in first.items() if pid not in running})
 
     @property
-    def came(self) -> frozenset[int]:
+    def new_process_ids(self) -> frozenset[int]:
         return frozenset(self._came)
 
     @property
-    def running(self) -> bool:
+    def is_under_way(self) -> bool:
         return any(self._first.values())
 
     def programs_beside(self, ours: frozenset[int]) -> tuple[str, ...]:
@@ -76,24 +85,50 @@ class DisturbanceWatch:
         others = [name for pid, name in found.items() if pid not in ours and pid not in self._went]
         if len(others) in (0, len(found)):
             return ()
-        return (f"other programs used the GPU during the whole run: {_some(others)}",)
+        return (f"other programs used the GPU during the whole run: {_list_some_names(others)}",)
 
-    def changes(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
+    def changes_during_run(self, ours: frozenset[int] = frozenset()) -> tuple[str, ...]:
         """Return the changes during the benchmark as texts. `ours` are the process ids of the
         server under test, whose start or end is no change."""
         settings = [
-            f"{name} {_steps(values)}" for name, values in self._values.items() if len(values) > 1
+            f"{name} {_value_sequence_text(values)}"
+            for name, values in self._values.items()
+            if len(values) > 1
         ]
         came = [name for pid, name in self._came.items() if pid not in ours]
         went = [name for pid, name in self._went.items() if pid not in ours]
         return (
-            *([f"settings changed during the run: {', '.join(settings)}"] if settings else []),
-            *([f"other programs started on the GPU during the run: {_some(came)}"] if came else []),
-            *([f"programs on the GPU ended during the run: {_some(went)}"] if went else []),
+            *([f"{SETTINGS_CHANGED}: {', '.join(settings)}"] if settings else []),
+            *(
+                [f"other programs started on the GPU during the run: {_list_some_names(came)}"]
+                if came
+                else []
+            ),
+            *(
+                [f"programs on the GPU ended during the run: {_list_some_names(went)}"]
+                if went
+                else []
+            ),
         )
 
 
-def locks_changed(
+def with_setters(
+    reasons: Sequence[str], claimed: Sequence[Alteration], gpus: Collection[int]
+) -> tuple[str, ...]:
+    """Return the `reasons` why a result is invalid. The one that settings changed names the users
+    who did it: `claimed` are the settings that other users have set during the run."""
+    setters = [
+        f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} {label_of(one.setting)} set by {one.by}"
+        for one in claimed
+        if one.gpu_uuid == HOST or one.gpu_index in gpus
+    ]
+    if not setters:
+        return tuple(reasons)
+    by = f" ({', '.join(setters)})"
+    return tuple(f"{why}{by}" if why.startswith(SETTINGS_CHANGED) else why for why in reasons)
+
+
+def lock_change_texts(
     before: Sequence[Alteration],
     after: Sequence[Alteration],
     gpus: Sequence[int],
@@ -104,7 +139,7 @@ def locks_changed(
     changes that other users made `meanwhile`."""
     was, now = (
         {
-            (a.gpu_index, a.setting): text_of(a.setting, a.now)
+            (a.gpu_index, a.setting): value_text_of(a.setting, a.now)
             for a in found
             if a.gpu_index in gpus and is_lock(a.setting)
         }
@@ -112,7 +147,7 @@ def locks_changed(
     )
     changed = [
         f"GPU{gpu} {label_of(setting)} "
-        f"{_steps([was.get((gpu, setting), 'none'), now.get((gpu, setting), 'none')])}"
+        f"{_value_sequence_text([was.get((gpu, setting), 'none'), now.get((gpu, setting), 'none')])}"
         for gpu, setting in sorted({*was, *now})
         if was.get((gpu, setting)) != now.get((gpu, setting))
     ]
@@ -123,14 +158,14 @@ def locks_changed(
             if one.gpu_index in gpus and was.get(one[:2]) == now.get(one[:2])
         }
     )
-    return (f"settings changed during the run: {', '.join(changed)}",) if changed else ()
+    return (f"{SETTINGS_CHANGED}: {', '.join(changed)}",) if changed else ()
 
 
-def _steps(values: Sequence[str]) -> str:
+def _value_sequence_text(values: Sequence[str]) -> str:
     unit = " W" if all(v.endswith(" W") for v in values) else ""
     return " -> ".join(v.removesuffix(unit) for v in values) + unit
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     return ", ".join(names[:MOST_NAMED]) + more

@@ -24,34 +24,34 @@ from typing import Any
 
 from workbench.gpu.settings import claims
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.journal_client import Answer, ask
+from workbench.gpu.settings.journal_client import Answer, ask_journal_program
 from workbench.gpu.settings.owners import (
-    described,
     lock_is_dead,
     owner_facts,
+    owner_text,
     owner_token,
-    state_of,
-    who,
+    process_state_of,
+    user_at_machine,
 )
 from workbench.gpu.settings.register_client import Register, parse_register
 from workbench.hosts.base import FileError, Host, HostUnreachable
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.setting_commands import JOURNAL_VERSION
+from workbench.model.setting_commands import JOURNAL_VERSION, PENDING
 from workbench.model.setting_records import Recovery
 from workbench.model.settings import (
     DEFAULT,
     UNKNOWN,
     SettingValue,
     label_of,
-    place_of,
-    stored,
-    text_of,
-    value_from,
+    parse_stored_value,
+    value_text_of,
+    value_to_store,
+    where_setting_applies,
 )
-from workbench.model.untrusted_numbers import impossible_in, of_field
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import find_impossible_number, number_for_field
+from workbench.model.untrusted_text import clean_text
 
 LOG_LINES = 200
 WAIT_S = 5.0
@@ -63,7 +63,7 @@ __all__ = [
     "Record",
     "owner_facts",
     "owner_token",
-    "who",
+    "user_at_machine",
 ]
 
 _ours: Counter[str] = Counter()  # locks that this process owns or waits for, by path
@@ -111,16 +111,16 @@ class JournalEntry:
     @property
     def left_to(self) -> str:
         """The user to whom a revert has left the setting; "" if it is not left to anybody."""
-        return setting_commands.left_to({"state": self.state})
+        return setting_commands.user_left_with({"state": self.state})
 
     @property
     def where(self) -> str:
-        return place_of(self.gpu_uuid, self.gpu_index)
+        return where_setting_applies(self.gpu_uuid, self.gpu_index)
 
     @property
     def text(self) -> str:
         """The changed setting in words, with its GPU and its new value: "GPU0 power limit 400 W"."""
-        return f"{self.where} {label_of(self.setting)} {text_of(self.setting, self.now)}"
+        return f"{self.where} {label_of(self.setting)} {value_text_of(self.setting, self.now)}"
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -133,8 +133,8 @@ class JournalEntry:
         contain. The journal's file and the host's register store them so."""
         fields_of_entry = {**self.more, **self.facts}
         del fields_of_entry["more"]
-        values = {"before": stored(self.before), "now": stored(self.now)}
-        return {**fields_of_entry, **values, "over": [stored(value) for value in self.over]}
+        values = {"before": value_to_store(self.before), "now": value_to_store(self.now)}
+        return {**fields_of_entry, **values, "over": [value_to_store(value) for value in self.over]}
 
 
 def entry_from(data: Mapping[str, Any]) -> JournalEntry:
@@ -144,8 +144,8 @@ def entry_from(data: Mapping[str, Any]) -> JournalEntry:
     known = {name: value for name, value in data.items() if name in _FIELDS}
     setting = data["setting"]
     for name in ("before", "now"):
-        known[name] = value_from(setting, data[name])
-    known["over"] = tuple(value_from(setting, value) for value in data.get("over") or ())
+        known[name] = parse_stored_value(setting, data[name])
+    known["over"] = tuple(parse_stored_value(setting, value) for value in data.get("over") or ())
     return JournalEntry(**known, more={k: v for k, v in data.items() if k not in _FIELDS})
 
 
@@ -200,11 +200,11 @@ class Journal:
     def note(self, what: str, **facts: Any) -> Journal:
         """Return the journal with one more line in its log: the event `what`, and further fields of
         the line in `facts`."""
-        values = {name: stored(value) for name, value in facts.items()}
+        values = {name: value_to_store(value) for name, value in facts.items()}
         line = {
             "unix_s": round(time.time(), 3),
             "boot_id": self.boot_id,
-            "who": who(),
+            "who": user_at_machine(),
             "what": what,
             **values,
         }
@@ -246,7 +246,7 @@ class Journal:
         shows that the driver was reloaded."""
         now = energy_j or {}
         return tuple(
-            Record(e, state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid)))
+            Record(e, process_state_of(e.owner), self.why_lost(e, now.get(e.gpu_uuid)))
             for e in self.entries
         )
 
@@ -281,7 +281,7 @@ class Journal:
         if claim is not None:
             return claim.now, "claim"
         if entry is not None and entry.now is not None and entry.boot_id == self.boot_id:
-            return (UNKNOWN, UNKNOWN) if entry.state == "pending" else (entry.now, "journal")
+            return (UNKNOWN, UNKNOWN) if entry.state == PENDING else (entry.now, "journal")
         for line in reversed(self.log):
             if (line.get("gpu_uuid"), line.get("setting")) == (uuid, setting):
                 if (
@@ -317,7 +317,7 @@ class LockedJournal:
             "log": list(journal.log),
         }
         recovered = self.journal.recovered
-        answer = await ask(
+        answer = await ask_journal_program(
             self.host,
             root_of(self.path),
             "save",
@@ -328,9 +328,9 @@ class LockedJournal:
         )
         if "lost" in answer:
             self.is_locked = False
-            raise _lost(self.host, answer)
+            raise _lost_lock_error(self.host, answer)
         if "error" in answer:
-            raise _not_written(self.host, self.path, answer)
+            raise _write_error(self.host, self.path, answer)
         self.is_locked = not is_last
         if recovered is not None:
             self.recovery = replace(recovered, is_written=True)
@@ -344,14 +344,14 @@ class LockedJournal:
         try:
             await self.save(journal, is_last=True)
         except LostLock:
-            answer = await _acquire(self.host, self.path)
+            answer = await _acquire_lock(self.host, self.path)
             self.is_locked = True
             fresh = _journal_from(answer, self.path, self.host.name)
             await self.save(fresh.with_changes(self.journal, journal), is_last=True)
 
     async def read(self) -> None:
         """Read the journal again, and with it the claims of other Workbenches."""
-        self.journal = await read(self.host)
+        self.journal = await read_journal(self.host)
 
     def rival(self, keys: Collection[tuple[str, str]]) -> SettingClaim | None:
         """Return the claim of another Workbench that is changing one of the settings `keys` at this
@@ -359,7 +359,7 @@ class LockedJournal:
         return next((c for c in self.journal.others if c.changing and c.key in keys), None)
 
 
-async def path_on(host: Host) -> str:
+async def journal_path_on(host: Host) -> str:
     return f"{await host.state_dir()}/gpu/journal.json"
 
 
@@ -367,7 +367,7 @@ def root_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-async def read(host: Host, *, with_log: bool = True) -> Journal:
+async def read_journal(host: Host, *, with_log: bool = True) -> Journal:
     """Read the journal and the claims of other Workbenches. A missing or damaged journal is
     recovered from the register. Without `with_log`, the log is not sent, which is most of the file,
     and the journal that is returned has none.
@@ -375,33 +375,36 @@ async def read(host: Host, *, with_log: bool = True) -> Journal:
     Raises SettingsError if the file is damaged and the register has no copy, or if a newer version
     wrote the file.
     """
-    path = await path_on(host)
-    answer = await ask(host, root_of(path), "read", log=with_log)
+    path = await journal_path_on(host)
+    answer = await ask_journal_program(host, root_of(path), "read", log=with_log)
     return _journal_from(answer, path, host.name)
 
 
 def _journal_from(answer: Answer, path: str, host: str) -> Journal:
     """Return the journal from the answer of the program on the host to "read"."""
     if "error" in answer:
-        raise _unusable("read", path, host, answer)
+        raise _unusable_journal_error("read", path, host, answer)
     register = parse_register(answer.get("register"))
     boot_id, started, text = (answer.get(name) for name in ("boot_id", "driver_start", "text"))
     known = Journal(
-        clean(str(boot_id)),
+        clean_text(str(boot_id)),
         others=register.others,
         register=register,
-        driver_start=clean(str(started)) if started is not None else None,
+        driver_start=clean_text(str(started)) if started is not None else None,
     )
     damage = answer.get("damage")
     if text is None and damage is None:
-        return _recovered(known, f"the journal of GPU settings {path} was missing") or known
+        return (
+            _recover_from_register(known, f"the journal of GPU settings {path} was missing")
+            or known
+        )
     try:
         if damage is not None:
-            raise _broken(clean(str(damage)), path, host)
-        found = parse(str(text), known.boot_id, path, host)
+            raise _damaged_journal_error(clean_text(str(damage)), path, host)
+        found = parse_journal(str(text), known.boot_id, path, host)
     except DamagedJournal as error:
         why = f"the journal of GPU settings {path} was damaged ({error.why})"
-        recovered = _recovered(known, why, f"{path}.damaged")
+        recovered = _recover_from_register(known, why, f"{path}.damaged")
         if recovered is None:
             raise
         return recovered
@@ -412,9 +415,9 @@ class LostLock(HostError):
     """Raised if another Workbench has locked the journal that this one had locked."""
 
 
-def _lost(host: Host, answer: Answer) -> LostLock:
-    by = clean(str(answer["lost"] or ""))
-    who_has_it = f"another Workbench ({described(by)}) has locked it" if by else "it is gone"
+def _lost_lock_error(host: Host, answer: Answer) -> LostLock:
+    by = clean_text(str(answer["lost"] or ""))
+    who_has_it = f"another Workbench ({owner_text(by)}) has locked it" if by else "it is gone"
     return LostLock(
         f"this Workbench has lost its lock of the journal: {who_has_it}",
         host=host.name,
@@ -422,34 +425,36 @@ def _lost(host: Host, answer: Answer) -> LostLock:
     )
 
 
-def _not_written(host: Host, path: str, answer: Answer) -> FileError:
+def _write_error(host: Host, path: str, answer: Answer) -> FileError:
     full = answer.get("errno") in (errno.ENOSPC, errno.EDQUOT)
     return FileError(
-        f"cannot write {path}: {clean(str(answer['error']))}",
+        f"cannot write {path}: {clean_text(str(answer['error']))}",
         host=host.name,
         next_step="free some space on that disk" if full else None,
     )
 
 
-def _recovered(known: Journal, why: str, damaged: str = "") -> Journal | None:
+def _recover_from_register(known: Journal, why: str, damaged: str = "") -> Journal | None:
     """Return the empty journal `known` with the entries that this Workbench published in the host's
     register. Its log gets a line with `why`, the fault of the journal's file. `damaged` is the path
     that a damaged file gets. None if the register has no such entries. Raises SettingsError if a
     newer version of Workbench published them."""
     register = known.register
     if register.own_version > JOURNAL_VERSION:
-        raise _newer(f"{why}, and its copy in the host's register", register.own_version)
+        raise _newer_version_error(
+            f"{why}, and its copy in the host's register", register.own_version
+        )
     if not register.own:
         return None
     entries = tuple(map(entry_from, register.own))
-    kept = tuple(f"{e.text}, before {text_of(e.setting, e.before)}" for e in entries)
+    kept = tuple(f"{e.text}, before {value_text_of(e.setting, e.before)}" for e in entries)
     found = replace(known, entries=entries, recovered=Recovery(why, kept, damaged))
     return found.note(f"recovered from the host's register: {why}")
 
 
-def _unusable(what: str, path: str, host: str, answer: Answer) -> SettingsError:
+def _unusable_journal_error(what: str, path: str, host: str, answer: Answer) -> SettingsError:
     """Return the error for a journal that cannot be `what` ("read", "locked")."""
-    why = clean(str(answer["error"]))
+    why = clean_text(str(answer["error"]))
     full = answer.get("errno") in (errno.ENOSPC, errno.EDQUOT)
     look = f"`ls -ld {root_of(path)} {path}` on that host shows what is there, and whose it is"
     return SettingsError(
@@ -465,7 +470,7 @@ class DamagedJournal(SettingsError):
     why = ""
 
 
-def _newer(what: str, version: int, host: str | None = None) -> SettingsError:
+def _newer_version_error(what: str, version: int, host: str | None = None) -> SettingsError:
     """Return the error for a journal of a later version. Its file must stay where it is: only the
     newer Workbench can revert its settings."""
     return SettingsError(
@@ -477,7 +482,7 @@ def _newer(what: str, version: int, host: str | None = None) -> SettingsError:
     )
 
 
-def _broken(why: str, path: str, host: str | None) -> DamagedJournal:
+def _damaged_journal_error(why: str, path: str, host: str | None) -> DamagedJournal:
     error = DamagedJournal(
         f"the journal of GPU settings {path} cannot be used: {why}; nothing was changed",
         host=host,
@@ -488,24 +493,28 @@ def _broken(why: str, path: str, host: str | None) -> DamagedJournal:
     return error
 
 
-def parse(text: str, boot_id: str, path: str = "journal", host: str | None = None) -> Journal:
+def parse_journal(
+    text: str, boot_id: str, path: str = "journal", host: str | None = None
+) -> Journal:
     """Parse the text of the journal's file. `boot_id` is the id of the host's present boot, and
     error messages name `path` and `host`. Raises DamagedJournal if the text is not a valid journal,
     and SettingsError if a newer version of Workbench wrote it."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _broken(f"the journal is incomplete ({error})", path, host) from None
+        raise _damaged_journal_error(f"the journal is incomplete ({error})", path, host) from None
     version = data.get("version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
-        raise _broken("this file is not a journal of GPU settings", path, host)
+        raise _damaged_journal_error("this file is not a journal of GPU settings", path, host)
     if version > JOURNAL_VERSION:
-        raise _newer(f"the journal of GPU settings {path}", version, host)
+        raise _newer_version_error(f"the journal of GPU settings {path}", version, host)
     try:
         for entry in data["entries"]:
             JournalEntry(**{k: v for k, v in entry.items() if k in _FIELDS})  # TypeError: one lacks
-        if wrong := [why for why in map(setting_commands.unfit, data["entries"]) if why]:
-            raise _broken(
+        if wrong := [
+            why for why in map(setting_commands.invalid_part_of_entry, data["entries"]) if why
+        ]:
+            raise _damaged_journal_error(
                 f"the journal contains a value that Workbench cannot have written ({wrong[0]})",
                 path,
                 host,
@@ -513,7 +522,7 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
         entries = tuple(map(entry_from, data["entries"]))
         log = tuple(line for line in data["log"] if _is_log_line(line))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _broken(f"the journal is damaged ({error})", path, host) from None
+        raise _damaged_journal_error(f"the journal is damaged ({error})", path, host) from None
     more = {name: part for name, part in data.items() if name not in _PARTS}
     return Journal(boot_id, entries, log, more=more)
 
@@ -521,10 +530,10 @@ def parse(text: str, boot_id: str, path: str = "journal", host: str | None = Non
 def _is_log_line(line: Any) -> bool:
     """Return whether `line` can be a line of the journal's log. Others are left out: the log is for
     information only, and no revert depends on it."""
-    if not isinstance(line, dict) or impossible_in(line):
+    if not isinstance(line, dict) or find_impossible_number(line):
         return False
     texts = ("boot_id", "who", "what", "gpu_uuid", "setting", "message")
-    known = of_field("unix_s", line.get("unix_s", 0.0)) is not None
+    known = number_for_field("unix_s", line.get("unix_s", 0.0)) is not None
     known &= isinstance(line.get("ok", True), bool)
     return known and all(isinstance(line.get(name, ""), str) for name in texts)
 
@@ -533,13 +542,13 @@ _PARTS = ("version", "entries", "log")
 
 
 @asynccontextmanager
-async def locked(host: Host) -> AsyncIterator[LockedJournal]:
+async def locked_journal(host: Host) -> AsyncIterator[LockedJournal]:
     """Lock the journal, read it, and unlock it at the end of the block. Raises SettingsError if
     another Workbench owns the lock or if the file is damaged."""
-    path = await path_on(host)
+    path = await journal_path_on(host)
     _ours[path] += 1
     try:
-        answer = await _acquire(host, path)
+        answer = await _acquire_lock(host, path)
         held = LockedJournal(host, path)
         try:
             held.journal = _journal_from(answer, path, host.name)
@@ -552,7 +561,7 @@ async def locked(host: Host) -> AsyncIterator[LockedJournal]:
             # the link is lost: the lock stays, and its owner recognizes it
             with suppress(HostError):
                 if held.is_locked:
-                    await ask(host, root_of(path), "unlock", owner=owner_token())
+                    await ask_journal_program(host, root_of(path), "unlock", owner=owner_token())
     finally:
         _ours[path] -= 1
 
@@ -560,7 +569,7 @@ async def locked(host: Host) -> AsyncIterator[LockedJournal]:
 async def is_being_changed(host: Host) -> bool:
     """Return whether a guard or a Workbench has locked the journal. Until the lock ends, the host's
     values can differ from the entries."""
-    found = await ask(host, root_of(await path_on(host)), "holder")
+    found = await ask_journal_program(host, root_of(await journal_path_on(host)), "holder")
     return bool(found.get("by")) and not found.get("void")
 
 
@@ -568,14 +577,14 @@ async def _ask_for_lock(host: Host, path: str, owner: str, dead: Sequence[str]) 
     """Ask once for the lock, and return the answer."""
     root = root_of(path)
     try:
-        return await ask(host, root, "lock", owner=owner, dead=dead)
+        return await ask_journal_program(host, root, "lock", owner=owner, dead=dead)
     except HostUnreachable:
         raise
     except HostError as error:
         # the program may have been killed after it had locked the journal
         with suppress(HostError):
             if _ours[path] == 1:
-                await ask(host, root, "unlock", owner=owner)
+                await ask_journal_program(host, root, "unlock", owner=owner)
         raise SettingsError(
             f"the journal of GPU settings cannot be locked: {error.message}; nothing was changed",
             host=host.name,
@@ -583,7 +592,7 @@ async def _ask_for_lock(host: Host, path: str, owner: str, dead: Sequence[str]) 
         ) from None
 
 
-async def _acquire(host: Host, path: str) -> Answer:
+async def _acquire_lock(host: Host, path: str) -> Answer:
     """Lock the journal, and return what the host says about it then."""
     until = time.monotonic() + WAIT_S
     owner, dead = owner_token(), list[str]()
@@ -592,15 +601,15 @@ async def _acquire(host: Host, path: str) -> Answer:
         if answer.get("held"):
             return answer
         if "error" in answer:
-            raise _unusable("locked", path, host.name, answer)
-        held = clean(str(answer.get("by") or ""))
+            raise _unusable_journal_error("locked", path, host.name, answer)
+        held = clean_text(str(answer.get("by") or ""))
         # left by an interrupted change of this process, or by a process of this machine
         void = (held == owner and _ours[path] == 1) or lock_is_dead(held)
         if void and not dead:
             dead = [held.rpartition(":")[0]]
         elif time.monotonic() > until:
             raise SettingsError(
-                f"another Workbench ({described(held)}) is changing GPU settings on this host; "
+                f"another Workbench ({owner_text(held)}) is changing GPU settings on this host; "
                 "nothing was changed",
                 host=host.name,
                 next_step="wait until that Workbench ends; if it has ended already, remove its "

@@ -4,20 +4,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from workbench.gpu import remote_programs
 from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES
-from workbench.gpu.settings.journal_program import NO_FILE, TOO_LARGE
+from workbench.gpu.settings.journal_program import NO_FILE, TOO_LARGE, JournalProgram
 from workbench.hosts.base import CommandNotFound, Completed, Host
+from workbench.hosts.local import LocalHost
 from workbench.hosts.python_programs import TOO_OLD, python_starts
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError
-from workbench.model.untrusted_numbers import strict_json, whole_number
+from workbench.model.untrusted_numbers import parse_whole_number, strict_json
 
 ANSWER_S = 30.0
 _NO_PYTHON = frozenset({TOO_OLD, 126, 127})
@@ -28,9 +31,12 @@ _BROKEN_PYTHON3 = "the python3 of this host does not start"
 Answer = Mapping[str, Any]
 
 
-async def ask(host: Host, root: str, do: str, **more: Any) -> Answer:
+async def ask_journal_program(host: Host, root: str, do: str, **more: Any) -> Answer:
     """Return the answer to a request about the journal in the directory `root`, from a program that
-    ends then. Raises HostError if there is none."""
+    ends then. This process itself reads a journal of this machine, which takes no program. Raises
+    HostError if there is no answer."""
+    if do == "read" and isinstance(host, LocalHost) and host.is_local:
+        return await _read_on_this_machine(host, root, more)
     request = json.dumps({"do": do, **more}).encode() + b"\n"
     try:
         done = await remote_programs.JOURNAL.run(
@@ -57,8 +63,24 @@ async def ask(host: Host, root: str, do: str, **more: Any) -> Answer:
     )
 
 
+async def _read_on_this_machine(host: Host, root: str, more: Answer) -> Answer:
+    def read() -> Answer:
+        with closing(JournalProgram(root)) as program:
+            return program.answer({"do": "read", **more})
+
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await asyncio.to_thread(read)
+    except TimeoutError:
+        raise HostError(
+            f"the journal of GPU settings in {root} could not be read within {ANSWER_S:.0f} s",
+            host=host.name,
+            next_step="look whether the disk of that directory answers",
+        ) from None
+
+
 @cache
-def _script() -> str:
+def _journal_script() -> str:
     return Path(__file__).with_name("journal_without_python3.sh").read_text("utf-8")
 
 
@@ -77,7 +99,7 @@ class ShellJournal:
         if do == "lock":
             return await self._lock(more["owner"], more["dead"])
         if do == "holder":
-            return _holder(await self._run("holder"))
+            return _parse_lock_holder(await self._run("holder"))
         if do == "save":
             return await self._save(more)
         await self._run("unlock", more["owner"])
@@ -85,7 +107,7 @@ class ShellJournal:
 
     async def _save(self, more: Answer) -> Answer:
         journal, owner = more["journal"], more["owner"]
-        holder = _holder(await self._run("holder"))["by"]
+        holder = _parse_lock_holder(await self._run("holder"))["by"]
         if holder != owner:
             return {"lost": holder}
         if more["aside"]:
@@ -96,7 +118,7 @@ class ShellJournal:
         return {"register": self.no_register}
 
     async def _run(self, do: str, *words: str) -> Completed:
-        return await self.host.run(sh(_script(), do, self.path, *words))
+        return await self.host.run(shell_argv(_journal_script(), do, self.path, *words))
 
     async def _read(self, *, with_log: bool) -> Answer:
         done = await self._run("read", str(MOST_BYTES + 1), "log" if with_log else "")
@@ -122,20 +144,20 @@ class ShellJournal:
             return {"error": done.err.strip()}
         if done.out.startswith("ok"):
             return {"held": True, **await self._read(with_log=True)}
-        found = _holder(done)
+        found = _parse_lock_holder(done)
         by = found["by"] or ""
         if found["void"] or by.rpartition(":")[0] in dead:
             await self._run("unlock", by)  # the next try can succeed
         return {"held": False, **found}
 
 
-def _holder(done: Completed) -> dict[str, Any]:
+def _parse_lock_holder(done: Completed) -> dict[str, Any]:
     """Return the owner of the lock, and whether the lock no longer counts, from what the script
     printed."""
     lines = done.out.split("\n")
     owner = lines[0].removeprefix("held ")
     age, up, *_ = [*lines[1:], "", ""]
-    age_s = whole_number(age.removeprefix("-")) or 0
-    up_s = whole_number(up)
+    age_s = parse_whole_number(age.removeprefix("-")) or 0
+    up_s = parse_whole_number(up)
     older_than_boot = up_s is not None and not age.startswith("-") and age_s > up_s
     return {"by": owner or None, "void": age_s > LEASE_S or older_than_boot}

@@ -137,7 +137,7 @@ class JournalFile:
                     "cannot read"
                 )
             for entry in found["entries"]:
-                if why := setting_commands.unfit(entry):
+                if why := setting_commands.invalid_part_of_entry(entry):
                     raise UnreadableJournal(
                         f"the journal contains a value that Workbench cannot have written ({why})"
                     )
@@ -196,8 +196,10 @@ class JournalFile:
         users read them. Do nothing if the host has no register or if it cannot be written."""
         if self.shared is not None:
             with contextlib.suppress(OSError):
-                where = register.place(self.shared)  # created again if Workbench had created it
-                register.publish(where, register.name_of(self.root), self.boot_id, entries)
+                where = register.register_directory(
+                    self.shared
+                )  # created again if Workbench had created it
+                register.publish_entries(where, register.name_of(self.root), self.boot_id, entries)
 
     def others(self) -> tuple[claims.SettingClaim, ...]:
         """Return the settings that other Workbenches have changed, as they claim in the host's
@@ -217,7 +219,7 @@ class JournalFile:
         if self.shared is None:
             return (), ()
         try:
-            found = register.read(self.shared, self.boot_id)
+            found = register.read_register(self.shared, self.boot_id)
         except OSError:
             return (), ()
         return claims.from_register(found, os.geteuid(), register.name_of(self.root))

@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from workbench.gpu.process_facts import boot_id, driver_start
+from workbench.gpu.process_facts import boot_id, driver_module_instance
 from workbench.gpu.settings import register
 from workbench.gpu.settings.journal_file import LEASE_S, MOST_BYTES, JournalFile, read_regular
 from workbench.model import setting_commands
@@ -64,6 +64,12 @@ class JournalProgram:
             self.opened = JournalFile(os.path.realpath(self.root))
         return self.opened
 
+    def close(self) -> None:
+        """Close the directory of the journal."""
+        if self.opened is not None:
+            os.close(self.opened.at)
+            self.opened = None
+
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out one request and return its answer."""
         do = request["do"]
@@ -91,10 +97,10 @@ class JournalProgram:
         sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
         return {
             "boot_id": boot_id(),
-            "driver_start": driver_start(sysfs),
+            "driver_start": driver_module_instance(sysfs),
             "text": text,
             "damage": damage,
-            "register": json.dumps(register.exchange(self.root, None)),
+            "register": json.dumps(register.publish_and_read(self.root, None)),
         }
 
     def text(self) -> tuple[str | None, str | None]:
@@ -155,7 +161,7 @@ class JournalProgram:
             self.write_anew(journal)
         else:
             file.write(journal)
-        found = register.exchange(self.root, journal["entries"])
+        found = register.publish_and_read(self.root, journal["entries"])
         if request["unlocks"]:
             file.release(owner)
         return {"register": json.dumps(found)}

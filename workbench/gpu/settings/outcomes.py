@@ -11,7 +11,7 @@ from workbench.gpu.settings.command_runner import Ran
 from workbench.gpu.settings.current_values import CurrentValues
 from workbench.gpu.settings.journal import JournalEntry
 from workbench.model import setting_commands
-from workbench.model.setting_commands import WATTS_EQUAL, equal, is_lock
+from workbench.model.setting_commands import WATTS_EQUAL, is_lock, value_equals
 from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome
 from workbench.model.settings import (
     DEFAULT,
@@ -38,7 +38,7 @@ FOREIGN = (
 )
 
 
-def of_change(
+def outcome_of_change(
     one: SettingCommand,
     before: tuple[SettingValue | None, str],
     ran: Ran | None,
@@ -57,9 +57,9 @@ def of_change(
     if ran is None:
         return outcome(False, InForce.NOT_CHECKED, "not run, because the command before it failed")
     if ran.failure and not (
-        ran.unsure and equal(one.setting, found, one.value)
+        ran.unsure and value_equals(one.setting, found, one.value)
     ):  # not done; else only the answer was lost
-        step = hypervisors_part(one, now) or f"By hand: {by_hand(one, after or now)}"
+        step = hypervisor_note(one, now) or f"By hand: {manual_command_text(one, after or now)}"
         return outcome(False, InForce.NOT_CHECKED, f"{ran.failure.rstrip('. ')}. {step}")
     lost = volatility_warning(one, after or now)
     if is_lock(one.setting):
@@ -74,22 +74,22 @@ def of_change(
             "accepted, but the driver does not report the value now",
             lost,
         )
-    if not equal(one.setting, found, one.value):
+    if not value_equals(one.setting, found, one.value):
         return outcome(
             False,
             InForce.NO_EFFECT,
-            setting_commands.no_effect(one.setting, one.value, found),
-            hypervisors_part(one, now),
+            setting_commands.no_effect_message(one.setting, one.value, found),
+            hypervisor_note(one, now),
             lost,
         )
-    enforced = _enforced(one, after)
+    enforced = _lower_enforced_limit(one, after)
     if enforced is not None:
         lower = f"the driver enforces {enforced}: another limit is lower"
         return outcome(True, InForce.CAPPED, lower, lost)
     return outcome(True, InForce.YES, lost)
 
 
-def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
+def _lower_enforced_limit(one: SettingCommand, after: CurrentValues | None) -> str | None:
     """Return, as text, the limit that the driver enforces, if it is lower than the value that the
     command set. Otherwise return None."""
     setting, sample = setting_of(one.setting), after.sample(one.gpu_uuid) if after else None
@@ -104,7 +104,7 @@ def _enforced(one: SettingCommand, after: CurrentValues | None) -> str | None:
     return setting.format(enforced) if lower else None
 
 
-def of_restoring(
+def outcome_of_restoring(
     entry: JournalEntry,
     one: SettingCommand,
     ran: Ran,
@@ -116,10 +116,10 @@ def of_restoring(
     host is out of reach."""
     found = None if after is None else after.value(one.gpu_uuid, one.setting)
     before = UNKNOWN if entry.before == UNKNOWN else one.value
-    ok, message = setting_commands.restored(one.setting, before, found, ran.failure)
+    ok, message = setting_commands.outcome_of_restoring(one.setting, before, found, ran.failure)
     if not ok:
         sysfs = setting_commands.SYSFS if after is None else after.cores.sysfs
-        hand = setting_commands.by_hand(entry.gpu_uuid, entry.setting, entry.before, sysfs)
+        hand = setting_commands.manual_command(entry.gpu_uuid, entry.setting, entry.before, sysfs)
         message = joined(message, f"it stays in the journal. By hand: {hand}")
     if is_lock(one.setting):
         in_force = InForce.NOT_CHECKED
@@ -131,7 +131,7 @@ def of_restoring(
     return SettingOutcome(one, ok, from_value, one.value, found, in_force, message, known)
 
 
-def of_leaving(
+def outcome_of_leaving(
     one: SettingCommand, entry: JournalEntry, way: claims.RevertDecision
 ) -> SettingOutcome:
     """Return the outcome of a setting that a revert leaves alone. `way` is the decision to leave
@@ -153,10 +153,11 @@ def of_leaving(
         message,
         known,
         foreign=asks,
+        left_to=way.by,
     )
 
 
-def planned(
+def planned_outcome(
     one: SettingCommand, before: tuple[SettingValue | None, str], dry_run: bool, warning: str = ""
 ) -> SettingOutcome:
     """Return the outcome of a command that was not run, in a dry run or because another command of
@@ -183,17 +184,17 @@ def surely_unchanged(outcome: SettingOutcome, ran: Ran | None) -> bool:
         return False
     if is_lock(outcome.command.setting) or ran is None:
         return True  # refused by nvidia-smi, or never run
-    return outcome.read_back is not None and equal(
+    return outcome.read_back is not None and value_equals(
         outcome.command.setting, outcome.read_back, outcome.before
     )
 
 
-def by_hand(one: SettingCommand, now: CurrentValues) -> str:
+def manual_command_text(one: SettingCommand, now: CurrentValues) -> str:
     """Return the shell command with which the user can set the value of `one` without Workbench."""
-    return setting_commands.by_hand(one.gpu_uuid, one.setting, one.value, now.cores.sysfs)
+    return setting_commands.manual_command(one.gpu_uuid, one.setting, one.value, now.cores.sysfs)
 
 
-def hypervisors_part(one: SettingCommand, now: CurrentValues) -> str:
+def hypervisor_note(one: SettingCommand, now: CurrentValues) -> str:
     """Return a text that says who can set the value of `one` if its GPU is a vGPU, otherwise ""."""
     info = next((i for i in now.telemetry.infos if i.uuid == one.gpu_uuid), None)
     virtual = info is not None and info.virtualization == "vgpu"
@@ -216,7 +217,7 @@ def volatility_warning(one: SettingCommand, now: CurrentValues) -> str:
     return VOLATILE
 
 
-def warned_once(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
+def keep_one_persistence_warning(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
     """Return the outcomes with the warning about persistence mode only once for each GPU."""
     found, warned = [], set()
     for one in outcomes:

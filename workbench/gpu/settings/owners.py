@@ -31,11 +31,11 @@ def owner_token() -> str:
     facts = owner_facts()
     return ":".join(
         str(part).replace("/", "_")
-        for part in (facts["boot_id"], facts["pid"], facts["start"], who())
+        for part in (facts["boot_id"], facts["pid"], facts["start"], user_at_machine())
     )
 
 
-def who() -> str:
+def user_at_machine() -> str:
     """Return the user and the machine of this process: "user@machine"."""
     try:
         user = getpass.getuser()
@@ -44,7 +44,7 @@ def who() -> str:
     return f"{user}@{platform.node()}"
 
 
-def state_of(owner: Mapping[str, Any]) -> str:
+def process_state_of(owner: Mapping[str, Any]) -> str:
     """Return the state of the process that owns a journal entry: "this" process, another process
     that is "alive" or "dead", or "elsewhere" for another machine's process, whose state is unknown
     here."""
@@ -66,7 +66,7 @@ def lock_is_dead(token: str) -> bool:
     return ours and start_of(int(pid)) != start
 
 
-def described(token: str) -> str:
+def owner_text(token: str) -> str:
     """Return the user and the process of a lock's owner as "USER@MACHINE, process PID", or
     "unknown" if `token`, the lock's text, names none."""
     _, pid, _, name, *_ = [*token.split(":", 3), "", "", "", ""]

@@ -28,7 +28,7 @@ from workbench.model.settings import (
 STEP_MHZ = 15
 
 
-def plan(
+def plan_commands(
     wanted: Mapping[str, GpuSettings],
     telemetry: Telemetry,
     rights: Rights,
@@ -46,19 +46,19 @@ def plan(
     for selector, settings in wanted.items():
         for key in (s.key for s in SETTINGS if s.of_host and s.key in settings):
             on = cores or NOT_READ
-            on.check(key, settings[key])
+            on.check_value(key, settings[key])
             commands += commands_for(HOST_INDEX, HOST, key, settings[key], rights, on)
         on_gpus = [(s, settings[s.key]) for s in SETTINGS if s.key in settings and not s.of_host]
         if not on_gpus and selector == "all":
             continue
         if telemetry.driver.status is not DriverStatus.OK:
             raise SettingsError(telemetry.driver.message or telemetry.driver.status.value)
-        for info in select(selector, telemetry):
-            commands += _of_gpu(info, on_gpus, telemetry, rights)
-    return _without_repeats(commands)
+        for info in select_gpus(selector, telemetry):
+            commands += _commands_of_gpu(info, on_gpus, telemetry, rights)
+    return _drop_repeated_commands(commands)
 
 
-def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand, ...]:
+def _drop_repeated_commands(commands: Sequence[SettingCommand]) -> tuple[SettingCommand, ...]:
     seen: dict[tuple[str, str], SettingCommand] = {}
     for one in commands:
         before = seen.setdefault((one.gpu_uuid, one.setting), one)
@@ -69,7 +69,7 @@ def _without_repeats(commands: Sequence[SettingCommand]) -> tuple[SettingCommand
     return tuple(seen.values())
 
 
-def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
+def select_gpus(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
     """Return the GPUs that `selector` names: "all", an index or a UUID. Raises InputError if the
     host has no such GPU."""
     infos = telemetry.infos
@@ -81,7 +81,10 @@ def select(selector: str, telemetry: Telemetry) -> tuple[GpuInfo, ...]:
         found = tuple(i for i in infos if i.uuid and i.uuid.lower() == selector.lower())
     if not found:
         here = ", ".join(f"{i.index} ({i.name}, {i.uuid})" for i in infos) or "none"
-        raise InputError(f"no GPU {selector} on this host; its GPUs: {here}")
+        raise InputError(
+            f"no GPU {selector} on this host; its GPUs: {here}",
+            next_step="name one GPU by its index or UUID" if "," in selector else None,
+        )
     return found
 
 
@@ -99,8 +102,8 @@ def commands_for(
     a text for the user that each command gets."""
     on = cores or NOT_READ
     commands = []
-    here = on.cores(setting) if uuid == HOST else {}
-    for step in setting_commands.steps(uuid, setting, value, cores=here, sysfs=on.sysfs):
+    here = on.idle_states_by_core(setting) if uuid == HOST else {}
+    for step in setting_commands.setting_steps(uuid, setting, value, cores=here, sysfs=on.sysfs):
         argv = rights.argv(step.argv)
         right = rights.needed_for(argv)
         commands.append(
@@ -109,7 +112,7 @@ def commands_for(
     return tuple(commands)
 
 
-def _of_gpu(
+def _commands_of_gpu(
     info: GpuInfo,
     settings: Sequence[tuple[Setting, SettingValue]],
     telemetry: Telemetry,
@@ -120,7 +123,9 @@ def _of_gpu(
     if sample is None or sample.state is not GpuState.LIVE:
         why = sample.message or sample.state.value if sample else "no reading"
         raise SettingsError(f"{name}: {why}; no setting of this GPU can be changed")
-    notes = {setting.key: _check(name, info, setting, value) for setting, value in settings}
+    notes = {
+        setting.key: _check_gpu_value(name, info, setting, value) for setting, value in settings
+    }
     if info.instances:
         concerned = f"MIG is on: this concerns all {len(info.instances)} instances of the GPU"
         notes = {key: "; ".join(filter(None, (note, concerned))) for key, note in notes.items()}
@@ -130,7 +135,7 @@ def _of_gpu(
         )
 
 
-def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> str:
+def _check_gpu_value(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> str:
     """Check that the GPU can have this value, and raise InputError if it cannot. Return a note for
     the user about the value, "" if there is none."""
     if isinstance(setting, NumberSetting):
@@ -144,7 +149,7 @@ def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> s
         raise InputError(
             f"{name} has no {setting.clock_name} clock that can be set: "
             f"{unified}the driver reports no highest clock ({why})",
-            next_step=setting_traps.alternative(info),
+            next_step=setting_traps.alternative_to_clock_lock(info),
         )
     if not isinstance(value, ClockRange):
         return ""
@@ -154,12 +159,12 @@ def _check(name: str, info: GpuInfo, setting: Setting, value: SettingValue) -> s
 
 
 def _check_number(name: str, info: GpuInfo, setting: NumberSetting, value: SettingValue) -> None:
-    limits = setting.limits(info)
+    limits = setting.driver_limits(info)
     if limits is None:
         why = info.absent.get(setting.highest, "the driver reports no limits")
         raise InputError(
             f"{name} has no {setting.label} that can be set ({why})",
-            next_step=setting_traps.alternative(info),
+            next_step=setting_traps.alternative_to_clock_lock(info),
         )
     low, high = limits
     if isinstance(value, float | int) and not low <= value <= high:
@@ -199,13 +204,13 @@ def check_clocks(
         lower_bound = mhz < min(supported) and mhz < clocks.max_mhz
         if abs(nearest - mhz) > STEP_MHZ and not lower_bound:
             raise InputError(
-                f"{name} has no {which} clock of {mhz} MHz; {_neighbours(mhz, supported)}"
+                f"{name} has no {which} clock of {mhz} MHz; {_nearest_supported_text(mhz, supported)}"
             )
         taken.append(f"{nearest} MHz for {mhz}")
     return f"nvidia-smi takes the closest {which} clock: {', '.join(taken)}" if taken else ""
 
 
-def _neighbours(mhz: int, supported: Sequence[int]) -> str:
+def _nearest_supported_text(mhz: int, supported: Sequence[int]) -> str:
     below = max((s for s in supported if s < mhz), default=None)
     above = min((s for s in supported if s > mhz), default=None)
     near = " and ".join(f"{s} MHz" for s in (below, above) if s is not None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from workbench.engines import memory_locks
 from workbench.model.findings import Finding
 from workbench.model.gpu import Telemetry
-from workbench.model.setting_commands import equal, is_lock
+from workbench.model.setting_commands import is_lock, value_equals
 from workbench.model.setting_records import Alteration
 from workbench.model.settings import (
     HOST,
@@ -19,7 +19,7 @@ from workbench.model.settings import (
     GpuSettings,
     Setting,
     SettingValue,
-    place_of,
+    where_setting_applies,
 )
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ def memory_lock_warning(wanted: PresetSettings, telemetry: Telemetry | None) -> 
         for info in infos
         if selector in ("all", str(info.index))
     ]
-    return memory_locks.warning(names)
+    return memory_locks.memory_lock_warning(names)
 
 
-def not_applied(
+def settings_not_applied(
     wanted: PresetSettings, telemetry: Telemetry | None, alterations: Sequence[Alteration]
 ) -> tuple[str, ...]:
     """Return the preset's settings that are not applied now, for example "GPU0 power limit 400 W
@@ -63,16 +63,16 @@ def not_applied(
         places = [(s.uuid, s.index) for s in telemetry.gpus if selector in ("all", str(s.index))]
         for setting in (s for s in SETTINGS if s.key in settings):
             for uuid, index in [(HOST, HOST_INDEX)] if setting.of_host else places:
-                now = _now(setting, uuid, telemetry, alterations)
-                if now is not None and not equal(setting.key, now, settings[setting.key]):
-                    where = "" if setting.of_host else f"{place_of(uuid, index)} "
+                now = _present_value(setting, uuid, telemetry, alterations)
+                if now is not None and not value_equals(setting.key, now, settings[setting.key]):
+                    where = "" if setting.of_host else f"{where_setting_applies(uuid, index)} "
                     found.append(
-                        f"{where}{setting.label} {_change(setting, settings[setting.key], now)}"
+                        f"{where}{setting.label} {_change_text(setting, settings[setting.key], now)}"
                     )
     return tuple(dict.fromkeys(found))
 
 
-def _now(
+def _present_value(
     setting: Setting, uuid: str, telemetry: Telemetry, alterations: Sequence[Alteration]
 ) -> SettingValue | str | None:
     if not is_lock(setting.key):
@@ -82,5 +82,5 @@ def _now(
     )
 
 
-def _change(setting: Setting, wanted: SettingValue, now: SettingValue | str) -> str:
+def _change_text(setting: Setting, wanted: SettingValue, now: SettingValue | str) -> str:
     return f"{setting.format(wanted)} (now {now if now == NO_LOCK else setting.format(now)})"

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from workbench.engines import memory_locks
-from workbench.engines.gpu_table import find
+from workbench.engines.gpu_table import find_gpu_type
 from workbench.gpu.settings.alterations import lock_drift, locks_on
 from workbench.gpu.settings.clock_contrasts import (
     BINDS_SHARE,
@@ -22,17 +22,17 @@ from workbench.gpu.settings.clock_contrasts import (
     SLACK_MHZ,
     Clock,
     ContrastEvidence,
-    caps,
-    clock_of,
-    clocks_of,
-    contrast,
-    ignored,
+    causes_of_lower_clock,
+    clock_before_raise,
+    clock_limited_by,
+    clock_that_ignores_lock,
+    contrasting_clock,
+    is_within_lock,
     limiter_of_difference,
-    loaded,
-    raised,
-    within,
+    measured_clocks,
+    readings_under_load,
 )
-from workbench.gpu.settings.setting_traps import Trap, memory_lock, trap
+from workbench.gpu.settings.setting_traps import Trap, get_trap, memory_lock_trap
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.lazy_dataclass import dataclass
@@ -79,14 +79,14 @@ class Proof:
     traps: tuple[Trap, ...] = ()
 
     @property
-    def place(self) -> str:
+    def stored_place(self) -> str:
         """The first part of the key under which a result stores this setting: "gpu0", or "host" for
         a setting of the CPU cores."""
         return "host" if self.gpu_index == HOST_INDEX else f"gpu{self.gpu_index}"
 
     @property
     def where(self) -> str:
-        return self.place if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
+        return self.stored_place if self.gpu_index == HOST_INDEX else f"GPU{self.gpu_index}"
 
     @property
     def line(self) -> str:
@@ -96,7 +96,7 @@ class Proof:
         return {**asdict(self), "in_force": str(self.in_force)}
 
 
-def judge_all(
+def judge_all_settings(
     alterations: Sequence[Alteration],
     moments: Sequence[Moment],
     telemetry: Telemetry | None = None,
@@ -107,25 +107,25 @@ def judge_all(
     before, under the same load with another lock or none."""
     known = known or ContrastEvidence()
     on = locks_on(alterations, known.others)
-    now = clocks_of(on, moments, telemetry, known.load) if telemetry else ()
+    now = measured_clocks(on, moments, telemetry, known.load) if telemetry else ()
     proofs = []
     for one in alterations:
         info = telemetry.info(one.gpu_index) if telemetry else None
-        found = _replaced(one, known.others) or judge(one, moments)
+        found = _proof_of_replaced_setting(one, known.others) or judge_setting(one, moments)
         found = found or (_as_read(one, telemetry) if telemetry else None)
         clock = next(
             (c for c in now if (c.gpu_uuid, c.setting) == (one.gpu_uuid, one.setting)), None
         )
         if found is not None and found.in_force is InForce.CONSISTENT:
-            found = _contrasted(found, one, clock, known)
+            found = _confirm_by_contrast(found, one, clock, known)
         elif found is not None and found.in_force is InForce.NO_EFFECT and clock is not None:
-            found = _not_reached(found, clock, known)
+            found = _judge_unreached_clock(found, clock, known)
         if found is not None:
             proofs.append(_with_traps(found, info, telemetry))
     return tuple(proofs)
 
 
-def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
+def _proof_of_replaced_setting(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
     said = lock_drift(one, others)
     if said is None:
         return None
@@ -134,17 +134,17 @@ def _replaced(one: Alteration, others: Sequence[Alteration]) -> Proof | None:
     return Proof(one.gpu_index, one.setting, InForce.CHANGED, f"{what} ▲ changed", text, 1)
 
 
-def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
+def judge_setting(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
     """Return the verdict whether one changed setting has an effect, from the readings under load
     alone. None if a load cannot show that, as for persistence mode or for a clock lock that was
     reset."""
-    readings = loaded(moments, alteration.gpu_index)
+    readings = readings_under_load(moments, alteration.gpu_index)
     setting, now = setting_of(alteration.setting), alteration.now
     found: Proof | None = None
     if setting.proof == "power" and isinstance(now, int | float):
-        found = _power(alteration, float(now), readings)
+        found = _judge_power(alteration, float(now), readings)
     elif isinstance(setting, ClockSetting) and isinstance(now, ClockRange):
-        found = _clocks(alteration, setting, now, readings)
+        found = _judge_clocks(alteration, setting, now, readings)
     if found is not None and found.in_force is InForce.NOT_CHECKED:
         busy = [
             r.gpu_util_pct or 0.0
@@ -164,16 +164,16 @@ def judge(alteration: Alteration, moments: Sequence[Moment]) -> Proof | None:
     return found
 
 
-def _contrasted(
+def _confirm_by_contrast(
     proof: Proof, one: Alteration, clock: Clock | None, known: ContrastEvidence
 ) -> Proof:
     """Return `proof` with the verdict "in force" if a clock measured with another lock proves that
     this lock works, or "no effect" if it proves the opposite. Otherwise return `proof` with the
     reason why this load proves nothing."""
-    other = contrast(clock, known.clocks) if clock else None
+    other = contrasting_clock(clock, known.clocks) if clock else None
     if other is not None or known.has_shown(one):
         how = (
-            (f"; under the same load the clock was {_beside(other)}")
+            (f"; under the same load the clock was {_other_clock_text(other)}")
             if other
             else ", as a contrast showed before"
         )
@@ -181,27 +181,27 @@ def _contrasted(
         return replace(
             proof, in_force=InForce.YES, short=proof.short.replace(CONSISTENT, "ok"), text=text
         )
-    deaf = ignored(clock, known.clocks) if clock else None
+    deaf = clock_that_ignores_lock(clock, known.clocks) if clock else None
     if deaf is not None:
         text = (
             f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect: the clock was "
-            f"{_beside(deaf)} too"
+            f"{_other_clock_text(deaf)} too"
         )
-        return _without_effect(proof, text)
+        return _mark_without_effect(proof, text)
     if known.has_refuted(one):
         text = (
             f"{proof.text.partition(PROVES_NOTHING)[0]}has no effect, as a contrast showed before"
         )
-        return _without_effect(proof, text)
-    return replace(proof, text=f"{proof.text}; {_why_unshown(clock, known)}")
+        return _mark_without_effect(proof, text)
+    return replace(proof, text=f"{proof.text}; {_why_not_shown(clock, known)}")
 
 
-def _without_effect(proof: Proof, text: str) -> Proof:
-    short = proof.short.replace(CONSISTENT, "▲ no effect")
+def _mark_without_effect(proof: Proof, text: str) -> Proof:
+    short = f"▲ {proof.short.replace(CONSISTENT, 'has no effect')}"
     return replace(proof, in_force=InForce.NO_EFFECT, short=short, text=text)
 
 
-def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
+def _why_not_shown(clock: Clock | None, known: ContrastEvidence) -> str:
     other = next(
         (c for c in reversed(known.clocks) if clock and clock.differs_only_in_lock(c)), None
     )
@@ -210,26 +210,28 @@ def _why_unshown(clock: Clock | None, known: ContrastEvidence) -> str:
     why = (
         limiter_of_difference(clock, other) if abs(clock.mhz - other.mhz) >= CONTRAST_MHZ else None
     )
-    return f"the clock was {_beside(other)}" + (f", and {why} may explain that" if why else " too")
+    return f"the clock was {_other_clock_text(other)}" + (
+        f", and {why} may explain that" if why else " too"
+    )
 
 
-def _not_reached(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
+def _judge_unreached_clock(proof: Proof, clock: Clock, known: ContrastEvidence) -> Proof:
     """Return `proof` with the verdict "capped" if a clock measured without a lock proves that the
     lock raised `clock`, but not up to the lock's minimum. Otherwise return `proof`."""
-    other = raised(clock, known.clocks)
+    other = clock_before_raise(clock, known.clocks)
     if other is None:
         return proof
     what = _lock_word(proof.setting)
     text = (
         f"{what} {proof.requested} is not reached: capped by {UNNAMED}, observed "
         f"{proof.observed:.0f} MHz;"
-        f" under the same load the clock was {_beside(other)}"
+        f" under the same load the clock was {_other_clock_text(other)}"
     )
-    short = f"{what} ▲ capped by {UNNAMED}"
+    short = f"▲ {what} capped by {UNNAMED}"
     return replace(proof, in_force=InForce.CAPPED, short=short, text=text, limiter=UNNAMED)
 
 
-def _beside(other: Clock) -> str:
+def _other_clock_text(other: Clock) -> str:
     return f"{other.mhz} MHz " + (
         f"with a lock of {GPU_CLOCKS.format(other.lock)}" if other.lock else "without the lock"
     )
@@ -239,17 +241,17 @@ def _lock_word(setting: str) -> str:
     return "memory lock" if setting == MEMORY_CLOCKS.key else "lock"
 
 
-def _clocks(
+def _judge_clocks(
     one: Alteration, setting: ClockSetting, lock: ClockRange, readings: Sequence[BenchmarkReading]
 ) -> Proof:
     low, high = lock.min_mhz, lock.max_mhz
     what = _lock_word(one.setting)
     wanted = setting.input_text(lock)
-    clocks = [(clock_of(reading, setting), reading) for reading in readings]
+    clocks = [(clock_limited_by(reading, setting), reading) for reading in readings]
     pairs = [(mhz, reading) for mhz, reading in clocks if mhz is not None]
     if len(pairs) < ENOUGH:
-        return _unproven(one, what, len(pairs), f"{wanted} MHz")
-    outside = [(mhz, r) for mhz, r in pairs if not within(mhz, lock)]
+        return _unproven_proof(one, what, len(pairs), f"{wanted} MHz")
+    outside = [(mhz, r) for mhz, r in pairs if not is_within_lock(mhz, lock)]
     below = [(mhz, r) for mhz, r in outside if mhz < low]
     above = [(mhz, r) for mhz, r in outside if mhz > high]
     share = len(outside) / len(pairs)
@@ -272,39 +274,44 @@ def _clocks(
         )
 
     if 1 - share >= HOLDS_SHARE:
-        seen_in = f"{seen} MHz in {_pct(1 - share)} of {len(pairs)} readings under load"
+        seen_in = f"{seen} MHz in {_percent_text(1 - share)} of {len(pairs)} readings under load"
         text = f"{what} {wanted} MHz {PROVES_NOTHING}: {seen_in}"
         return proof(InForce.CONSISTENT, f"{what} {wanted} {CONSISTENT}", text, 1 - share)
-    limiter, bound = _limiter([r for _, r in below], {POWER} if setting is MEMORY_CLOCKS else set())
+    limiter, bound = _most_frequent_limiter(
+        [r for _, r in below], {POWER} if setting is MEMORY_CLOCKS else set()
+    )
     if not (limiter and bound >= BINDS_SHARE * len(outside)):
         # Reached now and then, and the driver names no limiter for the rest: neither "in force" nor
         # "no effect".
         limiter = UNNAMED if share < HOLDS_SHARE and not above else None
     if limiter:
         text = (
-            f"{what} {wanted} MHz is not reached: capped by {limiter} for {_pct(share)} of the "
+            f"{what} {wanted} MHz is not reached: capped by {limiter} for {_percent_text(share)} of the "
             "time, "
             f"observed {seen} MHz then"
         )
         return proof(
-            InForce.CAPPED, f"{what} ▲ capped by {limiter}, {_pct(share)}", text, share, limiter
+            InForce.CAPPED,
+            f"▲ {what} capped by {limiter}, {_percent_text(share)}",
+            text,
+            share,
+            limiter,
         )
     text = (
-        f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {_pct(share)} of "
+        f"{what} has no effect: requested {wanted} MHz, observed {seen} MHz for {_percent_text(share)} of "
         f"{len(pairs)} readings"
     )
-    sign = f"{seen}>={low}?" if seen < low else f"{seen}<={high}?"
-    return proof(InForce.NO_EFFECT, f"{sign} {what} ▲ no effect", text, share)
+    return proof(InForce.NO_EFFECT, f"▲ {what} {wanted} has no effect", text, share)
 
 
-def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]) -> Proof:
+def _judge_power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]) -> Proof:
     watts = [r.power_w for r in readings if r.power_w is not None]
     wanted = f"{limit_w:g} W"
     limits = [reading.limit_w for reading in readings if reading.limit_w is not None]
     others = [limit for limit in limits if abs(limit - limit_w) > WATTS_EQUAL]
     if others:
         text = f"power limit changed by someone else: now {others[-1]:g} W, Workbench set {wanted}"
-        short = f"limit ▲ now {others[-1]:g} W"
+        short = f"▲ limit now {others[-1]:g} W"
         return Proof(
             one.gpu_index,
             one.setting,
@@ -316,7 +323,7 @@ def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]
             others[-1],
         )
     if len(watts) < ENOUGH:
-        return _unproven(one, "power limit", len(watts), wanted)
+        return _unproven_proof(one, "power limit", len(watts), wanted)
     over = sum(w > limit_w * OVER_LIMIT for w in watts) / len(watts)
     seen = median(watts)
 
@@ -339,12 +346,16 @@ def _power(one: Alteration, limit_w: float, readings: Sequence[BenchmarkReading]
     if over >= BINDS_SHARE:
         text = (
             f"power limit has no effect: requested {wanted}, {seen:.0f} W drawn, above it "
-            f"{_pct(over)} of the time"
+            f"{_percent_text(over)} of the time"
         )
-        return proof(InForce.NO_EFFECT, f"{seen:.0f}>{wanted} ▲ no effect", text, over)
-    bound = sum("power" in caps(r) for r in readings) / len(readings)
-    binds = f"it held the clocks down for {_pct(bound)} of the time" if bound else "it did not bind"
-    passed = f"; passed in {_pct(over)} of the readings" if over > 1 - HOLDS_SHARE else ""
+        return proof(InForce.NO_EFFECT, f"▲ limit {wanted} has no effect", text, over)
+    bound = sum("power" in causes_of_lower_clock(r) for r in readings) / len(readings)
+    binds = (
+        f"it held the clocks down for {_percent_text(bound)} of the time"
+        if bound
+        else "it did not bind"
+    )
+    passed = f"; passed in {_percent_text(over)} of the readings" if over > 1 - HOLDS_SHARE else ""
     text = f"power limit {wanted} is in force: {seen:.0f} W drawn; {binds}{passed}"
     return proof(InForce.YES, f"limit {wanted} ok", text, bound, "power" if bound else None)
 
@@ -366,26 +377,28 @@ def _as_read(one: Alteration, telemetry: Telemetry) -> Proof | None:
     elif found == one.now:
         verdict, short, text = InForce.YES, "", f"{setting.label} is {wanted}"
     else:
-        verdict, short = InForce.CHANGED, f"{setting.label} ▲ now {seen}"
+        verdict, short = InForce.CHANGED, f"▲ {setting.label} now {seen}"
         text = f"{setting.label} changed by someone else: now {seen}, Workbench set {wanted}"
     return Proof(one.gpu_index, one.setting, verdict, short, text, int(found is not None), wanted)
 
 
-def _unproven(one: Alteration, what: str, count: int, wanted: str) -> Proof:
+def _unproven_proof(one: Alteration, what: str, count: int, wanted: str) -> Proof:
     text = f"{what}: not checked, {count} readings under load ({ENOUGH} are needed)"
     return Proof(one.gpu_index, one.setting, InForce.NOT_CHECKED, "", text, count, wanted)
 
 
-def _limiter(readings: Sequence[BenchmarkReading], but: AbstractSet[str]) -> tuple[str | None, int]:
+def _most_frequent_limiter(
+    readings: Sequence[BenchmarkReading], but: AbstractSet[str]
+) -> tuple[str | None, int]:
     """Return (what most often lowered the clock according to the driver, such as "power", or None;
     number of readings that name any cause). Causes in `but` are ignored, because they do not lower
     this clock: a power limit lowers the SM clock, not the memory clock."""
-    named = [caps(r) - but for r in readings]
+    named = [causes_of_lower_clock(r) - but for r in readings]
     counts = Counter(word for words in named for word in sorted(words))
     return (counts.most_common(1)[0][0] if counts else None), sum(bool(words) for words in named)
 
 
-def _pct(share: float) -> str:
+def _percent_text(share: float) -> str:
     """Return a share (0 to 1) as a percentage. A share near 0 or 1 is not rounded to "0 %" or "100
     %"."""
     return f"{min(99, max(1, round(100 * share))) if 0 < share < 1 else round(100 * share)} %"
@@ -395,68 +408,71 @@ def _pct(share: float) -> str:
 
 
 def _with_traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> Proof:
-    found = tuple(_traps(proof, info, telemetry))
+    found = tuple(_traps_for_proof(proof, info, telemetry))
     if not found:
         return proof
     text = "; ".join([proof.text, *(one.text for one in found if one.id not in OF_THE_CARD)])
     return replace(proof, text=text, traps=found)
 
 
-def _traps(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:
+def _traps_for_proof(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | None) -> list[Trap]:
     """Return the known causes that can explain this verdict on this card, such as a limit of the
     hardware, the most likely first."""
-    known = find(info.name) if info else None
+    known = find_gpu_type(info.name) if info else None
     chip = known.chip if known else ""
     found: list[Trap] = []
     if proof.in_force is InForce.NOT_CHECKED:
         return found
     if proof.setting == MEMORY_CLOCKS.key:
-        found += _memory_traps(proof, known.memory_under_compute_mhz if known else None, chip)
+        found += _memory_lock_traps(proof, known.memory_under_compute_mhz if known else None, chip)
     elif (
         proof.setting == GPU_CLOCKS.key and proof.in_force in UNSHOWN and proof.observed is not None
     ):
         if chip.endswith("GB10") and proof.observed < STUCK_MHZ:
-            found.append(trap("gb10.hidden-cap"))
-        elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest(proof):
-            found.append(trap("clock.max-is-not-sustained"))
+            found.append(get_trap("gb10.hidden-cap"))
+        elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest_locked_mhz(proof):
+            found.append(get_trap("clock.max-is-not-sustained"))
         if info is not None and info.virtualization not in (None, "none"):
-            found.append(trap("lock.success-is-a-request"))
+            found.append(get_trap("lock.success-is-a-request"))
     elif (
         proof.setting == POWER_LIMIT.key and proof.in_force is InForce.YES and proof.limiter is None
     ):
-        found.append(trap("power.not-binding"))
+        found.append(get_trap("power.not-binding"))
     if proof.limiter == UNNAMED:
-        found.append(trap("lock.unknown-limiter"))
-    if proof.setting != PERSISTENCE.key and _persistence(proof.gpu_index, telemetry) is False:
-        found.append(trap("persistence.off"))
+        found.append(get_trap("lock.unknown-limiter"))
+    if (
+        proof.setting != PERSISTENCE.key
+        and _persistence_of_gpu(proof.gpu_index, telemetry) is False
+    ):
+        found.append(get_trap("persistence.off"))
     return found
 
 
-def _memory_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[Trap]:
+def _memory_lock_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[Trap]:
     found = []
     if (
         normal_mhz
         and proof.in_force is InForce.NO_EFFECT
         and abs((proof.observed or 0) - normal_mhz) <= SLACK_MHZ
     ):
-        found.append(trap("memory.normal-clock", mhz=normal_mhz))
-    elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest(proof):
-        found.append(trap("clock.max-is-not-sustained"))
+        found.append(get_trap("memory.normal-clock", mhz=normal_mhz))
+    elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest_locked_mhz(proof):
+        found.append(get_trap("clock.max-is-not-sustained"))
     elif (
         normal_mhz
         and proof.in_force is InForce.CONSISTENT
         and proof.requested == f"{normal_mhz} MHz"
     ):
-        found.append(trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
+        found.append(get_trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
     if chip == memory_locks.CHIP:
-        found.append(memory_lock())
+        found.append(memory_lock_trap())
     return found
 
 
-def _lowest(proof: Proof) -> int:
+def _lowest_locked_mhz(proof: Proof) -> int:
     return int(proof.requested.removesuffix(" MHz").partition("-")[0])
 
 
-def _persistence(gpu_index: int, telemetry: Telemetry | None) -> bool | None:
+def _persistence_of_gpu(gpu_index: int, telemetry: Telemetry | None) -> bool | None:
     sample = next((s for s in telemetry.gpus if s.index == gpu_index), None) if telemetry else None
     return sample.persistence if sample else None

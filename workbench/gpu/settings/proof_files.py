@@ -15,8 +15,8 @@ from typing import Any, TypeAlias
 from workbench.gpu.settings.clock_contrasts import MOST_KEPT, Clock, ContrastEvidence
 from workbench.hosts.base import FileError, Host
 from workbench.model.setting_records import Alteration
-from workbench.model.settings import ClockRange, setting_of, stored
-from workbench.model.untrusted_numbers import of_field, strict_json
+from workbench.model.settings import ClockRange, setting_of, value_to_store
+from workbench.model.untrusted_numbers import number_for_field, strict_json
 
 CLOCKS_FILE = "gpu/clocks.json"
 # {GPU UUID: {"of": the altered settings then, "short": [words]}}
@@ -24,7 +24,7 @@ FINDINGS_FILE = "gpu/findings.json"
 KEPT_S = 86_400.0  # after a day the room, and with it a clock under a power limit, may have changed
 MOST_CELLS = 80  # of one finding, which has a few words
 
-Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "lock ▲ no effect")
+Findings: TypeAlias = tuple[tuple[int, str], ...]  # (GPU index, "▲ lock 3000 has no effect")
 
 
 # -- clocks ----------------------------------------------------------------------------------------
@@ -38,23 +38,23 @@ async def read_clocks(host: Host) -> ContrastEvidence:
         rows, shown, refuted = kept["clocks"], kept["shown"], kept.get("refuted", [])
         now = time.time()
         clocks = tuple(
-            c for c in map(_clock, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S
+            c for c in map(_clock_from_row, rows) if c is not None and 0 <= now - c.unix_s < KEPT_S
         )
-        return ContrastEvidence(clocks[-MOST_KEPT:], _keys(shown), _keys(refuted))
+        return ContrastEvidence(clocks[-MOST_KEPT:], _clock_keys(shown), _clock_keys(refuted))
     except (FileError, ValueError, KeyError, TypeError, RecursionError):
         return ContrastEvidence()
 
 
-def _keys(kept: list[object]) -> tuple[tuple[Any, ...], ...]:
+def _clock_keys(kept: list[object]) -> tuple[tuple[Any, ...], ...]:
     return tuple(tuple(key) for key in kept if isinstance(key, list))[-MOST_KEPT:]
 
 
-def _clock(row: object) -> Clock | None:
+def _clock_from_row(row: object) -> Clock | None:
     if not isinstance(row, dict):
         return None
     texts = ("gpu_uuid", "setting", "load", "circumstances")
     words = all(isinstance(row.get(name), str) for name in texts)
-    numbers = all(of_field(name, row.get(name)) is not None for name in ("mhz", "unix_s"))
+    numbers = all(number_for_field(name, row.get(name)) is not None for name in ("mhz", "unix_s"))
     optional = all(isinstance(row.get(name), str | None) for name in ("lock", "limiter"))
     if not (words and numbers and optional):
         return None
@@ -66,7 +66,7 @@ def _clock(row: object) -> Clock | None:
 async def write_clocks(host: Host, known: ContrastEvidence) -> None:
     """Store the clocks that GPUs showed under load, as evidence for later proofs. Raises FileError
     if the file on the host cannot be written."""
-    rows = [{**asdict(clock), "lock": stored(clock.lock)} for clock in known.clocks]
+    rows = [{**asdict(clock), "lock": value_to_store(clock.lock)} for clock in known.clocks]
     kept = {"clocks": rows, "shown": known.shown, "refuted": known.refuted}
     await host.write_file(f"{await host.state_dir()}/{CLOCKS_FILE}", json.dumps(kept).encode())
 
@@ -80,7 +80,7 @@ async def keep_findings(host: Host, findings: Findings, alterations: Sequence[Al
     kept: dict[str, dict[str, Any]] = {}
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
         if short := [text for i, text in findings if i == index]:
-            kept[uuid] = {"of": _altered(uuid, alterations), "short": short}
+            kept[uuid] = {"of": _altered_settings(uuid, alterations), "short": short}
     await host.write_file(f"{await host.state_dir()}/{FINDINGS_FILE}", json.dumps(kept).encode())
 
 
@@ -95,7 +95,7 @@ async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findin
     found = []
     for uuid, index in {a.gpu_uuid: a.gpu_index for a in alterations}.items():
         one = kept.get(uuid) if isinstance(kept, dict) else None
-        if isinstance(one, dict) and one.get("of") == _altered(uuid, alterations):
+        if isinstance(one, dict) and one.get("of") == _altered_settings(uuid, alterations):
             short = one.get("short")
             found += (
                 [(index, text) for text in short if _is_text(text)]
@@ -105,7 +105,7 @@ async def kept_findings(host: Host, alterations: Sequence[Alteration]) -> Findin
     return tuple(sorted(found))
 
 
-def _altered(uuid: str, alterations: Sequence[Alteration]) -> list[list[Any]]:
+def _altered_settings(uuid: str, alterations: Sequence[Alteration]) -> list[list[Any]]:
     return sorted(
         [a.setting, str(a.now), a.since_unix_s] for a in alterations if a.gpu_uuid == uuid
     )

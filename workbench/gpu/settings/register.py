@@ -28,7 +28,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from workbench.gpu.process_facts import boot_id, start_of, uids_of
 from workbench.model import setting_commands
-from workbench.model.untrusted_numbers import MOST_GPUS, of_field, strict_json, whole
+from workbench.model.untrusted_numbers import (
+    MOST_GPUS,
+    integer_or_none,
+    number_for_field,
+    strict_json,
+)
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -50,7 +55,7 @@ OVERFLOW_UID = 65_534  # of files whose owner has no id in this container
 CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0
 
 
-def place(named: str | None = None) -> str:
+def register_directory(named: str | None = None) -> str:
     """Return the directory of the register. `named` is a directory to use instead of the usual
     places, and is created if it is missing. Raises OSError if no directory is usable."""
     if named:
@@ -106,29 +111,29 @@ def _sha256(data: bytes) -> str:
 # ---- reading
 
 
-def read(directory: str, boot_id: str) -> list[dict[str, Any]]:
+def read_register(directory: str, boot_id: str) -> list[dict[str, Any]]:
     """Return a dict for each journal in the register that records a change since the boot
     `boot_id`: "uid" and "user" (its owner), "journal" (its name), "entries" (its changed settings)
     and "changes" (recent times at which it set or reverted a setting)."""
     newest: dict[tuple[int, str], dict[str, Any]] = {}
     until = time.monotonic() + TRIED_S
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
-        names, newest = _names(directory), {}
-        for path, uid in _files(directory, names):
-            found = _load(path, uid)
+        names, newest = _file_names(directory), {}
+        for path, uid in _register_files(directory, names):
+            found = _load_register_file(path, uid)
             if found is not None and found["boot_id"] == boot_id:
                 key = (uid, found["journal"])
                 if key not in newest or newest[key]["made_ns"] < found["made_ns"]:
                     newest[key] = found
-        if set(names) <= set(_names(directory)) or time.monotonic() > until:
+        if set(names) <= set(_file_names(directory)) or time.monotonic() > until:
             break
-    kept = {(one["uid"], one["journal"]) for one in _bounded(list(newest.values()))}
+    kept = {(one["uid"], one["journal"]) for one in _limit_files_per_user(list(newest.values()))}
     return [newest[key] for key in sorted(kept)]
 
 
-def _bounded(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _limit_files_per_user(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the newest files of each user, as long as they have at most MOST_CLAIMS entries
-    together, so that one user's flood of files does not delay others. A file is a dict that `_load`
+    together, so that one user's flood of files does not delay others. A file is a dict that `_load_register_file`
     returned."""
     count: dict[int, int] = {}
     for one in sorted(found, key=lambda one: one["made_ns"], reverse=True):
@@ -137,11 +142,11 @@ def _bounded(found: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield one
 
 
-def _names(directory: str) -> list[str]:
+def _file_names(directory: str) -> list[str]:
     return sorted(name for name in os.listdir(directory) if name.startswith(PREFIX))
 
 
-def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _register_files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
     """Yield the path and the owner's uid of each file of the register, newest first, at most
     MOST_FILES of each user."""
     seen: list[tuple[float, str, int]] = []
@@ -158,7 +163,7 @@ def _files(directory: str, names: Sequence[str]) -> Iterator[tuple[str, int]]:
             yield path, uid
 
 
-def _load(path: str, uid: int) -> dict[str, Any] | None:
+def _load_register_file(path: str, uid: int) -> dict[str, Any] | None:
     """Return the contents of a register file; None if the file cannot have been written by
     Workbench for the user `uid`. A FIFO, a link, a device or a huge file is not read."""
     try:
@@ -173,13 +178,13 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
         finally:
             os.close(handle)
         said = strict_json(text.decode())
-        if not fit(said):
+        if not document_is_valid(said):
             return None
     except (OSError, ValueError, RecursionError):
         return None
     changes, version = said.get("changes", []), said.get("version", 1)
     now = [
-        _dated({**entry, "changing": _changing(entry, found)}, found.st_ctime)
+        _limit_times({**entry, "changing": _is_being_changed(entry, found)}, found.st_ctime)
         for entry in said["entries"]
     ]
     journal, boot_id, made_ns = said["journal"][:16], said["boot_id"], said["made_ns"]
@@ -195,21 +200,21 @@ def _load(path: str, uid: int) -> dict[str, Any] | None:
     }
 
 
-def fit(said: Any) -> bool:
+def document_is_valid(said: Any) -> bool:
     """Return whether `said`, the JSON document of a register file, can have been written by
     Workbench."""
     try:
         entries, changes, version = said["entries"], said.get("changes", []), said.get("version", 1)
         return (
             all(isinstance(said[name], str) for name in ("journal", "boot_id"))
-            and whole(said["made_ns"], 0, 2**63) is not None
-            and whole(version, 1, MOST_VERSION - 1) is not None
+            and integer_or_none(said["made_ns"], 0, 2**63) is not None
+            and integer_or_none(version, 1, MOST_VERSION - 1) is not None
             and isinstance(changes, list)
             and len(changes) <= CHANGES_KEPT
             and all(map(_fit_change, changes))
             and isinstance(entries, list)
             and len(entries) <= MOST_ENTRIES
-            and not any(map(_unfit, entries))
+            and not any(map(_entry_is_invalid, entries))
         )
     except (AttributeError, KeyError, TypeError, RecursionError):
         return False
@@ -219,19 +224,25 @@ def _fit_change(change: Any) -> bool:
     """Return whether `change`, from another user's file, is a valid record of a changed setting.
     Raises KeyError or TypeError if a field is missing."""
     known = change["setting"] in setting_commands.SETTINGS
-    gpu, at = whole(change["gpu_index"], -1, MOST_GPUS - 1), of_field("unix_s", change["unix_s"])
+    gpu, at = (
+        integer_or_none(change["gpu_index"], -1, MOST_GPUS - 1),
+        number_for_field("unix_s", change["unix_s"]),
+    )
     return known and gpu is not None and at is not None
 
 
-def _unfit(entry: Any) -> bool:
-    if setting_commands.unfit(entry) is not None or entry.get("since_unix_s") is None:
+def _entry_is_invalid(entry: Any) -> bool:
+    if (
+        setting_commands.invalid_part_of_entry(entry) is not None
+        or entry.get("since_unix_s") is None
+    ):
         return True
     texts = [entry.get(name, "") for name in ("state", "who", "gpu_name", "before_known", "origin")]
     texts.append(entry.get("driver_start") or "")
     return not all(isinstance(t, str) and len(t) <= 200 and t.isprintable() for t in texts)
 
 
-def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
+def _limit_times(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
     """Return the journal entry with its times limited to the time at which its file was written,
     which the kernel records, because no change in the file can be later."""
     for name in ("since_unix_s", "set_unix_s"):
@@ -240,18 +251,18 @@ def _dated(entry: dict[str, Any], written_unix_s: float) -> dict[str, Any]:
     return entry
 
 
-def _changing(entry: Mapping[str, Any], file: os.stat_result) -> bool:
+def _is_being_changed(entry: Mapping[str, Any], file: os.stat_result) -> bool:
     """Return whether this change is being made at this moment. Then its entry is marked as pending,
     and the Workbench that made the entry is a running process of the file's owner."""
-    if entry.get("state") != "pending":
+    if entry.get("state") != setting_commands.PENDING:
         return False
     owner, age_s = entry["owner"], abs(time.time() - file.st_ctime)
     if owner.get("machine") == os.uname().nodename:
-        return age_s < LEASE_S and _lives(owner.get("pid"), owner.get("start"), file.st_uid)
+        return age_s < LEASE_S and _process_lives(owner.get("pid"), owner.get("start"), file.st_uid)
     return age_s < RECENT_S
 
 
-def _lives(pid: Any, start: Any, uid: int) -> bool:
+def _process_lives(pid: Any, start: Any, uid: int) -> bool:
     return isinstance(pid, int) and bool(start) and start_of(pid) == start and uid in uids_of(pid)
 
 
@@ -265,20 +276,20 @@ def user_name(uid: int) -> str:
 # ---- writing
 
 
-def publish(
+def publish_entries(
     directory: str, journal: str, boot_id: str, entries: Sequence[Mapping[str, Any]]
 ) -> None:
     """Replace the published entries of the journal named `journal` by `entries`, and record which
     settings were set or reverted. Raises OSError if the file cannot be written."""
     # What is left to another user is no claim: that user's revert must not set this value again.
-    entries = [entry for entry in entries if not setting_commands.left_to(entry)]
+    entries = [entry for entry in entries if not setting_commands.user_left_with(entry)]
     mine = os.geteuid()
-    ours = [path for path, uid in _files(directory, _names(directory)) if uid == mine]
-    read = {path: _load(path, mine) for path in ours}
+    ours = [path for path, uid in _register_files(directory, _file_names(directory)) if uid == mine]
+    read = {path: _load_register_file(path, mine) for path in ours}
     loaded = {path: found for path, found in read.items() if found and found["journal"] == journal}
     old, changes = (
         list(loaded),
-        _changes([one for one in loaded.values() if one["boot_id"] == boot_id], entries),
+        _recent_changes([one for one in loaded.values() if one["boot_id"] == boot_id], entries),
     )
     if entries or changes:
         said: dict[str, Any] = {
@@ -292,17 +303,17 @@ def publish(
         if len(text) > MOST_BYTES:
             raise OSError(27, "the changed GPU settings do not fit into one file of the register")
         try:
-            _create(directory, mine, text)
+            _create_file(directory, mine, text)
         except OSError as error:
             if not old or error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             # an old claim that stays would be taken for a value to restore
-            _remove(old)
-            _create(directory, mine, text)
-    _remove(old)
+            _remove_files(old)
+            _create_file(directory, mine, text)
+    _remove_files(old)
 
 
-def _create(directory: str, uid: int, text: bytes) -> None:
+def _create_file(directory: str, uid: int, text: bytes) -> None:
     path = f"{directory}/{PREFIX}{uid}.{os.urandom(8).hex()}.json"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     handle = os.open(path, flags, 0o600)
@@ -317,13 +328,13 @@ def _create(directory: str, uid: int, text: bytes) -> None:
         os.close(handle)
 
 
-def _remove(paths: Sequence[str]) -> None:
+def _remove_files(paths: Sequence[str]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)
 
 
-def _changes(
+def _recent_changes(
     old: Sequence[Mapping[str, Any]], entries: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the journal's recent changes, each as {"gpu_index", "setting", "unix_s"}, so that
@@ -345,7 +356,9 @@ def _changes(
     return [*recent, *fresh][-CHANGES_KEPT:]
 
 
-def exchange(root: str, publish_first: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+def publish_and_read(
+    root: str, publish_first: Sequence[Mapping[str, Any]] | None
+) -> dict[str, Any]:
     """Read the register. With `publish_first`, first replace the published entries of the journal in
     the directory `root`. Return {"directory", "uid", "journal", "found", "unpublished"}, where
     "found" has the journals of all users, "journal" is the name of this one, and "unpublished" says
@@ -353,15 +366,15 @@ def exchange(root: str, publish_first: Sequence[Mapping[str, Any]] | None) -> di
     read even if the disk is full."""
     journal, unpublished = name_of(root), None
     try:
-        directory = place(os.environ.get("WORKBENCH_GPU_REGISTER"))
+        directory = register_directory(os.environ.get("WORKBENCH_GPU_REGISTER"))
         if publish_first is not None:
             try:
-                publish(directory, journal, boot_id(), publish_first)
+                publish_entries(directory, journal, boot_id(), publish_first)
             except OSError as error:
-                unpublished = _fault(error)
-        found = read(directory, boot_id())
+                unpublished = _fault_text(error)
+        found = read_register(directory, boot_id())
     except OSError as error:
-        return {"problem": _fault(error)}
+        return {"problem": _fault_text(error)}
     return {
         "directory": directory,
         "uid": os.geteuid(),
@@ -371,5 +384,5 @@ def exchange(root: str, publish_first: Sequence[Mapping[str, Any]] | None) -> di
     }
 
 
-def _fault(error: OSError) -> str:
+def _fault_text(error: OSError) -> str:
     return f"{error.filename or 'the register'}: {error.strerror}"

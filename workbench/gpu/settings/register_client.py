@@ -13,9 +13,9 @@ from workbench.gpu.settings import claims, register
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_lock
-from workbench.model.settings import value_from
-from workbench.model.untrusted_numbers import of_field, strict_json
-from workbench.model.untrusted_text import clean
+from workbench.model.settings import parse_stored_value
+from workbench.model.untrusted_numbers import number_for_field, strict_json
+from workbench.model.untrusted_text import clean_text
 
 UNREAD = "changes by other users cannot be read"
 
@@ -54,10 +54,13 @@ def parse_register(text: object) -> Register:
     except (ValueError, RecursionError):
         answer = None
     if isinstance(answer, dict) and "problem" in answer:
-        return Register(problem=f"{UNREAD}: {clean(str(answer['problem']))}")
+        return Register(problem=f"{UNREAD}: {clean_text(str(answer['problem']))}")
     try:
         found = [one for one in answer["found"] if _is_fit(one)]
-        mine, directory = (answer["uid"], str(answer["journal"])), clean(str(answer["directory"]))
+        mine, directory = (
+            (answer["uid"], str(answer["journal"])),
+            clean_text(str(answer["directory"])),
+        )
     except (KeyError, TypeError):
         return Register(problem=f"{UNREAD}: its program gave no valid answer")
     others, own = claims.from_register(found, *mine)
@@ -65,22 +68,22 @@ def parse_register(text: object) -> Register:
     unpublished = answer.get("unpublished")
     versions = [one["version"] for one in found if (one["uid"], one["journal"]) == mine]
     return Register(
-        tuple(map(_typed, others)),
+        tuple(map(_claim_from_json, others)),
         own,
         directory,
         changes=changes,
         own_version=max(versions, default=1),
-        unpublished=None if unpublished is None else clean(str(unpublished)),
+        unpublished=None if unpublished is None else clean_text(str(unpublished)),
     )
 
 
 def _is_fit(one: Any) -> bool:
     """Return whether `one`, a register file as the host has read it, can be used. The host has
     checked its files, but the host itself may send anything."""
-    if not register.fit(one):
+    if not register.document_is_valid(one):
         return False
     known = isinstance(one.get("user"), str) and "version" in one and "changes" in one
-    return known and of_field("uid", one.get("uid")) is not None
+    return known and number_for_field("uid", one.get("uid")) is not None
 
 
 def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
@@ -88,10 +91,13 @@ def _lock_changes(found: Sequence[Mapping[str, Any]]) -> Iterator[LockChange]:
         for change in one["changes"]:
             if is_lock(change["setting"]):
                 yield LockChange(
-                    change["gpu_index"], change["setting"], clean(one["user"]), change["unix_s"]
+                    change["gpu_index"],
+                    change["setting"],
+                    clean_text(one["user"]),
+                    change["unix_s"],
                 )
 
 
-def _typed(claim: SettingClaim) -> SettingClaim:
-    before, now = (value_from(claim.setting, value) for value in (claim.before, claim.now))
+def _claim_from_json(claim: SettingClaim) -> SettingClaim:
+    before, now = (parse_stored_value(claim.setting, value) for value in (claim.before, claim.now))
     return claim._replace(before=before, now=now)

@@ -20,23 +20,25 @@ from workbench.gpu.settings.current_values import CurrentValues, read_values, re
 from workbench.gpu.settings.journal import Journal, JournalEntry, LockedJournal
 from workbench.gpu.settings.outcomes import joined
 from workbench.gpu.settings.owners import ALIVE
-from workbench.gpu.settings.plan import commands_for, select
+from workbench.gpu.settings.plan import commands_for, select_gpus
 from workbench.gpu.settings.rights import Rights, may_set, rights_on
 from workbench.hosts.base import Host
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
-from workbench.model.setting_commands import SETTINGS, equal, shown
+from workbench.model.setting_commands import SETTINGS, value_equals, value_text
 from workbench.model.setting_records import SettingCommand, SettingOutcome, SettingsReport
 from workbench.model.settings import HOST, UNKNOWN
 
 # "keep", "ours" or "original": the choice about a value that another program has set
 Foreign: TypeAlias = str
 SET_AGAIN = "Workbench's value is set again; the setting stays in the journal"
+_NOT_BY_SUDO = "sudo does not let {} set it"
+_CANNOT_WRITE = "{} cannot write the state of the simulated GPUs"
 RETRY_S = 0.1
 QUIET_S = 3.0
 
 
-async def revert(
+async def revert_settings(
     host: Host,
     gpu: int | str | None = None,
     *,
@@ -54,44 +56,48 @@ async def revert(
     is left alone too, unless `foreign` chooses: "keep" that value, set "ours" again, or restore the
     "original" one.
     """
-    path = await journals.path_on(host)
+    path = await journals.journal_path_on(host)
     if dry_run:
         return SettingsReport(
             tuple(await _planned_outcomes(host, gpu, rights, foreign, settings)), path, dry_run
         )
-    async with journals.locked(host) as held:
+    async with journals.locked_journal(host) as held:
         if not held.journal.entries:
             return SettingsReport((), path, recovery=held.recovery)
         await _wait_for_rivals(held)
         now = await read_values(host, {e.setting for e in held.journal.entries})
         rights = rights or await rights_on(host)
         state = held.journal.without_gone(now.energy_j)
-        state, doubts = await without_doubted(host, state, rights)
-        ways = _decisions(_chosen(state.entries, gpu, now, settings), state, now, foreign)
+        state, doubts = await drop_doubted_claims(host, state, rights)
+        ways = _revert_decisions(
+            _entries_to_revert(state.entries, gpu, now, settings), state, now, foreign
+        )
         of_others = {r.entry.key for r in state.records() if r.owner == ALIVE}
         to_set = [
             replace(entry, before=way.value) for entry, way in ways if way.do == claims.RESTORE
         ]
-        done = await restore(host, to_set, rights, now, now)
+        done = await restore_entries(host, to_set, rights, now, now)
         reverted = {entry.key: found for entry, found in done}
         report: list[SettingOutcome] = []
         for entry, way in ways:
             found = reverted.get(entry.key) or [
-                outcomes.of_leaving(_untouched_command(entry, way, now), entry, way)
+                outcomes.outcome_of_leaving(_untouched_command(entry, way, now), entry, way)
             ]
             restores = way.do == claims.RESTORE
             set_again = (
-                foreign == "ours" and restores and equal(entry.setting, way.value, entry.now)
+                foreign == "ours" and restores and value_equals(entry.setting, way.value, entry.now)
             )
             done_well = all(o.ok for o in found)
             if set_again and done_well:
                 found = [replace(o, message=SET_AGAIN) for o in found]
             what = "revert" if restores else f"revert: {way.do}"
             what = "set again" if set_again else what
-            state = noted(state, what, found)
+            state = log_outcomes(state, what, found)
             if done_well:
                 if set_again:
-                    state = state.put(replace(entry, set_unix_s=now.telemetry.unix_s))
+                    ours = "applied" if entry.left_to else entry.state
+                    set_unix_s = now.telemetry.unix_s
+                    state = state.put(replace(entry, state=ours, set_unix_s=set_unix_s))
                 elif way.by:
                     left = setting_commands.LEFT_TO + way.by
                     state = state.put(replace(entry, state=left, watch={}))
@@ -107,7 +113,7 @@ async def revert(
         return SettingsReport(done_last, path, recovery=held.recovery)
 
 
-async def without_doubted(
+async def drop_doubted_claims(
     host: Host, state: Journal, rights: Rights
 ) -> tuple[Journal, dict[tuple[str, str], str]]:
     """Return (the journal without claims whose users cannot have set the value, a text about each
@@ -115,11 +121,13 @@ async def without_doubted(
     keys = {e.key for e in state.entries}
     asked = [c for c in state.others if c.key in keys and SETTINGS[c.setting].easily_forged]
     may = {c: await may_set(host, rights, c) for c in asked}
-    kept = claims.credible(state.others, keys, lambda c: may[c])
+    kept = claims.credible_claims(state.others, keys, lambda c: may[c])
+    doubted = [c for c in state.others if c not in kept]
+    simulated = (await host.facts()).simulated is not None
+    refusal = _CANNOT_WRITE if simulated else _NOT_BY_SUDO
     doubts = {
-        c.key: f"{c.by} claims {shown(c.setting, c.now)}, but sudo does not let {c.by} set it"
-        for c in state.others
-        if c not in kept
+        c.key: f"{c.by} claims {value_text(c.setting, c.now)}, but {refusal.format(c.by)}"
+        for c in doubted
     }
     return replace(state, others=kept), doubts
 
@@ -134,14 +142,14 @@ async def _wait_for_rivals(held: LockedJournal) -> None:
         await held.read()
 
 
-def _decisions(
+def _revert_decisions(
     entries: Sequence[JournalEntry], state: Journal, now: CurrentValues, foreign: Foreign | None
 ) -> list[tuple[JournalEntry, claims.RevertDecision]]:
     """Return (entry, decision how to revert it) for each of `entries`, in the order in which they
     must be reverted. `foreign` is the user's choice for values that another program has set, None
     if the user has not chosen."""
     found = []
-    for entry in _in_order(entries):
+    for entry in _sort_for_revert(entries):
         way = claims.decide_revert(
             entry.facts, now.value(entry.gpu_uuid, entry.setting), state.others
         )
@@ -172,29 +180,33 @@ async def _planned_outcomes(
     foreign: Foreign | None,
     settings: Collection[str] | None,
 ) -> list[SettingOutcome]:
-    state = await journals.read(host)
+    state = await journals.read_journal(host)
     if not state.entries:
         return []
     now, rights = (
         await read_values(host, {e.setting for e in state.entries}),
         rights or await rights_on(host),
     )
-    state, doubts = await without_doubted(host, state.without_gone(now.energy_j), rights)
+    state, doubts = await drop_doubted_claims(host, state.without_gone(now.energy_j), rights)
     found = []
-    for entry, way in _decisions(_chosen(state.entries, gpu, now, settings), state, now, foreign):
+    for entry, way in _revert_decisions(
+        _entries_to_revert(state.entries, gpu, now, settings), state, now, foreign
+    ):
         if way.do != claims.RESTORE:
-            found.append(outcomes.of_leaving(_untouched_command(entry, way, now), entry, way))
+            found.append(
+                outcomes.outcome_of_leaving(_untouched_command(entry, way, now), entry, way)
+            )
             continue
         warning = outcomes.FOREIGN if entry.before == UNKNOWN else ""
         warning = joined(warning, doubts.get(entry.key, ""))
-        for one in _commands(replace(entry, before=way.value), rights, now):
+        for one in _revert_commands(replace(entry, before=way.value), rights, now):
             live = now.value(*entry.key)
             known = (entry.now, "journal") if live is None else (live, "read")
-            found.append(outcomes.planned(one, known, True, warning))
+            found.append(outcomes.planned_outcome(one, known, True, warning))
     return found
 
 
-async def restore(
+async def restore_entries(
     host: Host,
     entries: Sequence[JournalEntry],
     rights: Rights,
@@ -204,26 +216,33 @@ async def restore(
     """Set the previous value of each entry, read the values back, and return the outcomes of each
     entry. A failure does not stop the other reverts. `live` has the host's values from before the
     revert, None to show the values in the journal as the old ones."""
-    ordered = _in_order(entries)
-    pairs = [(entry, _commands(entry, rights, now)) for entry in ordered]
-    ran = await command_runner.try_all(
+    ordered = _sort_for_revert(entries)
+    pairs = [(entry, _revert_commands(entry, rights, now)) for entry in ordered]
+    ran = await command_runner.try_all_commands(
         host, [one for _, commands in pairs for one in commands], rights
     )
     after = await read_values_again(host, {e.setting for e in ordered}) if pairs else now
     was = {e.key: (live.value(*e.key) if live else None) for e in ordered}
     return [
-        (e, [outcomes.of_restoring(e, one, ran[one], after, was[e.key]) for one in commands])
+        (
+            e,
+            [
+                outcomes.outcome_of_restoring(e, one, ran[one], after, was[e.key])
+                for one in commands
+            ],
+        )
         for e, commands in pairs
     ]
 
 
-def _in_order(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
+def _sort_for_revert(entries: Sequence[JournalEntry]) -> list[JournalEntry]:
     return sorted(
-        entries, key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, setting_commands.order(e.setting))
+        entries,
+        key=lambda e: (e.gpu_uuid == HOST, e.gpu_index, setting_commands.revert_order(e.setting)),
     )
 
 
-def _commands(
+def _revert_commands(
     entry: JournalEntry, rights: Rights, now: CurrentValues
 ) -> tuple[SettingCommand, ...]:
     value = setting_commands.value_to_restore(entry.before)
@@ -231,7 +250,7 @@ def _commands(
     return commands_for(index, entry.gpu_uuid, entry.setting, value, rights, now.cores)
 
 
-def _chosen(
+def _entries_to_revert(
     entries: Sequence[JournalEntry],
     gpu: int | str | None,
     now: CurrentValues,
@@ -245,14 +264,14 @@ def _chosen(
         return [e for e in entries if e.gpu_uuid == HOST]
     here = [i.uuid for i in now.telemetry.infos if str(gpu) in (str(i.index), i.uuid)]
     gone = [e.gpu_uuid for e in entries if str(gpu) in (str(e.gpu_index), e.gpu_uuid)]
-    uuid = (here or gone or [select(str(gpu), now.telemetry)[0].uuid])[0]
+    uuid = (here or gone or [select_gpus(str(gpu), now.telemetry)[0].uuid])[0]
     return [e for e in entries if e.gpu_uuid == uuid]
 
 
 # -- writing the result ----------------------------------------------------------------------------
 
 
-def noted(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journal:
+def log_outcomes(state: Journal, what: str, done: Collection[SettingOutcome]) -> Journal:
     """Return the journal with one more line in its log for each outcome in `done`. `what` names the
     event, such as "revert"."""
     for o in done:

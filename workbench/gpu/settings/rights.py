@@ -9,14 +9,14 @@ from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from workbench.gpu.settings.claims import SettingClaim
-from workbench.gpu.settings.root_owned import only_roots
+from workbench.gpu.settings.root_owned import only_root_can_change, user_can_write
 from workbench.gpu.settings.sudoers import PATH as SUDOERS
 from workbench.hosts.base import Completed, Host, HostFacts
-from workbench.hosts.shell_scripts import SUDO, sh
+from workbench.hosts.shell_scripts import SUDO, shell_argv
 from workbench.model import setting_commands
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import hexadecimal
+from workbench.model.untrusted_numbers import parse_hexadecimal
 
 # include/uapi/linux/capability.h; the driver asks for it in the initial user namespace
 CAP_SYS_ADMIN = 1 << 21
@@ -60,6 +60,12 @@ done
 command -v sudo >/dev/null 2>&1 || { echo "sudo no"; exit 0; }
 rules=$(sudo -n -l </dev/null 2>&1) && sudo -n -v </dev/null >/dev/null 2>&1 && echo "sudo unasked" || echo "sudo asks"
 printf '%s\n' "$rules"
+"""
+# $1: uid. A line as LOOK's about the directory of the simulated GPUs, and the ids of the user's
+# groups, of which an account without a name has none.
+_SIMULATION = """
+stat -c 'on %u %g %f %n' "$WORKBENCH_SIM_STATE"
+id -G "$1"
 """
 ADVICE = f"the file that `workbench gpu sudoers` prints allows every set and revert, as {SUDOERS}"
 _RULE = re.compile(r"^\s+\(([^)]*)\)\s+(.*)$")
@@ -110,7 +116,7 @@ class Rights:
         how to get it. None if the user may run the command."""
         if not self.by_sudoers:
             return self.refusal
-        how = granted(self.rules, argv[len(self.prefix) :])
+        how = how_sudo_allows(self.rules, argv[len(self.prefix) :])
         if how == "free" or (how == "asks" and (self.unasked or self.password is not None)):
             return None
         asks = (
@@ -135,7 +141,7 @@ async def rights_on(host: Host) -> Rights:
         return Rights(smi, refusal=await _refusal_of_root(host, facts), user=user)
     if facts.initial_user_namespace is False:
         return Rights(smi, refusal=_IN_A_CONTAINER.format("root"), user=user)
-    return await _by_sudo(host, smi, user)
+    return await _rights_by_sudo(host, smi, user)
 
 
 async def with_password(host: Host, rights: Rights, password: str) -> Rights:
@@ -170,17 +176,20 @@ async def with_password(host: Host, rights: Rights, password: str) -> Rights:
 
 async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
     """Return whether the user who claims to have changed a setting is able to set the claimed
-    value: root, the present user, or a user whom sudo lets run the command. True also if sudo does
-    not tell the present user what others may do."""
+    value: root, the present user, or a user whom sudo lets run the command. Of simulated GPUs, a
+    user who can write their state. True also if sudo does not tell the present user what others may
+    do."""
     facts = await host.facts()
-    if facts.simulated is not None or claim.uid in (0, facts.uid):
+    if claim.uid in (0, facts.uid):
         return True
+    if facts.simulated is not None:
+        return await _can_write_simulation(host, claim.uid)
     if not _ACCOUNT.fullmatch(claim.by):
         return False  # sudo does nothing for an account that has no name
     asking = SUDO_ASKED if rights.password is not None else SUDO
     given = f"{rights.password}\n".encode() if rights.password is not None else None
     value = setting_commands.value_to_restore(claim.now)
-    for step in setting_commands.steps(*claim.key, value, nvidia_smi=rights.nvidia_smi):
+    for step in setting_commands.setting_steps(*claim.key, value, nvidia_smi=rights.nvidia_smi):
         try:
             argv = (*asking, "-l", "-U", claim.by, *step.argv)
             done = await host.run(argv, input=given, env=ENGLISH, timeout_s=15)
@@ -189,6 +198,18 @@ async def may_set(host: Host, rights: Rights, claim: SettingClaim) -> bool:
         if done.returncode == 1 and not f"{done.out}{done.err}".strip():
             return False  # sudo prints nothing if the answer is no
     return True
+
+
+async def _can_write_simulation(host: Host, uid: int) -> bool:
+    """Return whether a user can write the state of the simulated GPUs, by the owner, group and mode
+    of its directory. True if they cannot be read."""
+    done = await host.run(shell_argv(_SIMULATION, str(uid)))
+    directory = _ON.match(done.out)
+    if directory is None:
+        return True
+    owner, group, mode = int(directory[1]), int(directory[2]), int(directory[3], 16)
+    groups = [int(word) for word in done.out.partition("\n")[2].split() if word.isdecimal()]
+    return user_can_write(uid, groups, uid=owner, gid=group, mode=mode)
 
 
 def sudo_refusal(said: str) -> str | None:
@@ -235,7 +256,7 @@ async def run_allowed(
     )
 
 
-def granted(rules: str, command: Sequence[str]) -> str:
+def how_sudo_allows(rules: str, command: Sequence[str]) -> str:
     """Return how the rules of `sudo -l` allow a command as root: "free" (without a password),
     "asks" (with one), or "" (not at all). The last rule that matches decides, as in sudoers(5)."""
     found = ""
@@ -250,18 +271,18 @@ def granted(rules: str, command: Sequence[str]) -> str:
             while tag := _TAG.match(part):
                 asks = {"NOPASSWD": False, "PASSWD": True}.get(tag[1], asks)
                 part = part[tag.end() :]
-            if _matches(part.lstrip("!").strip(), command):
+            if _pattern_allows(part.lstrip("!").strip(), command):
                 found = "asks" if asks else "free"
                 if part.startswith("!"):
                     found = ""
     return found
 
 
-def _matches(pattern: str, command: Sequence[str]) -> bool:
+def _pattern_allows(pattern: str, command: Sequence[str]) -> bool:
     if pattern == "ALL":
         return True
     path, _, arguments = pattern.partition(" ")
-    if not fnmatchcase(_usr(command[0]), _usr(path)):
+    if not fnmatchcase(_path_under_usr(command[0]), _path_under_usr(path)):
         return False
     wanted, given = re.sub(r"\\(.)", r"\1", arguments.strip()), " ".join(command[1:])
     if wanted.startswith("^"):
@@ -269,7 +290,7 @@ def _matches(pattern: str, command: Sequence[str]) -> bool:
     return not wanted or (not given if wanted == '""' else fnmatchcase(given, wanted))
 
 
-def _usr(path: str) -> str:
+def _path_under_usr(path: str) -> str:
     """Return a path such as /bin/x as /usr/bin/x, because sudo's rules and the host may name the
     same program either way."""
     return re.sub(r"^/(s?bin)/", r"/usr/\1/", path)
@@ -286,7 +307,7 @@ async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
         return _IN_A_CONTAINER.format("root")
     done = await host.run(["grep", "-i", "CapEff", "/proc/self/status"], timeout_s=10)
     words = done.out.split()
-    capabilities = hexadecimal(words[1]) if len(words) == 2 else None
+    capabilities = parse_hexadecimal(words[1]) if len(words) == 2 else None
     if capabilities is not None and not capabilities & CAP_SYS_ADMIN:
         return (
             "root here lacks CAP_SYS_ADMIN, which the driver asks for: "
@@ -295,9 +316,9 @@ async def _refusal_of_root(host: Host, facts: HostFacts) -> str | None:
     return None
 
 
-async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
+async def _rights_by_sudo(host: Host, smi: str, user: str) -> Rights:
     try:
-        done = await host.run(sh(LOOK, SECURE_PATH, *PROGRAMS), env=ENGLISH, timeout_s=15)
+        done = await host.run(shell_argv(LOOK, SECURE_PATH, *PROGRAMS), env=ENGLISH, timeout_s=15)
     except HostError as error:
         why = (
             f"needs root on {host.name} ({user} is not, and sudo cannot be asked: {error.message})"
@@ -305,7 +326,7 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
         return Rights(smi, refusal=why, user=user)
     looked, _, said = f"\n{done.out}".partition("\nsudo ")
     how, _, rules = said.partition("\n")
-    safe, unsafe = _programs(looked)
+    safe, unsafe = _parse_looked_up_programs(looked)
     if "nvidia-smi" not in safe:
         where = unsafe.get("nvidia-smi", smi)
         why = f"{smi} is not run as root, because users other than root can change {where}"
@@ -340,7 +361,7 @@ async def _by_sudo(host: Host, smi: str, user: str) -> Rights:
     )
 
 
-def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
+def _parse_looked_up_programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
     """Parse the output of the shell script LOOK, which checks files on the host. Return (paths of
     the programs that root may run safely, by name; for each other program, the file or directory on
     its path that a user other than root can change)."""
@@ -359,7 +380,7 @@ def _programs(looked: str) -> tuple[dict[str, str], dict[str, str]]:
             known = _ON.match(line)
             wrong = (
                 ""
-                if known and only_roots(int(known[1]), int(known[2]), int(known[3], 16))
+                if known and only_root_can_change(int(known[1]), int(known[2]), int(known[3], 16))
                 else rest.split(" ", 3)[-1]
             )
     return safe, unsafe

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from workbench.engines import memory_locks
-from workbench.engines.gpu_table import find
+from workbench.engines.gpu_table import find_gpu_type
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import GPU_CLOCKS, MEMORY_CLOCKS, ClockRange
@@ -21,7 +21,7 @@ NEAR_TOP = 0.95  # of the highest clock: cards under load run below it (2790 to 
 @dataclass(frozen=True, slots=True)
 class Trap:
     """A known trap: a case in which a GPU setting does something unexpected. `text` describes it
-    for the user, and can contain {names}, which the function `trap` replaces by values. `sources`
+    for the user, and can contain {names}, which the function `get_trap` replaces by values. `sources`
     says where it is documented."""
 
     id: str
@@ -31,6 +31,8 @@ class Trap:
 
 @cache
 def all_traps() -> dict[str, Trap]:
+    """Return the known cases of unexpected effects by id, read once from setting_traps.json."""
+
     import json
     from importlib.resources import files
 
@@ -40,7 +42,7 @@ def all_traps() -> dict[str, Trap]:
     return {row["id"]: Trap(row["id"], row["text"], tuple(row["sources"])) for row in rows}
 
 
-def trap(trap_id: str, **facts: object) -> Trap:
+def get_trap(trap_id: str, **facts: object) -> Trap:
     """Return the known case of an unexpected effect that has the id `trap_id`, with the {names} in
     its text replaced by `facts`. Raises KeyError for an unknown id or name, which is a defect of
     Workbench."""
@@ -48,39 +50,39 @@ def trap(trap_id: str, **facts: object) -> Trap:
     return Trap(found.id, found.text.format(**facts), found.sources)
 
 
-def memory_lock() -> Trap:
+def memory_lock_trap() -> Trap:
     """Return the known case of a memory lock that costs throughput."""
-    return trap("memory.lock-can-cost", chip=memory_locks.CHIP, source=memory_locks.SOURCE)
+    return get_trap("memory.lock-can-cost", chip=memory_locks.CHIP, source=memory_locks.SOURCE)
 
 
 def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
     """Return warnings about unexpected effects that a lock of these clocks is known to have on this
     card, joined to one text. "" if there are none."""
-    known = find(info.name)
+    known = find_gpu_type(info.name)
     found = []
     if (
         setting == GPU_CLOCKS.key
         and info.sm_max_mhz
         and clocks.min_mhz >= NEAR_TOP * info.sm_max_mhz
     ):
-        found.append(trap("clock.max-is-not-sustained"))
+        found.append(get_trap("clock.max-is-not-sustained"))
     if setting == MEMORY_CLOCKS.key and known is not None:
         normal = known.memory_under_compute_mhz
         if normal and clocks.min_mhz > normal:
-            found.append(trap("memory.normal-clock", mhz=normal))
+            found.append(get_trap("memory.normal-clock", mhz=normal))
         elif normal and clocks.min_mhz == clocks.max_mhz == normal:
-            found.append(trap("memory.lock-is-where-it-runs", mhz=normal))
-        if memory_locks.costs_throughput(info.name):
-            found.append(memory_lock())
+            found.append(get_trap("memory.lock-is-where-it-runs", mhz=normal))
+        if memory_locks.lock_costs_throughput(info.name):
+            found.append(memory_lock_trap())
     return "; ".join(one.text for one in found)
 
 
-def alternative(info: GpuInfo) -> str | None:
+def alternative_to_clock_lock(info: GpuInfo) -> str | None:
     """Return a text that says what the user can do instead on a card whose clock cannot be set.
     None if no alternative is known."""
-    known = find(info.name)
+    known = find_gpu_type(info.name)
     return (
-        trap("gb10.clock-lock-only").text
+        get_trap("gb10.clock-lock-only").text
         if known is not None and known.chip.endswith("GB10")
         else None
     )

@@ -15,20 +15,22 @@ from workbench.model.setting_commands import SETTINGS
 PATH = "/etc/sudoers.d/workbench"
 
 
-def sudoers(
+def sudoers_text(
     user: str, nvidia_smi: str, tee: str, uuids: Sequence[str], files: Iterable[Sequence[str]] = ()
 ) -> str:
     """Return the text of a sudoers file that allows `user` to set and to revert every setting of
     these GPUs. `files` has, for each setting of the CPU cores, the files in sysfs to which a
     command writes it."""
     changes = [pattern for setting in SETTINGS.values() for pattern in setting.sudoers_patterns()]
-    commands = [f"{nvidia_smi} -i {word(uuid)} {change}" for uuid in uuids for change in changes]
-    commands += [f"{tee} {' '.join(map(word, some))}" for some in files if some]
+    commands = [
+        f"{nvidia_smi} -i {escape_word(uuid)} {change}" for uuid in uuids for change in changes
+    ]
+    commands += [f"{tee} {' '.join(map(escape_word, some))}" for some in files if some]
     head = f"# {PATH}: {user} may change and revert GPU settings. Install it with: visudo -f {PATH}"
     listed = ", \\\n    ".join(commands)
-    return f"{head}\n{word(user)} ALL=(root) NOPASSWD: \\\n    {listed}\n"
+    return f"{head}\n{escape_word(user)} ALL=(root) NOPASSWD: \\\n    {listed}\n"
 
 
-def word(text: str) -> str:
+def escape_word(text: str) -> str:
     """Return `text` escaped as a word of a command in sudoers(5)."""
     return "".join("\\" + c if c in ",:=\\" else c for c in text)

@@ -5,6 +5,7 @@ source_of_host, cluster_source  the telemetry of a host; of a cluster, that of a
 agent, readings, nvml_library   the agent: a loop, the readings of one GPU, and NVML through pynvml
 agent_messages                  the agent's JSON documents as data
 nvidia_smi, nvidia_smi_stream   readings by nvidia-smi, if the agent cannot run
+board_power                     power rails of a DGX Spark
 clock_event_reasons             the driver's reasons for lower clocks, by name
 reading_buffer                  the readings that are kept for a benchmark
 benchmark_readings              their means and totals

@@ -43,6 +43,7 @@ from pynvml import (
     NVMLError,
 )
 
+from workbench.gpu.telemetry.board_power import MISSING, BoardPower
 from workbench.gpu.telemetry.nvml_library import (
     DRIVER_MESSAGES,
     REVOKED,
@@ -71,7 +72,12 @@ HUNG_S = 3.0  # a call that takes longer is said to hang
 OF_LIBRARY = ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")  # and of no GPU
 RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
 INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
-CORES = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys") + "/devices/system/cpu"
+SYSFS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys")
+CORES = SYSFS + "/devices/system/cpu"
+PRESSURES = {
+    "memory_pressure_pct": "/proc/pressure/memory",
+    "io_pressure_pct": "/proc/pressure/io",
+}
 
 
 class HostReader:
@@ -82,6 +88,10 @@ class HostReader:
         self.memory_total_bytes: int | None = None
         self.governor: str | None = None
         self.c_states: str | None = None
+        self.cpu_count = os.cpu_count()
+        self.pressure_pct: dict[str, float] = {}
+        self.board = BoardPower(SYSFS, lambda path: nvml.host_file(path))
+        self.of_board: dict[str, Any] = {}
         try:
             self.own_pids = (
                 not nvml.simulated and os.stat("/proc/self/ns/pid").st_ino != INIT_PID_NAMESPACE
@@ -90,7 +100,7 @@ class HostReader:
             self.own_pids = False
 
     def sample(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"load_1m": round(os.getloadavg()[0], 2), "cpu_count": os.cpu_count()}
+        out: dict[str, Any] = {"load_1m": round(os.getloadavg()[0], 2), "cpu_count": self.cpu_count}
         absent: dict[str, str] = {}
         wanted = {"MemTotal": "memory_total_bytes", "MemAvailable": "memory_available_bytes"}
         for line in (self.nvml.host_file("/proc/meminfo") or "").splitlines():
@@ -102,6 +112,13 @@ class HostReader:
         for field in wanted.values():
             absent[field] = "not in /proc/meminfo"
         self.memory_total_bytes = out.get("memory_total_bytes")
+        out.update(self.pressure_pct)
+        for field in PRESSURES:
+            if field not in out:
+                absent[field] = "this kernel does not report it (no PSI)"
+        out.update(self.of_board)
+        if "prochot" not in out:
+            absent["prochot"] = MISSING
         for field, value, lacks in (
             ("cpu_governor", self.governor, "cpufreq"),
             ("cpu_c_states", self.c_states, "cpuidle"),
@@ -115,9 +132,10 @@ class HostReader:
         return out
 
     def read_cores(self) -> None:
-        """Read the governor and the C-states of all cores, and store each as one text: a value that
-        all cores have, or "mixed: powersave 30, performance 2" with the number of cores that have
-        each value."""
+        """Count the cores. Read the governor and the C-states of all of them, and store each as one
+        text: a value that all cores have, or "mixed: powersave 30, performance 2" with the number of
+        cores that have each value."""
+        self.cpu_count = os.cpu_count()
         try:
             names = os.listdir(CORES)
         except OSError:
@@ -131,6 +149,16 @@ class HostReader:
         self.governor = _count_text(map(str.strip, governors))
         self.c_states = _count_text(map(self.c_states_of, cores))
 
+    def read_pressure(self) -> None:
+        """Read the share of the last 10 s in which all processes waited for memory, and the same for
+        the disk. The kernel computes it anew every 2 s."""
+        self.pressure_pct = {}
+        for field, path in PRESSURES.items():
+            for line in (self.nvml.host_file(path) or "").splitlines():
+                if line.startswith("full avg10="):
+                    self.pressure_pct[field] = float(line.split()[1].partition("=")[2])
+        self.of_board = self.board.sample()
+
     def c_states_of(self, core: str) -> str:
         """Return the C-states of the core whose directory is `core`: "on", "off", or "off:2-3" if
         only some are off. "" if they cannot be read."""
@@ -139,7 +167,7 @@ class HostReader:
             text := self.nvml.host_file(f"{core}/cpuidle/state{len(texts)}/disable")
         ) is not None:
             texts.append(text)
-        return core_values.c_states(texts) or ""
+        return core_values.c_states_of_core(texts) or ""
 
     def process_name(self, pid: int) -> str | None:
         """Return the name of the process `pid`. None if it has ended, or if this machine is a
@@ -159,7 +187,7 @@ class HostReader:
             return ""
         try:
             with open(f"/proc/{pid}/cgroup") as file:
-                return process_container.container_of(file.read())
+                return process_container.container_of_process(file.read())
         except OSError:
             return ""
 
@@ -180,9 +208,10 @@ class MessageWriter:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.text_of = json.JSONEncoder(separators=(",", ":")).encode
 
     def write(self, document: dict[str, Any], wait_s: float = -1) -> None:
-        data = json.dumps(document, separators=(",", ":")).encode() + b"\n"
+        data = self.text_of(document).encode() + b"\n"
         if not self.lock.acquire(timeout=wait_s):
             return
         try:
@@ -213,6 +242,7 @@ class Agent:
         self.wake = threading.Event()
         self.open = False
         self.retry_at = self.slow_at = self.info_at = self.reopen_at = 0.0
+        self.pressure_at = 0.0
         self.gpus: list[GpuReader] = []
         self.missing: dict[str, int] = {}  # GPUs that are gone, with their last index
         self.at: int | None = None  # the GPU that was asked last
@@ -253,6 +283,10 @@ class Agent:
             seldom = now >= self.info_at
             if seldom:
                 self.host.read_cores()
+                self.host.board.find()
+            if now >= self.pressure_at:
+                self.host.read_pressure()
+                self.pressure_at = now + self.slow_s - self.interval_s / 2
             host = self.host.sample()
             if self.open:
                 gpus = self.read(now)

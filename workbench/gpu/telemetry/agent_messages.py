@@ -19,9 +19,9 @@ from workbench.model.gpu import (
     Telemetry,
 )
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import MOST_GPUS, of_field, whole
-from workbench.model.untrusted_records import MOST_ITEMS, read, record
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_numbers import MOST_GPUS, integer_or_none, number_for_field
+from workbench.model.untrusted_records import MOST_ITEMS, build_record, read_fields, read_record
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
 
 Slow = tuple[dict[str, Any], dict[str, str]]  # values that are sent rarely, and reasons
 
@@ -56,9 +56,9 @@ class Decoder:
                 t_s=_time("t_s", document.get("t")),
                 unix_s=_time("unix_s", document.get("u")),
                 driver=self.driver,
-                took_s=of_field("took_s", document.get("took_s")),
-                slowest=clean(str(document.get("slowest") or ""), NAME_CHARS),
-                host=record(HostSample, document.get("host")),
+                took_s=number_for_field("took_s", document.get("took_s")),
+                slowest=clean_text(str(document.get("slowest") or ""), NAME_CHARS),
+                host=read_record(HostSample, document.get("host"), {"rails_w": _watts_by_name}),
                 infos=self.infos,
                 gpus=self._gpus(document.get("gpus")),
                 simulated=self.simulated,
@@ -71,7 +71,9 @@ class Decoder:
                 self.infos = ()
         elif "infos" in document:
             listed = _list("infos", document["infos"], MOST_GPUS)
-            self.infos = tuple(record(GpuInfo, one, {"instances": instances}) for one in listed)
+            self.infos = tuple(
+                read_record(GpuInfo, one, {"instances": instances}) for one in listed
+            )
         return None
 
     def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
@@ -101,51 +103,66 @@ class Decoder:
         return found
 
     def _gpu(self, said: Any) -> GpuSample:
-        sample = record(GpuSample, said, {"state": _state, "processes": processes})
+        values, reasons = read_fields(GpuSample, said, SAMPLE_READERS)
+        index: Any = values.get("index")
         if "state" in said:
-            self._slow.pop(sample.index, None)
+            sample = build_record(GpuSample, values, reasons)
+            self._slow.pop(index, None)
             return replace(sample, state=_state("state", said["state"]))
         if "slow" in said:
-            self._slow[sample.index] = read(GpuSample, said["slow"], SLOW_READERS)
-        if sample.index not in self._slow:
-            return sample
-        values, reasons = self._slow[sample.index]
-        absent = {**values.get("absent", {}), **reasons, **sample.absent}
-        added = {name: value for name, value in values.items() if name not in said}
-        return replace(sample, **{**added, "absent": absent})
+            self._slow[index] = read_fields(GpuSample, said["slow"], SLOW_READERS)
+        if index in self._slow:
+            slow, why = self._slow[index]
+            added = {name: value for name, value in slow.items() if name not in said}
+            reasons = {**slow.get("absent", {}), **why, **values.get("absent", {}), **reasons}
+            values = {**added, **values, "absent": {}}
+        return build_record(GpuSample, values, reasons)
 
 
 def hung_call(document: Mapping[str, Any]) -> HungCall:
-    """Return the driver call that the telemetry agent reports as hung in `document`."""
+    """Return the driver call that the telemetry agent reports as hung in `document`. Raises
+    ValueError for a GPU index or a duration that is not possible."""
     gpu = document.get("gpu")
-    found = whole(gpu, 0, MOST_GPUS - 1)
+    found = integer_or_none(gpu, 0, MOST_GPUS - 1)
     if found is None and gpu is not None:
         raise ValueError("the GPU of the hung call is not possible")
     return HungCall(
-        clean(str(document["hung"]), NAME_CHARS), found, _time("for_s", document.get("for_s"))
+        clean_text(str(document["hung"]), NAME_CHARS), found, _time("for_s", document.get("for_s"))
     )
 
 
 def _driver(said: Any) -> DriverInfo:
-    driver = record(DriverInfo, said)
+    driver = read_record(DriverInfo, said)
     return replace(driver, status=DriverStatus(said.get("status")))
 
 
 def processes(field: str, said: Any) -> tuple[GpuProcess, ...]:
     """Return the processes on a GPU from a JSON list. Raises ValueError for anything else."""
-    return tuple(record(GpuProcess, one) for one in _list(field, said, MOST_ITEMS))
+    return tuple(read_record(GpuProcess, one) for one in _list(field, said, MOST_ITEMS))
 
 
 def instances(field: str, said: Any) -> tuple[MigInstance, ...]:
     """Return the MIG instances of a GPU from a JSON list. Raises ValueError for anything else."""
-    return tuple(record(MigInstance, one) for one in _list(field, said, MOST_ITEMS))
+    return tuple(read_record(MigInstance, one) for one in _list(field, said, MOST_ITEMS))
 
 
 def _bytes_by_uuid(field: str, said: Any) -> dict[str, int]:
     if not isinstance(said, dict) or len(said) > MOST_ITEMS:
         raise ValueError("not an object of numbers of bytes")
-    known = {clean(uuid, NAME_CHARS): of_field("bytes", size) for uuid, size in said.items()}
+    known = {
+        clean_text(uuid, NAME_CHARS): number_for_field("bytes", size) for uuid, size in said.items()
+    }
     return {uuid: int(size) for uuid, size in known.items() if size is not None}
+
+
+def _watts_by_name(field: str, said: Any) -> dict[str, float]:
+    if not isinstance(said, dict) or len(said) > MOST_ITEMS:
+        raise ValueError("not an object of numbers of watts")
+    known = {
+        clean_text(name, NAME_CHARS): number_for_field("rail_w", watts)
+        for name, watts in said.items()
+    }
+    return {name: watts for name, watts in known.items() if watts is not None}
 
 
 SLOW_READERS = {"processes": processes, "instance_used_bytes": _bytes_by_uuid}
@@ -155,8 +172,11 @@ def _state(field: str, said: Any) -> GpuState:
     return GpuState(said)
 
 
+SAMPLE_READERS = {"state": _state, "processes": processes}
+
+
 def _time(field: str, said: Any) -> float:
-    found = of_field(field, said)
+    found = number_for_field(field, said)
     if found is None:
         raise ValueError(f"the time {field} is not possible")
     return found

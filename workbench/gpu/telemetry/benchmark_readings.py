@@ -9,7 +9,7 @@ from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
-from workbench.model.bench import GpuDuring
+from workbench.model.bench import GpuDuring, PcieDuring
 
 REACH_S = 3.0  # how far beyond the first or last reading its power is taken to have held
 
@@ -45,6 +45,9 @@ def summarize(
     by_gpu = [[r for r in readings if r.gpu_index == index] for index in gpu_indices]
     clocks = [_known(one, "sm_mhz") for one in by_gpu]
     sm_mhz = [mhz for one in clocks for mhz in one]
+    pcie = tuple(_traffic(one) for one in by_gpu if _counts_traffic(one))
+    if not pcie:
+        absent["pcie"] = _why_no_traffic(readings)
     return GpuDuring(
         power_w=_power_w(energy, seconds),
         energy_j=energy,
@@ -63,7 +66,39 @@ def summarize(
         sm_mhz_min=min(sm_mhz, default=None),
         sm_mhz_max=max(sm_mhz, default=None),
         sm_mhz_sd=round(fmean(pstdev(one) for one in clocks if one), 1) if sm_mhz else None,
+        pcie=pcie,
     )
+
+
+def _counts_traffic(readings: Sequence[BenchmarkReading]) -> bool:
+    return any(r.pcie_rx_mb_s is not None or r.pcie_tx_mb_s is not None for r in readings)
+
+
+def _why_no_traffic(readings: Sequence[BenchmarkReading]) -> str:
+    return next((r.pcie_absent for r in readings if r.pcie_absent), _NO_READING)
+
+
+def _traffic(readings: Sequence[BenchmarkReading]) -> PcieDuring:
+    """Return what crossed the PCIe link of one GPU, given all its readings. An idle link may be
+    slower than a busy one, so the fastest link of them is that of the run."""
+    link = max(_known(readings, "pcie_link_mb_s"), default=None)
+    rx_mean, rx_peak = _rates(readings, "pcie_rx_mb_s", link)
+    tx_mean, tx_peak = _rates(readings, "pcie_tx_mb_s", link)
+    return PcieDuring(readings[0].gpu_index, rx_mean, tx_mean, rx_peak, tx_peak, link)
+
+
+def _rates(
+    readings: Sequence[BenchmarkReading], name: str, link_mb_s: float | None
+) -> tuple[float | None, float | None]:
+    """Return (mean, peak) of a rate. The peak is None if it exceeds the link's bandwidth: then the
+    driver renews its byte counter less often than it is read."""
+    rates = _known(readings, name)
+    if not rates:
+        return None, None
+    peak = max(rates)
+    if link_mb_s is not None and peak > link_mb_s:
+        return round(fmean(rates), 1), None
+    return round(fmean(rates), 1), round(peak, 1)
 
 
 def _power_w(joules: float | None, seconds: float) -> float | None:

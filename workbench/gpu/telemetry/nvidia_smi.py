@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from workbench.gpu.telemetry import clock_event_reasons
-from workbench.gpu.telemetry.plausible_readings import remove_impossible
+from workbench.gpu.telemetry.plausible_readings import remove_impossible, remove_placeholders
+from workbench.model import gpu_readings
 from workbench.model.gpu import (
     DriverInfo,
     DriverStatus,
@@ -25,11 +27,11 @@ from workbench.model.gpu import (
 from workbench.model.untrusted_numbers import (
     MOST_GPUS,
     RANGES,
-    decimal,
-    of_field,
+    integer_or_none,
+    number_for_field,
+    parse_decimal,
+    parse_whole_number,
     range_of,
-    whole,
-    whole_number,
 )
 
 MIB = 1 << 20
@@ -37,39 +39,25 @@ MOST_BYTES = int(RANGES["bytes"][1])
 # Column of --query-gpu -> (field of GpuSample or GpuInfo, factor or None for text). Several names:
 # newer first.
 SAMPLE_COLUMNS: Mapping[str, tuple[str, float | None]] = {
-    "clocks.sm": ("sm_mhz", 1),
-    "clocks.mem": ("memory_mhz", 1),
+    **{one.column: (one.field, 1) for one in gpu_readings.ALL if one.column},
     "power.draw.instant": ("power_w", 1),
     "power.draw": ("power_draw", 1),
     "power.draw.average": ("power_average_w", 1),
-    "power.limit": ("power_limit_w", 1),
-    "enforced.power.limit": ("power_limit_enforced_w", 1),
-    "utilization.gpu": ("gpu_util_pct", 1),
-    "utilization.memory": ("memory_util_pct", 1),
     "memory.used": ("memory_used_bytes", MIB),
     "memory.total": ("memory_total_bytes", MIB),
-    "temperature.gpu": ("temperature_c", 1),
     "temperature.memory": ("memory_temperature_c", 1),
-    "fan.speed": ("fan_pct", 1),
     "pstate": ("pstate", None),
     "clocks_event_reasons.active": ("event_reasons", None),
     "clocks_throttle_reasons.active": ("event_reasons", None),
-    "pcie.link.gen.current": ("pcie_gen", 1),
-    "pcie.link.width.current": ("pcie_width", 1),
-    "persistence_mode": ("persistence", None),
 }
 INFO_COLUMNS: Mapping[str, tuple[str, float | None]] = {
     "name": ("name", None),
     "pci.bus_id": ("pci_bus_id", None),
     "compute_cap": ("compute_capability", None),
-    "clocks.max.sm": ("sm_max_mhz", 1),
-    "clocks.max.mem": ("memory_max_mhz", 1),
-    "power.default_limit": ("power_default_w", 1),
+    **{one.column: (one.field, 1) for one in gpu_readings.PROPERTIES if one.column},
     "power.min_limit": ("power_min_w", 1),
     "power.max_limit": ("power_max_w", 1),
     "memory.reserved": ("memory_reserved_bytes", MIB),
-    "pcie.link.gen.max": ("pcie_gen_max", 1),
-    "pcie.link.width.max": ("pcie_width_max", 1),
     "ecc.mode.current": ("ecc", None),
 }
 KEYS = ("index", "count", "uuid", "driver_version")
@@ -79,20 +67,18 @@ COLUMNS = (
     *(c for c in SAMPLE_COLUMNS if c != "clocks_throttle_reasons.active"),
 )
 OLD_NAMES = {"clocks_event_reasons.active": "clocks_throttle_reasons.active"}
+SWITCHES = {"ecc", *(one.field for one in gpu_readings.ALL if one.switch)}
 WHOLE = {
-    "sm_mhz",
-    "memory_mhz",
-    "sm_max_mhz",
-    "memory_max_mhz",
-    "memory_used_bytes",
-    "memory_total_bytes",
+    each.name for kind in (GpuSample, GpuInfo) for each in fields(kind) if each.type == "int | None"
 }
-WHOLE |= {"memory_reserved_bytes", "pcie_gen", "pcie_width", "pcie_gen_max", "pcie_width_max"}
-NOT_GIVEN = {
-    "pcie_rx_mb_s": "nvidia-smi does not give it",
-    "pcie_tx_mb_s": "nvidia-smi does not give it",
-    "energy_j": "nvidia-smi does not give it",
-}
+NOT_GIVEN = dict.fromkeys(
+    (
+        *("pcie_rx_mb_s", "pcie_tx_mb_s", "pcie_replays_per_min"),
+        *("xid", "energy_j", "pcie_replay_count"),
+        *(one.field for one in gpu_readings.ALL if one.column == ""),
+    ),
+    "nvidia-smi does not give it",
+)
 TOKENS = {
     "n/a": "not supported",
     "not supported": "not supported",
@@ -169,7 +155,7 @@ def parse_row(columns: Sequence[str], line: str) -> dict[str, str] | None:
     contain commas."""
     cells = [cell.strip() for cell in line.split(",")]
     extra = len(cells) - len(columns)
-    if extra < 0 or whole(whole_number(cells[0]), 0, MOST_GPUS - 1) is None:
+    if extra < 0 or integer_or_none(parse_whole_number(cells[0]), 0, MOST_GPUS - 1) is None:
         return None
     if extra and "name" in columns:
         at = columns.index("name")
@@ -198,7 +184,7 @@ def fields_of(
 
 
 def _value(name: str, text: str, factor: float | None) -> Any:
-    if name in ("persistence", "ecc"):
+    if name in SWITCHES:
         return {"enabled": True, "on": True, "disabled": False, "off": False}.get(text.lower())
     if name == "pstate":
         return int(text[1:]) if re.fullmatch(r"P\d{1,2}", text) else None
@@ -236,6 +222,8 @@ def gpu_of(
     unified = "GB10" in name
     info["memory_total_bytes"] = values.get("memory_total_bytes")
     if unified:
+        remove_placeholders(values, absent)
+        remove_placeholders(info, info_absent)
         absent = {
             k: v for k, v in absent.items() if k not in ("memory_used_bytes", "memory_total_bytes")
         }
@@ -280,10 +268,10 @@ def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
         cells = [cell.strip() for cell in line.split(",", 3)]
         if len(cells) != 4:
             continue
-        pid, mib = whole_number(cells[1]), whole_number(cells[2])
-        if pid is None or of_field("pid", pid) is None:
+        pid, mib = parse_whole_number(cells[1]), parse_whole_number(cells[2])
+        if pid is None or number_for_field("pid", pid) is None:
             continue
-        memory = None if mib is None else whole(mib * MIB, 0, MOST_BYTES)
+        memory = None if mib is None else integer_or_none(mib * MIB, 0, MOST_BYTES)
         name = None if absent_reason(cells[3]) else cells[3].rsplit("/", 1)[-1]
         found.setdefault(cells[0], []).append(GpuProcess(pid=pid, memory_bytes=memory, name=name))
     return {uuid: tuple(rows) for uuid, rows in found.items()}
@@ -292,16 +280,23 @@ def parse_processes(text: str) -> dict[str, tuple[GpuProcess, ...]]:
 def parse_host(text: str) -> HostSample:
     """Parse the output of `cat /proc/meminfo /proc/loadavg`."""
     found = {
-        name: whole(int(kib) * 1024, 0, MOST_BYTES)
+        name: integer_or_none(int(kib) * 1024, 0, MOST_BYTES)
         for name, kib in re.findall(r"^(Mem\w+):\s+(\d{1,15}) kB", text, re.MULTILINE)
     }
     load = re.search(r"^(\d+\.\d+) \d+\.\d+ \d+\.\d+ \d+/\d+", text, re.MULTILINE)
-    absent = dict.fromkeys(("cpu_governor", "cpu_c_states"), "not read without python3 on the host")
+    fields = (
+        "cpu_governor",
+        "cpu_c_states",
+        "memory_pressure_pct",
+        "io_pressure_pct",
+        "prochot",
+    )
+    absent = dict.fromkeys(fields, "not read without python3 on the host")
     if not found:
         absent["memory_total_bytes"] = absent["memory_available_bytes"] = "not in /proc/meminfo"
     return HostSample(
         memory_total_bytes=found.get("MemTotal"),
         memory_available_bytes=found.get("MemAvailable"),
-        load_1m=decimal(load[1], *range_of("load_1m")) if load else None,
+        load_1m=parse_decimal(load[1], *range_of("load_1m")) if load else None,
         absent=absent,
     )

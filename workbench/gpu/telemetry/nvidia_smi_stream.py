@@ -19,8 +19,8 @@ from workbench.model.gpu import (
     HostSample,
     Telemetry,
 )
-from workbench.model.untrusted_numbers import MOST_GPUS, whole_number
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import MOST_GPUS, parse_whole_number
+from workbench.model.untrusted_text import clean_text
 
 SLOW_S = 10.0  # host memory and process list: a command each
 
@@ -65,7 +65,7 @@ class SmiFollower:
         rows: dict[int, dict[str, str]] = {}
         lost: list[str] = []
         async for raw in stream.lines():
-            line = clean(raw)
+            line = clean_text(raw)
             row = nvidia_smi.parse_row(self._columns, line)
             if row is None:
                 message = nvidia_smi.lost_line(line)
@@ -75,7 +75,7 @@ class SmiFollower:
                     yield await self._tick(rows, lost)
                     rows, lost = {}, []
                 rows[int(row["index"])] = row
-            counts = (whole_number(row["count"]) for row in rows.values())
+            counts = (parse_whole_number(row["count"]) for row in rows.values())
             count = next(filter(None, counts), 0)
             if rows and len(rows) + len(lost) >= count:
                 yield await self._tick(rows, lost)

@@ -8,9 +8,6 @@ compared with each other.
 Workbench sends this module to the host, so it needs nothing but pynvml and Python 3.8.
 """
 
-# ruff: noqa: PTH123
-# (pathlib is slow to import, typing takes half a MiB, and this runs on every host)
-
 from __future__ import annotations
 
 import ctypes
@@ -42,6 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+_READ_BYTES = 65536
 SETTLED = (  # will not change until the driver does
     NVML_ERROR_NOT_SUPPORTED,
     NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -172,7 +170,7 @@ class Nvml:
     def load(self) -> None:
         """Load the NVML library, or the simulated one, that WORKBENCH_NVML_LIBRARY or
         WORKBENCH_SIM_DRIVER names. If neither is set, do nothing, because pynvml then loads
-        libnvidia-ml.so.1 itself."""
+        libnvidia-ml.so.1 itself. Raises NVMLError if the library cannot be loaded."""
         path = os.environ.get("WORKBENCH_NVML_LIBRARY")
         if self.simulated:
             self.load_simulated(os.environ["WORKBENCH_SIM_DRIVER"])
@@ -225,11 +223,21 @@ class Nvml:
 
 
 def read_text(path: str) -> str | None:
+    """Return the text of a file of the kernel, None if it cannot be read. `open` would make objects and
+    six system calls for each."""
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("utf-8", "replace")
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        pieces = []
+        while piece := os.read(file, _READ_BYTES):
+            pieces.append(piece)
+        return b"".join(pieces).decode("utf-8", "replace")
+    except OSError:
+        return None
+    finally:
+        os.close(file)
 
 
 def reason(code: int) -> str:

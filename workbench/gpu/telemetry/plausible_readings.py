@@ -12,6 +12,13 @@ TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
     from typing import Any
 
+_NUMBERS = (int, float)  # bool is a type of its own
+# A GPU that shares the host's memory reports a link of generation 1 with one lane, whatever connects it
+# (nvtop #426), and 0 for its memory, whatever the load and the heat (home-ops #13238).
+_ALWAYS = ("pcie_gen", "pcie_width", "pcie_gen_max", "pcie_width_max")
+_IF_ZERO = ("memory_util_pct", "memory_temperature_c")
+PLACEHOLDER = "the driver's answer is a placeholder: unified memory"
+
 
 def impossible(field: str, value: Any) -> str:
     """Return why `field` of a GPU is missing although the driver answered `value`; "" if a GPU can
@@ -24,8 +31,18 @@ def remove_impossible(values: dict[str, Any], absent: dict[str, str]) -> None:
     """Remove each number from `values`, by field, that no GPU can have. The reason becomes part of
     `absent`, under the same field."""
     for field, value in list(values.items()):
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            why = impossible(field, value)
-            if why:
-                del values[field]
-                absent[field] = why
+        if type(value) not in _NUMBERS:
+            continue
+        lowest, highest = range_of(field)
+        if not lowest <= value <= highest:
+            del values[field]
+            absent[field] = impossible(field, value)
+
+
+def remove_placeholders(values: dict[str, Any], absent: dict[str, str]) -> None:
+    """Remove what a GPU that shares the host's memory answers in place of a value. The reason becomes
+    part of `absent`, under the same field."""
+    for field in (*_ALWAYS, *_IF_ZERO):
+        if field in values and (field in _ALWAYS or values[field] == 0):
+            del values[field]
+            absent[field] = PLACEHOLDER

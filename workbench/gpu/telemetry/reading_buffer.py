@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from workbench.model.gpu import GpuSample, Telemetry
+from workbench.model.pcie_link import link_mb_s
 
 # two minutes of a benchmark at 10 Hz; of a longer one every second, every fourth … reading
 MOST = 1200
@@ -22,6 +23,10 @@ class BenchmarkReading(NamedTuple):
     gpu_util_pct: float | None
     event_reasons: tuple[str, ...] | None
     limit_w: float | None = None  # the requested power limit
+    pcie_rx_mb_s: float | None = None
+    pcie_tx_mb_s: float | None = None
+    pcie_link_mb_s: float | None = None  # nominal, of the link as it is at this moment
+    pcie_absent: str = ""  # why the two rates are missing
 
 
 class Moment(NamedTuple):
@@ -44,6 +49,10 @@ def reading(sample: GpuSample) -> BenchmarkReading:
         sample.gpu_util_pct,
         None if "event_reasons" in sample.absent or sample.message else sample.event_reasons,
         sample.power_limit_w,
+        sample.pcie_rx_mb_s,
+        sample.pcie_tx_mb_s,
+        link_mb_s(sample.pcie_gen, sample.pcie_width),
+        sample.absent.get("pcie_rx_mb_s", ""),
     )
 
 

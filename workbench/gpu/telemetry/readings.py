@@ -7,7 +7,8 @@ names of model/gpu.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 import pynvml
 from pynvml import NVML_SUCCESS, NVMLError
@@ -22,11 +23,21 @@ from workbench.gpu.telemetry.nvml_library import (
     Nvml,
     reason,
 )
-from workbench.gpu.telemetry.plausible_readings import impossible, remove_impossible
+from workbench.gpu.telemetry.plausible_readings import (
+    impossible,
+    remove_impossible,
+    remove_placeholders,
+)
+from workbench.model import gpu_readings
+from workbench.model.pcie_link import link_mb_s
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
     from typing import Any, Protocol
+
+    from workbench.model.gpu_readings import Reading
+
+    Call = tuple[str, str, tuple[int, ...], float, bool]
 
     class HostMemory(Protocol):
         memory_total_bytes: int | None
@@ -64,15 +75,35 @@ PROCESSES = (
 # in the order of nvmlValueType_t
 VALUE_KINDS = tuple(field[0] for field in pynvml.c_nvmlValue_t._fields_)
 VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
+MOST_EVENTS = 16  # of one reading
 ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU uses the host's page tables
-# per direction
-PCIE_MB_S_PER_LANE = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 7563.0, 7: 15125.0}
+# pynvml's structures look for a text in each attribute
+CODE_OF = pynvml.c_nvmlFieldValue_t.nvmlReturn.__get__
+KIND_OF = pynvml.c_nvmlFieldValue_t.valueType.__get__
+VALUE_OF = pynvml.c_nvmlFieldValue_t.value.__get__
+
+
+def calls_of(readings: Iterable[Reading]) -> list[Call]:
+    """Return (field, NVML function, its arguments, scale, whether it is a switch) of the readings
+    that one call of NVML returns."""
+    declared = [one for one in readings if one.nvml]
+    arguments = [tuple(getattr(pynvml, name) for name in one.nvml[1:]) for one in declared]
+    return [
+        (one.field, one.nvml[0], given, one.scale, one.switch)
+        for one, given in zip(declared, arguments)  # noqa: B905 (Python 3.8)
+    ]
+
+
+OFTEN = calls_of(one for one in gpu_readings.ALL if not one.seldom)
+SELDOM = calls_of(one for one in gpu_readings.ALL if one.seldom)
+PROPERTIES = calls_of(gpu_readings.PROPERTIES)
 
 
 def field_value(slot: Any) -> tuple[Any, int]:
     """Return (value, nvmlValueType_t) of an NVML field value structure."""
-    kind = slot.valueType
-    return getattr(slot.value, VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"), kind
+    kind = KIND_OF(slot)
+    name = VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"
+    return getattr(VALUE_OF(slot), name), kind
 
 
 class GpuReader:
@@ -95,6 +126,9 @@ class GpuReader:
         self.pcie: dict[str, tuple[float, int]] = {}
         self.process_bytes: int | None = None
         self.slowdown_c: float | None = None
+        self.replayed: tuple[float, int] | None = None  # PCIe packets, with the time of the reading
+        self.events_of: Any = None  # the set of events with the errors of this GPU
+        self.listens = False  # whether such a set was asked for
         self.instances: list[tuple[str, Any]] = []  # UUIDs and handles of the parts made with MIG
         # the supported ones: read once, they do not change
         self.clocks: dict[str, list[int]] | None = None
@@ -113,6 +147,7 @@ class GpuReader:
             raise GpuDown(error.value) from None
         self.refused.clear()
         self.pcie.clear()
+        self.replayed, self.events_of, self.listens = None, None, False
         self.clocks = None
         self.uuid = self.nvml.maybe("nvmlDeviceGetUUID", self.handle) or self.uuid
         self.name = self.nvml.maybe("nvmlDeviceGetName", self.handle) or self.name
@@ -180,12 +215,21 @@ class GpuReader:
         elif value is not None:
             self.out[field] = round(value * scale, 3) if scale else value
 
+    def declared(self, calls: list[Call]) -> None:
+        """Store readings that one call of NVML returns."""
+        for field, name, arguments, scale, switch in calls:
+            self.number(field, name, *arguments, scale=scale)
+            if switch and field in self.out:
+                self.out[field] = bool(self.out[field])
+
     def gather(self, read: Callable[[], None]) -> dict[str, Any]:
         """Call `read`, which writes values to `self.out`, and return these values. The reasons of
         missing values are under "absent". A value that no GPU can have is missing."""
         self.out, self.absent = {}, {}
         read()
         remove_impossible(self.out, self.absent)
+        if self.unified:
+            remove_placeholders(self.out, self.absent)
         if self.absent:
             self.out["absent"] = self.absent
         return self.out
@@ -208,14 +252,11 @@ class GpuReader:
         return sample
 
     def fast(self, now: float) -> None:
-        self.number("sm_mhz", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM)
-        self.number("memory_mhz", "nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM)
+        self.declared(OFTEN)
         self.number("pstate", "nvmlDeviceGetPerformanceState")
         if self.out.get("pstate", 0) > 15:  # NVML_PSTATE_UNKNOWN is 32
             del self.out["pstate"]
             self.absent["pstate"] = "unknown to the driver"
-        self.number("power_limit_w", "nvmlDeviceGetPowerManagementLimit", scale=0.001)
-        self.number("power_limit_enforced_w", "nvmlDeviceGetEnforcedPowerLimit", scale=0.001)
         self.batch(now)
         self.utilization()
         self.memory()
@@ -230,7 +271,7 @@ class GpuReader:
         slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
         for place, slot in enumerate(slots or ()):
-            field, code = FAST_FIELDS[place], slot.nvmlReturn
+            field, code = FAST_FIELDS[place], CODE_OF(slot)
             if code == pynvml.NVML_ERROR_GPU_IS_LOST:
                 raise GpuDown(code)
             if code != NVML_SUCCESS:
@@ -282,9 +323,8 @@ class GpuReader:
             self.absent[field] = "needs a second reading"
             return
         seconds, moved = now - before[0], count - before[1]
-        generation, width = self.link
         if kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT:
-            fastest = PCIE_MB_S_PER_LANE.get(generation or 0, 0.0) * (width or 0) * 1e6
+            fastest = 1e6 * (link_mb_s(*self.link) or 0.0)
             if fastest * seconds >= 2**32:
                 self.absent[field] = (
                     "the driver's 32-bit byte counter can wrap between two readings"
@@ -349,18 +389,43 @@ class GpuReader:
             self.out["event_reasons"] = clock_event_reasons.names(mask)
 
     def slow(self) -> None:
-        self.number("fan_pct", "nvmlDeviceGetFanSpeed")
-        self.number("pcie_gen", "nvmlDeviceGetCurrPcieLinkGeneration")
-        self.number("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth")
-        self.number("persistence", "nvmlDeviceGetPersistenceMode")
-        if "persistence" in self.out:
-            self.out["persistence"] = bool(self.out["persistence"])
+        self.declared(SELDOM)
+        self.replays()
+        self.errors()
         self.processes()
         used = {uuid: self.instance_memory(handle) for uuid, handle in self.instances}
         if used:
             self.out["instance_used_bytes"] = {
                 uuid: memory.used for uuid, memory in used.items() if memory is not None
             }
+
+    def replays(self) -> None:
+        """Store how many damaged packets the PCIe link has sent again: all, and per minute."""
+        field = "pcie_replays_per_min"
+        count = self.ask(field, "nvmlDeviceGetPcieReplayCounter")
+        if count is None:
+            self.absent["pcie_replay_count"] = self.absent[field]
+            return
+        self.out["pcie_replay_count"] = count
+        now, before = time.monotonic(), self.replayed
+        self.replayed = (now, count)
+        if before is None or now <= before[0] or count < before[1]:
+            self.absent[field] = "needs a second reading"
+        else:
+            self.out[field] = round(60 * (count - before[1]) / (now - before[0]), 1)
+
+    def errors(self) -> None:
+        """Store the number (Xid) of the newest error since the last call, 0 if there was none. The
+        driver is asked without waiting."""
+        if self.events_of is None:
+            self.absent["xid"] = "the driver does not report errors as events"
+            return
+        self.out["xid"] = 0
+        for _ in range(MOST_EVENTS):
+            found = self.nvml.maybe("nvmlEventSetWait_v2", self.events_of, 0)
+            if found is None:
+                return
+            self.out["xid"] = found.eventData
 
     def instance_memory(self, handle: Any) -> Any:
         """Return NVML's structure with the memory of a MIG instance. None if there is none, or if
@@ -429,12 +494,10 @@ class GpuReader:
         return info
 
     def static(self) -> None:
-        self.number("sm_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_SM)
-        self.number("memory_max_mhz", "nvmlDeviceGetMaxClockInfo", pynvml.NVML_CLOCK_MEM)
+        self.declared(PROPERTIES)
         if self.clocks is None:
             self.clocks = self.supported_clocks()
         self.out.update(self.clocks)
-        self.number("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", scale=0.001)
         limits_mw = self.ask("power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints")
         if limits_mw is None:
             self.absent["power_min_w"] = self.absent["power_max_w"]
@@ -443,18 +506,29 @@ class GpuReader:
                 limits_mw[0] / 1000,
                 limits_mw[1] / 1000,
             )
-        self.number("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration")
-        self.number("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth")
-        self.number("memory_bus_bits", "nvmlDeviceGetMemoryBusWidth")
         self.static_memory()
         self.identity()
         self.divide()
+        self.listen()
         if self.slowdown_c is None:
             self.slowdown_c = self.slowdown()
         if self.slowdown_c is None:
             self.absent["temperature_slowdown_c"] = reason(pynvml.NVML_ERROR_NOT_SUPPORTED)
         else:
             self.out["temperature_slowdown_c"] = self.slowdown_c
+
+    def listen(self) -> None:
+        """Let the driver keep this GPU's errors for `errors`, once per handle."""
+        if self.listens:
+            return
+        self.listens = True
+        try:
+            events = self.nvml.call("nvmlEventSetCreate")
+            kind = pynvml.nvmlEventTypeXidCriticalError
+            self.nvml.call("nvmlDeviceRegisterEvents", self.handle, kind, events)
+        except NVMLError:
+            return
+        self.events_of = events
 
     def supported_clocks(self) -> dict[str, list[int]]:
         """Return {"supported_memory_mhz": clocks, "supported_sm_mhz": clocks}: the clocks in MHz to

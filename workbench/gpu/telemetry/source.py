@@ -18,11 +18,14 @@ from workbench.gpu.telemetry.process_places import ProcessPlaces
 from workbench.gpu.telemetry.reading_buffer import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
 from workbench.hosts.python_programs import TOO_OLD, python_starts
-from workbench.hosts.task_cancellation import end
+from workbench.hosts.task_cancellation import cancel_and_wait
 from workbench.model.errors import HostError
 from workbench.model.gpu import DriverStatus, Telemetry
 from workbench.model.untrusted_text import NAME_CHARS, clean_json
 
+# for nvidia-smi in place of NVML's library: with 8 GPUs and persistence mode off it takes up to 10 s
+# (coderkang.top), and the agent that waits meanwhile is given up after 10 s
+SMI_S = 9.0
 HUNG_S = 3.0  # a driver call that takes longer is said to hang
 # An agent whose driver call has not returned for this long is left behind, and another started: the
 # next one is listened to for longer, since each that is left in the driver costs memory on the host
@@ -66,6 +69,9 @@ class Patience:
         """Begin the limit anew, now with `limit_s` seconds."""
         self._limit_s = limit_s
         self._until = self._loop.time() + limit_s
+        if self._timer is not None:  # a look that nothing needs would wake the process
+            self._timer.cancel()
+            self._wait()
 
     async def __aenter__(self) -> Patience:
         await self._timeout.__aenter__()
@@ -143,7 +149,7 @@ class TelemetrySource:
         """End the agent by closing its stdin. An agent that does not end within 2 s is left alone."""
         task, self._task = self._task, None
         if task is not None:
-            await end(task)
+            await cancel_and_wait(task)
         await self._places.close()
         self._leave()
         if self._leaving:
@@ -198,7 +204,7 @@ class TelemetrySource:
         why = (
             NOTHING_TO_READ_WITH
             if self._hopeless
-            else (f"no telemetry within {timeout_s:.0f} s: {self._problem or self._silence}")
+            else f"no telemetry within {timeout_s:.0f} s: {self._why_none}"
         )
         raise HostError(
             why,
@@ -207,7 +213,14 @@ class TelemetrySource:
         )
 
     @property
+    def _why_none(self) -> str:
+        parts = (self._problem, "" if self._problem and not self._fallback else self._silence)
+        return ", ".join(part for part in parts if part)
+
+    @property
     def _silence(self) -> str:
+        if self._fallback:
+            return "nvidia-smi has printed nothing"
         if self._stream is None:
             return "the host's login shell has not started the telemetry agent"
         return "the telemetry agent was started and sent no reading"
@@ -254,7 +267,7 @@ class TelemetrySource:
             short = min(short * 2, BACKOFF_S[1])
 
     async def _follow_agent(self) -> None:
-        self._given = await self.host.gpus_given()
+        self._given = await self.host.gpus_of_batch_job()
         try:
             orders = {"interval_s": self.interval_s, **self._agent_options}
             stream = await remote_programs.AGENT.stream(self.host, orders)
@@ -292,7 +305,7 @@ class TelemetrySource:
             ) from None
         if reading is None:
             if decoder.driver.status is DriverStatus.NO_LIBRARY and "driver" in document:
-                return await self._smi_works()
+                return await self._smi_works(decoder)
             return False
         self._publish(reading, self._arrival(reading.t_s))
         return False
@@ -334,18 +347,28 @@ class TelemetrySource:
         self._fallback = True
         self._problem = f"{why}: reading with nvidia-smi"
 
-    async def _smi_works(self) -> bool:
+    async def _smi_works(self, decoder: Decoder) -> bool:
         """Return whether nvidia-smi works although NVML's library is missing, as in some
-        containers. It is tried only once, and later calls return False."""
+        containers. It is tried only once, and later calls return False. If it does not answer, the
+        driver of `decoder` hangs."""
         if self._fallback_tried:
             return False
         from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
 
         self._fallback_tried = True
         try:
-            self._fallback = await SmiFollower(self.host, self.interval_s).probe() is None
+            async with asyncio.timeout(SMI_S):
+                self._fallback = await SmiFollower(self.host, self.interval_s).probe() is None
         except HostError:
             self._fallback = False
+        except TimeoutError:
+            self._fallback = False
+            message = (
+                f"nvidia-smi did not answer in {SMI_S:g} s, and libnvidia-ml.so.1 was not found"
+            )
+            decoder.driver = replace(
+                decoder.driver, status=DriverStatus.HUNG, message=message, source="nvidia-smi"
+            )
         return self._fallback
 
     async def _follow_smi(self) -> None:

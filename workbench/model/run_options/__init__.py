@@ -45,6 +45,11 @@ def check_word(word: str) -> str:
     return word
 
 
+def runs_image(word: str) -> bool:
+    """Return whether the launcher called `word` starts the server from an image of a container."""
+    return any(option.name == "image" for option in OPTIONS.get(word, ()))
+
+
 def option_of(word: str, name: str) -> RunOption:
     """Return the option `name` of the launcher called `word`. Raises InputError if this launcher
     has no such option, or if there is no such launcher."""

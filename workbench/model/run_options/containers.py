@@ -6,10 +6,10 @@ import posixpath
 import re
 
 from workbench.model.errors import InputError
-from workbench.model.run_options.option import RunOption, matching, whole_number
+from workbench.model.run_options.option import RunOption, match_checker, whole_number_checker
 
 _SWITCH = ("yes", "no")
-_SIZE = matching(r"\d+[bkmgtBKMGT]?", "a size such as 16g")
+_SIZE = match_checker(r"\d+[bkmgtBKMGT]?", "a size such as 16g")
 # Directories of a host's system, and those below them that give power over it.
 _SYSTEM = frozenset({"/", "/boot", "/home", "/root", "/run", "/var", "/var/run"})
 _BELOW = ("/dev", "/etc", "/proc", "/sys", "/run", "/var/run")
@@ -22,7 +22,7 @@ def is_on(text: str, otherwise: bool = False) -> bool:
     return text == "yes" if text else otherwise
 
 
-def _mount(text: str) -> str:
+def _check_mount(text: str) -> str:
     if not re.fullmatch(r"/[^:\0\n\r]*:/[^:\0\n\r]*(?::[A-Za-z,]+)?", text):
         raise InputError(
             "expected a mount HOST:CONTAINER or HOST:CONTAINER:ro with absolute "
@@ -31,7 +31,7 @@ def _mount(text: str) -> str:
     return text
 
 
-def _power_of_mount(text: str) -> str:
+def _danger_of_mount(text: str) -> str:
     source = posixpath.normpath(f"/{text.partition(':')[0].lstrip('/')}")
     if _SOCKET.fullmatch(source):
         return "can start other containers, as root of the host"
@@ -40,11 +40,11 @@ def _power_of_mount(text: str) -> str:
     return ""
 
 
-def _power_of_device(text: str) -> str:
+def _danger_of_device(text: str) -> str:
     return "" if _GPU_DEVICE.fullmatch(text) else "gives the server a device of the host"
 
 
-def _power_of_security(text: str) -> str:
+def _danger_of_security(text: str) -> str:
     return (
         ""
         if text in ("no-new-privileges", "label=disable")
@@ -52,7 +52,7 @@ def _power_of_security(text: str) -> str:
     )
 
 
-def _power_of_namespace(text: str) -> str:
+def _danger_of_namespace(text: str) -> str:
     return (
         ("removes a boundary between the server and the host")
         if text not in ("private", "auto", "keep-id")
@@ -64,7 +64,7 @@ OPTIONS = (
     RunOption(
         "image",
         "the image, in place of the plan's; with a digest it stays the same",
-        check=matching(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "the name of an image"),
+        check=match_checker(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", "the name of an image"),
         foreign="runs the code of this image",
     ),
     RunOption(
@@ -76,7 +76,7 @@ OPTIONS = (
     RunOption(
         "gpus",
         "the GPUs that the server sees: all, none, or indices or UUIDs",
-        check=matching(
+        check=match_checker(
             r"all|none|[A-Za-z0-9:.-]+(,[A-Za-z0-9:.-]+)*", "all, none, or GPUs such as 0,1"
         ),
         default="all",
@@ -89,17 +89,17 @@ OPTIONS = (
     RunOption(
         "mount",
         "a path of the host that the server sees; repeatable",
-        check=_mount,
+        check=_check_mount,
         repeatable=True,
         foreign="shows the server a path of the host",
-        power=_power_of_mount,
+        power=_danger_of_mount,
     ),
     RunOption(
         "hub-cache",
         "where the host's hub cache is in the container, or none; the default is "
         "/root/.cache/huggingface, and none "
         "for a model that is a path",
-        check=matching(r"none|/[^:]*", "an absolute path or none"),
+        check=match_checker(r"none|/[^:]*", "an absolute path or none"),
     ),
     RunOption(
         "network",
@@ -117,43 +117,50 @@ OPTIONS = (
     RunOption(
         "ulimit",
         "a limit of the server's processes, such as memlock=-1; repeatable",
-        check=matching(r"[a-z]+=-?\d+(:-?\d+)?", "a limit such as memlock=-1"),
+        check=match_checker(r"[a-z]+=-?\d+(:-?\d+)?", "a limit such as memlock=-1"),
         repeatable=True,
     ),
     RunOption("memory", "memory that the container may use", check=_SIZE),
-    RunOption("cpus", "cores that it may use", check=matching(r"\d+(\.\d+)?", "a number of cores")),
     RunOption(
-        "cpuset-cpus", "which cores, such as 0-15", check=matching(r"[\d,-]+", "cores such as 0-15")
+        "cpus", "cores that it may use", check=match_checker(r"\d+(\.\d+)?", "a number of cores")
+    ),
+    RunOption(
+        "cpuset-cpus",
+        "which cores, such as 0-15",
+        check=match_checker(r"[\d,-]+", "cores such as 0-15"),
     ),
     RunOption("user", "the user in the container"),
     RunOption("group-add", "a further group of that user; repeatable", repeatable=True),
     RunOption(
         "workdir",
         "the working directory in the container",
-        check=matching(r"/.*", "an absolute path"),
+        check=match_checker(r"/.*", "an absolute path"),
     ),
     RunOption(
         "platform",
         "the platform of the image, such as linux/arm64",
-        check=matching(r"[\w/]+", "OS/ARCHITECTURE"),
+        check=match_checker(r"[\w/]+", "OS/ARCHITECTURE"),
     ),
     RunOption(
         "init", "whether an init process reaps processes and forwards signals", choices=_SWITCH
     ),
     RunOption(
-        "grace", "seconds from a stop to the kill", check=whole_number(0, 3600), default="15"
+        "grace",
+        "seconds from a stop to the kill",
+        check=whole_number_checker(0, 3600),
+        default="15",
     ),
     RunOption(
         "device",
         "a device of the host; repeatable",
         repeatable=True,
         foreign="gives the server a device of the host",
-        power=_power_of_device,
+        power=_danger_of_device,
     ),
     RunOption(
         "cap-add",
         "a capability, such as IPC_LOCK; repeatable",
-        check=matching(r"[A-Za-z_]+", "the name of a capability"),
+        check=match_checker(r"[A-Za-z_]+", "the name of a capability"),
         repeatable=True,
         foreign="gives the server a capability",
         power=lambda text: "gives the server a capability",
@@ -163,21 +170,21 @@ OPTIONS = (
         "a security option; repeatable",
         repeatable=True,
         foreign="changes what the host forbids to the server",
-        power=_power_of_security,
+        power=_danger_of_security,
     ),
     RunOption(
         "pid",
         "host: the server sees the process ids of the host, not only its own",
         choices=("private", "host"),
         foreign="changes a boundary between the server and the host",
-        power=_power_of_namespace,
+        power=_danger_of_namespace,
     ),
     RunOption(
         "userns",
         "the user ids of the container",
-        check=matching(r"[\w:=,-]+", "a user namespace such as keep-id"),
+        check=match_checker(r"[\w:=,-]+", "a user namespace such as keep-id"),
         foreign="changes a boundary between the server and the host",
-        power=_power_of_namespace,
+        power=_danger_of_namespace,
     ),
     RunOption(
         "privileged",

@@ -21,7 +21,7 @@ def one_line(text: str) -> str:
     return text
 
 
-def matching(pattern: str, expected: str) -> Callable[[str], str]:
+def match_checker(pattern: str, expected: str) -> Callable[[str], str]:
     """Return a function that checks a value: it returns the value if the whole value matches
     `pattern`, and raises InputError otherwise. `expected` describes valid values in the error."""
 
@@ -33,12 +33,12 @@ def matching(pattern: str, expected: str) -> Callable[[str], str]:
     return check
 
 
-def whole_number(least: int, most: int) -> Callable[[str], str]:
+def whole_number_checker(least: int, most: int) -> Callable[[str], str]:
     """Return a function that checks a value: it returns the value if that is a whole number from
     `least` to `most`, and raises InputError otherwise."""
 
     def check(text: str) -> str:
-        number = untrusted_numbers.whole_number(text.strip())
+        number = untrusted_numbers.parse_whole_number(text.strip())
         if number is None or not least <= number <= most:
             raise InputError(f"expected a whole number from {least} to {most}, got {text[:60]!r}")
         return str(number)

@@ -6,7 +6,7 @@ sglang        SGLang: the same through its own endpoint
 llama_server  llama-server: one token at a time, forced by a bias
 tabbyapi      TabbyAPI: one token at a time, after a text; tokens are named by their text
 
-`Engine.score_interface` names the interface of an engine. `interface` returns its class.
+`Engine.score_interface` names the interface of an engine. `interface_class` returns its class.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLASSES = {
 }
 
 
-def interface(name: str) -> type[Interface]:
+def interface_class(name: str) -> type[Interface]:
     """Return the class of the interface that is called `name`."""
     module, kind = _CLASSES[name]
     found: type[Interface] = getattr(import_module(f"workbench.quality.lanes.{module}"), kind)

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import ScoredPosition, Token
-from workbench.model.untrusted_numbers import whole, why_impossible
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import integer_or_none, why_impossible
+from workbench.model.untrusted_text import clean_text
 from workbench.quality.pieces import shown_piece
 
 TOP = 20  # most probable tokens of a position: what vLLM allows without a flag
@@ -34,7 +34,7 @@ class UnusableText(ScoreError):
 
 
 class ImpossibleScore(ScoreError):
-    """A server whose log probabilities cannot be right."""
+    """Raised if a server returns log probabilities that cannot be right, such as one above 0."""
 
 
 class Reply(Protocol):
@@ -61,7 +61,7 @@ class Prompt:
     text: str
     ids: tuple[int, ...]
 
-    def cut(self, tokens: int) -> Prompt:
+    def first_tokens(self, tokens: int) -> Prompt:
         """Return the first tokens of the prompt."""
         return replace(self, ids=self.ids[:tokens])
 
@@ -97,23 +97,24 @@ class Interface(ABC):
         """Return what the server writes after the prompt, at most `tokens` tokens."""
 
     async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
-        """Score all tokens of the prompt but the first, in one request."""
+        """Score all tokens of the prompt but the first, in one request. Raises ScoreError if this
+        interface cannot do that."""
         raise ScoreError("the server cannot score a prompt in one request")
 
-    async def answerable(self, prompt: Prompt) -> Prompt:
+    async def answerable_prompt(self, prompt: Prompt) -> Prompt:
         """Return the prompt, or the part of it after which the server can write."""
         return prompt
 
     async def text_of(self, prompt: Prompt) -> str:
-        """Return the text of a prompt, of a server that names tokens by their text."""
+        """Return the prompt as text. Raises UnusableText unless the server names tokens by their text."""
         raise UnusableText("the server of A names tokens by their ids")
 
-    def last(self, prompt: Prompt, tokens: int) -> Prompt:
+    def last_tokens(self, prompt: Prompt, tokens: int) -> Prompt:
         """Return the last tokens of a prompt, after its first, which may be a special token."""
         ids = prompt.ids
         return prompt if len(ids) <= tokens else replace(prompt, ids=(ids[0], *ids[1 - tokens :]))
 
-    def learn(self, token: Token, text: Any) -> None:
+    def remember_token_text(self, token: Token, text: Any) -> None:
         """Remember the text of a token, if the server has given one."""
         if isinstance(text, str) and token not in self.pieces:
             self.pieces[token] = shown_piece(text)
@@ -121,27 +122,29 @@ class Interface(ABC):
     # ---- requests
 
     async def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request, and return the reply, which is a JSON object."""
+        """Send a request, and return the JSON object of its reply. Raises ScoreError if there is no
+        reply, for a status other than 200, and for a body that is no JSON object."""
         reply = await self._send(path, body, self.request_s)
         if reply.status is None:
             raise ScoreError(f"the server gave no answer to {path}: {reply.problem}")
         if reply.status != 200:
-            said = _said(reply)
+            said = _error_in_reply(reply)
             raise ScoreError(f"the server answered {path} with HTTP status {reply.status}{said}")
         if not isinstance(reply.body, dict):
             raise ScoreError(f"the server's answer to {path} is not a JSON object")
         return reply.body
 
     async def encode(self, path: str, body: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the token ids in the reply of the tokenizer's endpoint."""
+        """Return the token ids in the reply of the tokenizer's endpoint `path`, and keep the context
+        length that it reports. Raises ScoreError if the reply has no token ids."""
         reply = await self.post(path, body)
         ids = reply.get("tokens")
         if not isinstance(ids, list) or not ids:
             raise ScoreError(f"the server's {path} returned no token ids")
-        known = [whole(one, 0, 2**31) for one in ids]
+        known = [integer_or_none(one, 0, 2**31) for one in ids]
         if None in known:
             raise ScoreError(f"the server's {path} returned a token id that is not a number")
-        limit = whole(reply.get("max_model_len"), 1, 2**31)
+        limit = integer_or_none(reply.get("max_model_len"), 1, 2**31)
         self.context_tokens = limit if limit is not None else self.context_tokens
         return tuple(one for one in known if one is not None)
 
@@ -157,14 +160,14 @@ class Interface(ABC):
 def check_sent(counted: Any, sent: int, extra: int = 0) -> None:
     """Raise ScoreError if the server counted another number of prompt tokens than were sent. It may
     count `extra` tokens more, which it added by itself."""
-    number = whole(counted, 0, 2**31)
+    number = integer_or_none(counted, 0, 2**31)
     if number is None:
         raise ScoreError("the server does not say how many tokens of the prompt it has read")
     if not sent <= number <= sent + extra:
         raise ScoreError(f"the server has read {number} prompt tokens, and {sent} were sent")
 
 
-def logarithm(value: Any) -> float:
+def parse_log_probability(value: Any) -> float:
     """Return a log probability of a reply. Raises ScoreError if it is impossible."""
     why = why_impossible(value, _LEAST, 0.0)
     if not why:
@@ -174,15 +177,15 @@ def logarithm(value: Any) -> float:
     raise ImpossibleScore(f"the server gave a log probability that is {why}")
 
 
-def token_id(value: Any) -> int:
+def parse_token_id(value: Any) -> int:
     """Return a token id of a reply. Raises ScoreError if it is impossible."""
-    found = whole(value, 0, 2**31)
+    found = integer_or_none(value, 0, 2**31)
     if found is None:
         raise ScoreError("the server named a token by something that is not a token id")
     return found
 
 
-def best(entries: Iterable[tuple[Token, float]]) -> tuple[tuple[Token, float], ...]:
+def most_probable_tokens(entries: Iterable[tuple[Token, float]]) -> tuple[tuple[Token, float], ...]:
     """Return the TOP most probable tokens, the most probable first. Raises ScoreError if their
     probabilities add up to more than 1."""
     found = sorted(entries, key=lambda entry: -entry[1])[:TOP]
@@ -194,7 +197,7 @@ def best(entries: Iterable[tuple[Token, float]]) -> tuple[tuple[Token, float], .
     return tuple(found)
 
 
-def listed(value: Any, count: int, what: str) -> Sequence[Any]:
+def list_of_length(value: Any, count: int, what: str) -> Sequence[Any]:
     """Return a list of a reply that must have `count` entries. Raises ScoreError if it has not."""
     if not isinstance(value, list):
         raise ScoreError(f"the server's answer has no {what}")
@@ -211,17 +214,17 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return choices[0]
 
 
-def table(value: Any, what: str) -> Mapping[str, Any]:
+def object_in_reply(value: Any, what: str) -> Mapping[str, Any]:
     """Return an object of a reply. Raises ScoreError if it is none."""
     if not isinstance(value, dict):
         raise ScoreError(f"the server's answer has no {what}")
     return value
 
 
-def _said(reply: Reply) -> str:
+def _error_in_reply(reply: Reply) -> str:
     content = reply.body if reply.body is not None else reply.text
     for name in ("error", "detail", "message"):
         if isinstance(content, dict) and content.get(name):
             content = content[name]
-    words = " ".join(clean(str(content)).split())[:_MOST_SHOWN]
+    words = " ".join(clean_text(str(content)).split())[:_MOST_SHOWN]
     return f": {words}" if words else ""

@@ -18,12 +18,12 @@ from workbench.quality.lanes.base import (
     Interface,
     Prompt,
     ScoreError,
-    best,
     check_sent,
-    listed,
-    logarithm,
-    table,
-    token_id,
+    list_of_length,
+    most_probable_tokens,
+    object_in_reply,
+    parse_log_probability,
+    parse_token_id,
 )
 
 _PRINTABLE = "a"
@@ -42,11 +42,11 @@ class LlamaServerInterface(Interface):
 
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
         wanted = prompt.ids[place]
-        reply = await self._complete(prompt.ids[:place], 1, slot, forced=wanted)
+        reply = await self._request_completion(prompt.ids[:place], 1, slot, forced=wanted)
         entries = reply.get("completion_probabilities")
         if entries:
-            [entry] = listed(entries, 1, "positions")
-            scored = self._scored(entry)
+            [entry] = list_of_length(entries, 1, "positions")
+            scored = self._parse_scored_position(entry)
             if scored.token != wanted:
                 raise ScoreError(
                     "the server does not score a token that a bias forces (logit_bias)"
@@ -55,23 +55,25 @@ class LlamaServerInterface(Interface):
         if self._printable is None:
             body = {"content": _PRINTABLE, "add_special": False}
             self._printable = (await self.encode("/tokenize", body))[-1]
-        reply = await self._complete(prompt.ids[:place], 1, slot, forced=self._printable)
-        [entry] = listed(reply.get("completion_probabilities"), 1, "positions")
-        top = self._scored(entry).top
+        reply = await self._request_completion(prompt.ids[:place], 1, slot, forced=self._printable)
+        [entry] = list_of_length(reply.get("completion_probabilities"), 1, "positions")
+        top = self._parse_scored_position(entry).top
         return ScoredPosition(wanted, dict(top).get(wanted), top)
 
     async def answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
-        reply = await self._complete(prompt.ids, tokens, slot)
+        reply = await self._request_completion(prompt.ids, tokens, slot)
         made = reply.get("tokens")
         count = len(made) if isinstance(made, list) else 0
-        ids = [token_id(one) for one in listed(made, count, "tokens of the answer")]
+        ids = [parse_token_id(one) for one in list_of_length(made, count, "tokens of the answer")]
         entries = reply.get("completion_probabilities") or []
-        scored = [self._scored(entry) for entry in entries if isinstance(entry, dict)]
-        return _matched(ids, scored)
+        scored = [
+            self._parse_scored_position(entry) for entry in entries if isinstance(entry, dict)
+        ]
+        return _align_scores_to_tokens(ids, scored)
 
-    async def _complete(
+    async def _request_completion(
         self, ids: tuple[int, ...], tokens: int, slot: int, forced: int | None = None
     ) -> Mapping[str, Any]:
         body: dict[str, Any] = {
@@ -91,20 +93,28 @@ class LlamaServerInterface(Interface):
             raise ScoreError("the server has cut the prompt, because its context is too short")
         return reply
 
-    def _scored(self, entry: Any) -> ScoredPosition:
-        value, token = self._pair(entry)
-        tops = table(entry, "log probabilities").get("top_logprobs")
-        pairs = [self._pair(one) for one in tops] if isinstance(tops, list) else []
-        return ScoredPosition(token, value, best((name, logged) for logged, name in pairs))
+    def _parse_scored_position(self, entry: Any) -> ScoredPosition:
+        value, token = self._parse_log_probability_and_id(entry)
+        tops = object_in_reply(entry, "log probabilities").get("top_logprobs")
+        pairs = (
+            [self._parse_log_probability_and_id(one) for one in tops]
+            if isinstance(tops, list)
+            else []
+        )
+        return ScoredPosition(
+            token, value, most_probable_tokens((name, logged) for logged, name in pairs)
+        )
 
-    def _pair(self, entry: Any) -> tuple[float, int]:
-        one = table(entry, "log probabilities")
-        value, token = logarithm(one.get("logprob")), token_id(one.get("id"))
-        self.learn(token, one.get("token"))
+    def _parse_log_probability_and_id(self, entry: Any) -> tuple[float, int]:
+        one = object_in_reply(entry, "log probabilities")
+        value, token = parse_log_probability(one.get("logprob")), parse_token_id(one.get("id"))
+        self.remember_token_text(token, one.get("token"))
         return value, token
 
 
-def _matched(ids: list[int], scored: list[ScoredPosition]) -> tuple[ScoredPosition, ...]:
+def _align_scores_to_tokens(
+    ids: list[int], scored: list[ScoredPosition]
+) -> tuple[ScoredPosition, ...]:
     """Return the tokens of an answer with their scores. The server leaves out those of tokens that
     are not a complete character, so entry i need not be that of token i."""
     by_id: dict[Token, list[ScoredPosition]] = {}

@@ -13,12 +13,12 @@ from workbench.quality.lanes.base import (
     Interface,
     Prompt,
     ScoreError,
-    best,
     check_sent,
-    listed,
-    logarithm,
-    table,
-    token_id,
+    list_of_length,
+    most_probable_tokens,
+    object_in_reply,
+    parse_log_probability,
+    parse_token_id,
 )
 
 _WITHOUT_PROMPT = -1
@@ -35,11 +35,11 @@ class SglangInterface(Interface):
 
     async def score_all(self, prompt: Prompt) -> tuple[ScoredPosition, ...]:
         self.check_length(len(prompt.ids), 1)
-        meta = await self._generate(prompt.ids, 1, {"logprob_start_len": 0})
+        meta = await self._request_generation(prompt.ids, 1, {"logprob_start_len": 0})
         count = len(prompt.ids)
-        tokens = listed(meta.get("input_token_logprobs"), count, "positions")
-        tops = listed(meta.get("input_top_logprobs"), count, "lists of tokens")
-        scored = tuple(map(self._scored, tokens[1:], tops[1:]))
+        tokens = list_of_length(meta.get("input_token_logprobs"), count, "positions")
+        tops = list_of_length(meta.get("input_top_logprobs"), count, "lists of tokens")
+        scored = tuple(map(self._parse_scored_position, tokens[1:], tops[1:]))
         if tuple(one.token for one in scored) != prompt.ids[1:]:
             raise ScoreError("the server has scored other tokens than were sent")
         return scored
@@ -48,11 +48,13 @@ class SglangInterface(Interface):
         self.check_length(place, 1)
         wanted = prompt.ids[place]
         asked = {"logprob_start_len": _WITHOUT_PROMPT, "token_ids_logprob": [wanted]}
-        meta = await self._generate(prompt.ids[:place], 1, asked)
-        [given] = listed(meta.get("output_token_ids_logprobs"), 1, "scores of a given token")
-        [entry] = listed(given, 1, "scores of a given token")
-        [top] = listed(meta.get("output_top_logprobs"), 1, "lists of tokens")
-        scored = self._scored(entry, top)
+        meta = await self._request_generation(prompt.ids[:place], 1, asked)
+        [given] = list_of_length(
+            meta.get("output_token_ids_logprobs"), 1, "scores of a given token"
+        )
+        [entry] = list_of_length(given, 1, "scores of a given token")
+        [top] = list_of_length(meta.get("output_top_logprobs"), 1, "lists of tokens")
+        scored = self._parse_scored_position(entry, top)
         if scored.token != wanted:
             raise ScoreError("the server has scored another token than was given")
         return scored
@@ -61,14 +63,16 @@ class SglangInterface(Interface):
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
         self.check_length(len(prompt.ids), tokens)
-        meta = await self._generate(prompt.ids, tokens, {"logprob_start_len": _WITHOUT_PROMPT})
+        meta = await self._request_generation(
+            prompt.ids, tokens, {"logprob_start_len": _WITHOUT_PROMPT}
+        )
         made = meta.get("output_token_logprobs")
         count = len(made) if isinstance(made, list) else 0
-        entries = listed(made, count, "tokens of the answer")
-        tops = listed(meta.get("output_top_logprobs"), count, "lists of tokens")
-        return tuple(map(self._scored, entries, tops))
+        entries = list_of_length(made, count, "tokens of the answer")
+        tops = list_of_length(meta.get("output_top_logprobs"), count, "lists of tokens")
+        return tuple(map(self._parse_scored_position, entries, tops))
 
-    async def _generate(
+    async def _request_generation(
         self, ids: tuple[int, ...], tokens: int, asked: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         body = {
@@ -79,20 +83,22 @@ class SglangInterface(Interface):
             "return_text_in_logprobs": True,
         }
         reply = await self.post("/generate", {**body, **asked})
-        meta = table(reply.get("meta_info"), "meta_info")
+        meta = object_in_reply(reply.get("meta_info"), "meta_info")
         check_sent(meta.get("prompt_tokens"), len(ids))
         return meta
 
-    def _scored(self, entry: Any, top: Any) -> ScoredPosition:
-        value, token = self._pair(entry)
+    def _parse_scored_position(self, entry: Any, top: Any) -> ScoredPosition:
+        value, token = self._parse_log_probability_and_id(entry)
         entries = top if isinstance(top, list) else []
-        pairs = [self._pair(one) for one in entries]
-        return ScoredPosition(token, value, best((name, logged) for logged, name in pairs))
+        pairs = [self._parse_log_probability_and_id(one) for one in entries]
+        return ScoredPosition(
+            token, value, most_probable_tokens((name, logged) for logged, name in pairs)
+        )
 
-    def _pair(self, entry: Any) -> tuple[float, int]:
+    def _parse_log_probability_and_id(self, entry: Any) -> tuple[float, int]:
         """Return the log probability and the id in an entry [log probability, id, text]."""
         if not isinstance(entry, list) or len(entry) < 2:
             raise ScoreError("the server's answer has no log probability of a token")
-        value, token = logarithm(entry[0]), token_id(entry[1])
-        self.learn(token, entry[2] if len(entry) > 2 else None)
+        value, token = parse_log_probability(entry[0]), parse_token_id(entry[1])
+        self.remember_token_text(token, entry[2] if len(entry) > 2 else None)
         return value, token

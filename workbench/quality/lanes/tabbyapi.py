@@ -17,12 +17,12 @@ from workbench.quality.lanes.base import (
     ScoreError,
     Send,
     UnusableText,
-    best,
     check_sent,
     first_choice,
-    listed,
-    logarithm,
-    table,
+    list_of_length,
+    most_probable_tokens,
+    object_in_reply,
+    parse_log_probability,
 )
 
 _ENCODE, _DECODE = "/v1/token/encode", "/v1/token/decode"
@@ -38,49 +38,53 @@ class TabbyInterface(Interface):
         self._ends: dict[int, int | None] = {}
 
     async def tokenize(self, text: str) -> Prompt:
-        ids = await self._encode(text)
-        if await self._decode(ids) != text:
+        ids = await self._request_token_ids(text)
+        if await self._request_text(ids) != text:
             raise UnusableText("the server's tokenizer does not give back the text")
         return Prompt(text, ids)
 
     async def text_of(self, prompt: Prompt) -> str:
-        return await self._decode(prompt.ids)
+        return await self._request_text(prompt.ids)
 
-    async def answerable(self, prompt: Prompt) -> Prompt:
+    async def answerable_prompt(self, prompt: Prompt) -> Prompt:
         """Return the longest part whose tokens are the same alone as in the whole text."""
         sent = len(prompt.ids)
-        while sent > 1 and await self._end(prompt, sent) is None:
+        while sent > 1 and await self._end_of_tokens(prompt, sent) is None:
             sent -= 1
-        return prompt.cut(sent)
+        return prompt.first_tokens(sent)
 
-    def last(self, prompt: Prompt, tokens: int) -> Prompt:
+    def last_tokens(self, prompt: Prompt, tokens: int) -> Prompt:
         """Return the whole prompt: a text cannot be cut in front."""
         return prompt
 
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition | None:
-        start = await self._end(prompt, place)
-        end = await self._end(prompt, place + 1)
+        start = await self._end_of_tokens(prompt, place)
+        end = await self._end_of_tokens(prompt, place + 1)
         if start is None or end is None:
             return None
         wanted = prompt.text[start:end]
-        _, _, tops = await self._complete(prompt.text[:start], place, 1)
-        [top] = listed(tops, 1, "positions")
-        found = best(_by_text(top).items())
+        _, _, tops = await self._request_completion(prompt.text[:start], place, 1)
+        [top] = list_of_length(tops, 1, "positions")
+        found = most_probable_tokens(_log_probability_by_text(top).items())
         return ScoredPosition(wanted, dict(found).get(wanted), found)
 
     async def answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
-        prompt = await self.answerable(prompt)
+        prompt = await self.answerable_prompt(prompt)
         sent = len(prompt.ids)
-        end = await self._end(prompt, sent)
-        names, values, tops = await self._complete(prompt.text[:end], sent, tokens)
+        end = await self._end_of_tokens(prompt, sent)
+        names, values, tops = await self._request_completion(prompt.text[:end], sent, tokens)
         return tuple(
-            ScoredPosition(_text(name), logarithm(value), best(_by_text(top).items()))
+            ScoredPosition(
+                _text(name),
+                parse_log_probability(value),
+                most_probable_tokens(_log_probability_by_text(top).items()),
+            )
             for name, value, top in zip(names, values, tops, strict=True)
         )
 
-    async def _complete(
+    async def _request_completion(
         self, text: str, sent: int, tokens: int
     ) -> tuple[list[Any], list[Any], list[Any]]:
         body = {
@@ -95,42 +99,48 @@ class TabbyInterface(Interface):
             "stream_options": {"include_usage": True},
         }
         reply = await self.post("/v1/completions", body)
-        counted = table(reply.get("usage"), "usage").get("prompt_tokens")
+        counted = object_in_reply(reply.get("usage"), "usage").get("prompt_tokens")
         check_sent(counted, sent, _FIRST_TOKEN)
-        scores = table(first_choice(reply).get("logprobs"), "log probabilities")
+        scores = object_in_reply(first_choice(reply).get("logprobs"), "log probabilities")
         names = scores.get("tokens")
         made = len(names) if isinstance(names, list) else 0
         return (
-            list(listed(names, made, "tokens of the answer")),
-            list(listed(scores.get("token_logprobs"), made, "log probabilities")),
-            list(listed(scores.get("top_logprobs"), made, "positions")),
+            list(list_of_length(names, made, "tokens of the answer")),
+            list(list_of_length(scores.get("token_logprobs"), made, "log probabilities")),
+            list(list_of_length(scores.get("top_logprobs"), made, "positions")),
         )
 
-    async def _end(self, prompt: Prompt, count: int) -> int | None:
+    async def _end_of_tokens(self, prompt: Prompt, count: int) -> int | None:
         """Return the place at which the text ends after the first `count` tokens; None if it cannot
         be cut there, because the tokens of that part are others."""
         if prompt.text != self._text:
             self._text, self._ends = prompt.text, {}
         if count not in self._ends:
             ids = prompt.ids[:count]
-            part = await self._decode(ids)
-            fits = bool(part) and prompt.text.startswith(part) and await self._encode(part) == ids
+            part = await self._request_text(ids)
+            fits = (
+                bool(part)
+                and prompt.text.startswith(part)
+                and await self._request_token_ids(part) == ids
+            )
             self._ends[count] = len(part) if fits else None
         return self._ends[count]
 
-    async def _encode(self, text: str) -> tuple[int, ...]:
+    async def _request_token_ids(self, text: str) -> tuple[int, ...]:
         return await self.encode(_ENCODE, {"text": text, "add_bos_token": False})
 
-    async def _decode(self, ids: tuple[int, ...]) -> str:
+    async def _request_text(self, ids: tuple[int, ...]) -> str:
         reply = await self.post(_DECODE, {"tokens": list(ids), "add_bos_token": False})
         return _text(reply.get("text"))
 
 
-def _by_text(top: Any) -> dict[Any, float]:
+def _log_probability_by_text(top: Any) -> dict[Any, float]:
     """Return the log probabilities of tokens by their text, without parts of characters, which all
     have the same text."""
-    named = table(top, "log probabilities of a position")
-    return {name: logarithm(value) for name, value in named.items() if BROKEN not in name}
+    named = object_in_reply(top, "log probabilities of a position")
+    return {
+        name: parse_log_probability(value) for name, value in named.items() if BROKEN not in name
+    }
 
 
 def _text(value: Any) -> str:

@@ -15,13 +15,13 @@ from workbench.quality.lanes.base import (
     Interface,
     Prompt,
     ScoreError,
-    best,
     check_sent,
     first_choice,
-    listed,
-    logarithm,
-    table,
-    token_id,
+    list_of_length,
+    most_probable_tokens,
+    object_in_reply,
+    parse_log_probability,
+    parse_token_id,
 )
 
 _PATH = "/v1/completions"
@@ -46,80 +46,94 @@ class VllmInterface(Interface):
         self.check_length(len(prompt.ids), 1)
         salt = secrets.token_hex(8)
         asked = {"prompt_logprobs": TOP, "return_token_ids": True, "cache_salt": salt}
-        choice = await self._complete(prompt.ids, 1, asked)
+        choice = await self._request_completion(prompt.ids, 1, asked)
         if "prompt_logprobs" not in choice:
             raise ScoreError("the server does not give the log probabilities of a prompt")
         echoed = choice.get("prompt_token_ids")
         if echoed is not None and echoed != list(prompt.ids):
             raise ScoreError("the server has read other tokens than were sent")
-        entries = listed(choice["prompt_logprobs"], len(prompt.ids), "positions")
+        entries = list_of_length(choice["prompt_logprobs"], len(prompt.ids), "positions")
         places = range(1, len(prompt.ids))
-        return tuple(self._of_prompt(prompt.ids[place], entries[place]) for place in places)
+        return tuple(
+            self._parse_prompt_position(prompt.ids[place], entries[place]) for place in places
+        )
 
     async def score_next(self, prompt: Prompt, place: int, slot: int = 0) -> ScoredPosition:
         self.check_length(place, 1)
         wanted = prompt.ids[place]
-        top = await self._next(prompt.ids[:place], {"logprobs": TOP})
+        top = await self._next_token_probabilities(prompt.ids[:place], {"logprobs": TOP})
         known = top.get(wanted)
         if known is None:
-            given = await self._next(prompt.ids[:place], {"logprobs": 1, _GIVEN: [wanted]})
+            given = await self._next_token_probabilities(
+                prompt.ids[:place], {"logprobs": 1, _GIVEN: [wanted]}
+            )
             known = given.get(wanted)
         if known is None:
             raise ScoreError(f"the server does not score a token that is given ({_GIVEN})")
-        return ScoredPosition(wanted, known, best(top.items()))
+        return ScoredPosition(wanted, known, most_probable_tokens(top.items()))
 
-    async def _next(self, ids: tuple[int, ...], asked: Mapping[str, Any]) -> dict[Token, float]:
-        choice = await self._complete(ids, 1, {**asked, "return_tokens_as_token_ids": True})
-        scores = table(choice.get("logprobs"), "log probabilities")
-        [entries] = listed(scores.get("top_logprobs"), 1, "positions")
-        return _by_id(entries)
+    async def _next_token_probabilities(
+        self, ids: tuple[int, ...], asked: Mapping[str, Any]
+    ) -> dict[Token, float]:
+        choice = await self._request_completion(
+            ids, 1, {**asked, "return_tokens_as_token_ids": True}
+        )
+        scores = object_in_reply(choice.get("logprobs"), "log probabilities")
+        [entries] = list_of_length(scores.get("top_logprobs"), 1, "positions")
+        return _log_probability_by_id(entries)
 
     async def answer(
         self, prompt: Prompt, tokens: int, slot: int = 0
     ) -> tuple[ScoredPosition, ...]:
         self.check_length(len(prompt.ids), tokens)
         asked = {"logprobs": TOP, "return_tokens_as_token_ids": True}
-        choice = await self._complete(prompt.ids, tokens, asked)
-        scores = table(choice.get("logprobs"), "log probabilities")
+        choice = await self._request_completion(prompt.ids, tokens, asked)
+        scores = object_in_reply(choice.get("logprobs"), "log probabilities")
         names = scores.get("tokens")
         made = len(names) if isinstance(names, list) else 0
-        names = listed(names, made, "tokens of the answer")
-        values = listed(scores.get("token_logprobs"), made, "log probabilities")
-        tops = listed(scores.get("top_logprobs"), made, "positions")
+        names = list_of_length(names, made, "tokens of the answer")
+        values = list_of_length(scores.get("token_logprobs"), made, "log probabilities")
+        tops = list_of_length(scores.get("top_logprobs"), made, "positions")
         return tuple(
-            ScoredPosition(_id_in(name), logarithm(value), best(_by_id(top).items()))
+            ScoredPosition(
+                _token_id_in(name),
+                parse_log_probability(value),
+                most_probable_tokens(_log_probability_by_id(top).items()),
+            )
             for name, value, top in zip(names, values, tops, strict=True)
         )
 
-    def _of_prompt(self, token: int, entries: Any) -> ScoredPosition:
+    def _parse_prompt_position(self, token: int, entries: Any) -> ScoredPosition:
         found: dict[Token, float] = {}
-        for name, entry in table(entries, "log probabilities of a position").items():
-            one, number = table(entry, "log probability of a token"), _number(name)
-            found[number] = logarithm(one.get("logprob"))
-            self.learn(number, one.get("decoded_token"))
+        for name, entry in object_in_reply(entries, "log probabilities of a position").items():
+            one, number = object_in_reply(entry, "log probability of a token"), _parse_number(name)
+            found[number] = parse_log_probability(one.get("logprob"))
+            self.remember_token_text(number, one.get("decoded_token"))
         if token not in found:
             raise ScoreError("the server left a token of the prompt without its log probability")
-        return ScoredPosition(token, found[token], best(found.items()))
+        return ScoredPosition(token, found[token], most_probable_tokens(found.items()))
 
-    async def _complete(
+    async def _request_completion(
         self, ids: tuple[int, ...], tokens: int, asked: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         body = {"model": self._model, "prompt": list(ids), "max_tokens": tokens, "temperature": 0}
         reply = await self.post(_PATH, {**body, **asked})
-        check_sent(table(reply.get("usage"), "usage").get("prompt_tokens"), len(ids))
+        check_sent(object_in_reply(reply.get("usage"), "usage").get("prompt_tokens"), len(ids))
         return first_choice(reply)
 
 
-def _by_id(entries: Any) -> dict[Token, float]:
-    named = table(entries, "log probabilities of a position")
-    return {_id_in(name): logarithm(value) for name, value in named.items()}
+def _log_probability_by_id(entries: Any) -> dict[Token, float]:
+    named = object_in_reply(entries, "log probabilities of a position")
+    return {_token_id_in(name): parse_log_probability(value) for name, value in named.items()}
 
 
-def _id_in(name: Any) -> int:
+def _token_id_in(name: Any) -> int:
     if not isinstance(name, str) or not name.startswith(_PREFIX):
         raise ScoreError("the server does not name tokens by their ids")
-    return _number(name.removeprefix(_PREFIX))
+    return _parse_number(name.removeprefix(_PREFIX))
 
 
-def _number(text: str) -> int:
-    return token_id(int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None)
+def _parse_number(text: str) -> int:
+    return parse_token_id(
+        int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    )

@@ -12,24 +12,24 @@ from workbench.engines.containers import ALL, HUB_CACHE, IMAGE_HOME, PROGRAMS, P
 from workbench.model.findings import Level
 from workbench.model.open_files import container_limit
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.shell import header, quoted, secret_checks
+from workbench.recipes.exports.shell import quote_argument, script_header, secret_checks
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes
 
 
-def docker(launch: Launch, notes: Notes) -> str:
+def docker_script(launch: Launch, notes: Notes) -> str:
     """Return a shell script with the `docker run` command."""
-    return _run(PROGRAMS["docker"], launch, notes)
+    return _run_script(PROGRAMS["docker"], launch, notes)
 
 
-def podman(launch: Launch, notes: Notes) -> str:
+def podman_script(launch: Launch, notes: Notes) -> str:
     """Return a shell script with the `podman run` command, which names the GPUs by their CDI names."""
-    return _run(PROGRAMS["podman"], launch, notes)
+    return _run_script(PROGRAMS["podman"], launch, notes)
 
 
-def _run(program: Program, launch: Launch, notes: Notes) -> str:
+def _run_script(program: Program, launch: Launch, notes: Notes) -> str:
     check_image(launch, notes)
-    gpus, image = program.gpu_words(ALL), program.full_name(launch.image)
+    gpus, image = program.gpu_options(ALL), program.full_name(launch.image)
     words = [
         program.name,
         "run",
@@ -48,11 +48,13 @@ def _run(program: Program, launch: Launch, notes: Notes) -> str:
     parts += [f"-e {shlex.quote(f'{name}={text}')}" for name, text in launch.env.items()]
     parts += [f"-e {name}" for name in launch.secrets]
     parts.append(f'-v "$HOME/{HUB_CACHE}:{IMAGE_HOME}/{HUB_CACHE}"')
-    parts += [f"-v {shlex.quote(f'{path}:{path}:ro')}" for path in _mounted(launch, notes)]
+    parts += [f"-v {shlex.quote(f'{path}:{path}:ro')}" for path in _paths_to_mount(launch, notes)]
     first, *rest = launch.in_image
-    parts.append(f"--entrypoint {quoted(first)} {shlex.quote(image)} {' '.join(map(quoted, rest))}")
+    parts.append(
+        f"--entrypoint {quote_argument(first)} {shlex.quote(image)} {' '.join(map(quote_argument, rest))}"
+    )
     lines = [
-        *header(launch),
+        *script_header(launch),
         "set -eu",
         *secret_checks(launch.secrets),
         "exec " + " \\\n  ".join(parts),
@@ -60,18 +62,23 @@ def _run(program: Program, launch: Launch, notes: Notes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def compose(launch: Launch, notes: Notes) -> str:
+def compose_file_text(launch: Launch, notes: Notes) -> str:
     """Return the text of a compose file. Dollar signs are doubled, because compose would take them
     for variables."""
     check_image(launch, notes)
     first, *rest = launch.in_image
     volumes: list[Any] = [f"~/{HUB_CACHE}:{IMAGE_HOME}/{HUB_CACHE}"]
     volumes += [
-        {"type": "bind", "source": _dollars(path), "target": _dollars(path), "read_only": True}
-        for path in _mounted(launch, notes)
+        {
+            "type": "bind",
+            "source": _double_dollars(path),
+            "target": _double_dollars(path),
+            "read_only": True,
+        }
+        for path in _paths_to_mount(launch, notes)
     ]
-    environment = {name: _dollars(text) for name, text in launch.env.items()}
-    environment |= {name: _required(name) for name in launch.secrets}
+    environment = {name: _double_dollars(text) for name, text in launch.env.items()}
+    environment |= {name: _required_variable(name) for name in launch.secrets}
     limits = {"nofile": {"soft": launch.open_files, "hard": launch.open_files}}
     gpu = {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
     service = {
@@ -83,28 +90,26 @@ def compose(launch: Launch, notes: Notes) -> str:
         "volumes": volumes,
         "ulimits": limits if launch.open_files else {},
         "deploy": {"resources": {"reservations": {"devices": [gpu]}}},
-        "entrypoint": [_word(first)],
-        "command": [_word(word) for word in rest],
+        "entrypoint": [_shell_word(first)],
+        "command": [_shell_word(word) for word in rest],
         "restart": "unless-stopped",
     }
-    return yaml_text.dump(
+    return yaml_text.dump_yaml(
         {"services": {launch.name: {key: value for key, value in service.items() if value}}}
     )
 
 
-def _word(word: Word) -> str:
-    return (
-        f"{_dollars(word.prefix)}{_required(word.variable)}"
-        if isinstance(word, Secret)
-        else _dollars(word)
-    )
+def _shell_word(word: Word) -> str:
+    if isinstance(word, Secret):
+        return f"{_double_dollars(word.prefix)}{_required_variable(word.variable)}"
+    return _double_dollars(word)
 
 
-def _required(name: str) -> str:
+def _required_variable(name: str) -> str:
     return f"${{{name}:?set {name} to the secret}}"
 
 
-def _dollars(text: str) -> str:
+def _double_dollars(text: str) -> str:
     return text.replace("$", "$$")
 
 
@@ -119,12 +124,14 @@ def check_image(launch: Launch, notes: Notes) -> None:
         )
         notes.add(Level.WARN, "image-not-pinned", text, fix=fix)
     if launch.workdir:
-        notes.left_out(f"the working directory {launch.workdir}", "the image has its own")
+        notes.add_left_out(f"the working directory {launch.workdir}", "the image has its own")
     if launch.plan.executable:
-        notes.left_out(f"the program {shlex.join(launch.plan.executable)}", "the image has its own")
+        notes.add_left_out(
+            f"the program {shlex.join(launch.plan.executable)}", "the image has its own"
+        )
 
 
-def _mounted(launch: Launch, notes: Notes) -> list[str]:
+def _paths_to_mount(launch: Launch, notes: Notes) -> list[str]:
     """Return the paths of the host to mount in the container: [path of the model], or [] if the
     model is not an absolute path. Also [] for a path that cannot be mounted, which adds a warning
     to `notes`."""

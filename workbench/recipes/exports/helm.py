@@ -12,7 +12,7 @@ from workbench.model.findings import Level
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.containers import check_image
 from workbench.recipes.exports.shell import note_open_files
-from workbench.recipes.launch import Launch, Secret, Word, word_of
+from workbench.recipes.launch import Launch, Secret, Word, argument_or_secret
 from workbench.recipes.recipe import Notes
 
 # Fields of the chart -> flags. The chart writes the other flags from extraArgs.
@@ -44,7 +44,7 @@ _BASE_MEMORY_GIB = 16  # requestMemory in the example of the chart's values.yaml
 _HOST_MEMORY_FLAGS = {"cpu-offload-gb": True, "swap-space": True, "kv-offloading-size": False}
 
 
-def values(launch: Launch, notes: Notes) -> str:
+def helm_values_text(launch: Launch, notes: Notes) -> str:
     """Return the text of the values file. Raises InputError for an engine that the chart cannot
     start."""
     engine, plan = launch.engine, launch.plan
@@ -59,11 +59,11 @@ def values(launch: Launch, notes: Notes) -> str:
             next_step="leave out --node",
         )
     check_image(launch, notes)
-    repository, tag = _image(launch.image)
-    config = _config(launch)
+    repository, tag = _split_image(launch.image)
+    config = _vllm_config(launch)
     name = re.sub(r"[^a-z0-9-]+", "-", launch.name.lower()).strip("-")
     env: list[dict[str, Any]] = [
-        {"name": key, "value": _escaped(text)}
+        {"name": key, "value": _escape_dollars(text)}
         for key, text in launch.env.items()
         if key not in _OF_INTERFACES
     ]
@@ -80,8 +80,8 @@ def values(launch: Launch, notes: Notes) -> str:
     }
     model |= {
         "replicaCount": 1,
-        "requestCPU": _processes(launch),
-        "requestMemory": f"{_host_memory_gib(launch)}Gi",
+        "requestCPU": _count_vllm_processes(launch),
+        "requestMemory": f"{_requested_host_memory_gib(launch)}Gi",
         "requestGPU": launch.gpus,
     }
     model |= {"vllmConfig": config} | ({"env": env} if env else {})
@@ -89,7 +89,7 @@ def values(launch: Launch, notes: Notes) -> str:
         model["hf_token"] = {"secretName": f"{name}-secrets", "secretKey": _HUB_TOKEN}
     if launch.nodes:
         _check_nodes(launch)
-        model |= _of_ray(launch)
+        model |= _ray_fields(launch)
         _note_ray(launch, notes)
     engine_spec: dict[str, Any] = {"modelSpec": [model]}
     if engine.api_key_env in launch.secrets:
@@ -97,12 +97,12 @@ def values(launch: Launch, notes: Notes) -> str:
             "secretName": f"{name}-secrets",
             "secretKey": engine.api_key_env,
         }
-    _note(launch, name, notes)
+    _add_note(launch, name, notes)
     note_open_files(launch, notes, "the chart")
-    return yaml_text.dump({"servingEngineSpec": engine_spec})
+    return yaml_text.dump_yaml({"servingEngineSpec": engine_spec})
 
 
-def _config(launch: Launch) -> dict[str, Any]:
+def _vllm_config(launch: Launch) -> dict[str, Any]:
     """Return the field vllmConfig. For several nodes, the chart writes its values into a script of
     bash; for one, Kubernetes replaces $(VARIABLE) in them."""
     plan = launch.plan
@@ -114,12 +114,14 @@ def _config(launch: Launch) -> dict[str, Any]:
         # the chart switches it off if it is absent; the engine's default is on
         config["enablePrefixCaching"] = True
     if not launch.nodes:
-        config["extraArgs"] = [_word(word) for word in _other_words(launch)]
+        config["extraArgs"] = [
+            _container_argument(word) for word in _arguments_without_fields(launch)
+        ]
         return config
     pipeline = plan.flag(_PIPELINE)
     config.setdefault("tensorParallelSize", 1)
     config |= {"pipelineParallelSize": pipeline if isinstance(pipeline, int) else 1, "v1": "1"}
-    words = [_word_in_bash(word) for word in _other_words(launch)]
+    words = [_word_in_bash(word) for word in _arguments_without_fields(launch)]
     if config["enablePrefixCaching"] is False:
         words.append("--no-enable-prefix-caching")  # the chart leaves it out with Ray
     config["extraArgs"] = words
@@ -137,12 +139,12 @@ def _check_nodes(launch: Launch) -> None:
         )
 
 
-def _of_ray(launch: Launch) -> dict[str, Any]:
+def _ray_fields(launch: Launch) -> dict[str, Any]:
     """Return the fields of a model that Ray runs on several nodes: replicaCount is the number of
     nodes besides the head, and each node has the requests of one."""
     head = {
-        "requestCPU": _processes(launch),
-        "requestMemory": f"{_host_memory_gib(launch)}Gi",
+        "requestCPU": _count_vllm_processes(launch),
+        "requestMemory": f"{_requested_host_memory_gib(launch)}Gi",
         "requestGPU": launch.gpus,
     }
     return {
@@ -168,15 +170,15 @@ def _note_ray(launch: Launch, notes: Notes) -> None:
     notes.add(Level.WARN, "network", f"{names}: left out, because {why}")
 
 
-def _note(launch: Launch, name: str, notes: Notes) -> None:
+def _add_note(launch: Launch, name: str, notes: Notes) -> None:
     text = (
-        f"requestCPU is one core for each of the {_processes(launch)} processes of the engine, and "
+        f"requestCPU is one core for each of the {_count_vllm_processes(launch)} processes of the engine, and "
         f"requestMemory is {_BASE_MEMORY_GIB} GiB, as in the chart's example, plus what the plan "
         "keeps in the host's memory"
     )
     fix = "change both in the values file if the model needs more while it loads"
     notes.add(Level.INFO, "requests", text, fix=fix)
-    notes.left_out(
+    notes.add_left_out(
         f"the address {launch.host}:{launch.port}",
         "the chart gives the server an address of its own",
     )
@@ -192,7 +194,7 @@ def _note(launch: Launch, name: str, notes: Notes) -> None:
         )
 
 
-def _processes(launch: Launch) -> int:
+def _count_vllm_processes(launch: Launch) -> int:
     """Return the number of processes of vLLM on the node: an API server and an engine core for each
     data parallel rank, a worker for each GPU, and a coordinator of several ranks
     (docs/design/arch_overview.md of vLLM)."""
@@ -202,7 +204,7 @@ def _processes(launch: Launch) -> int:
     return 2 * ranks + launch.gpus + coordinators
 
 
-def _host_memory_gib(launch: Launch) -> int:
+def _requested_host_memory_gib(launch: Launch) -> int:
     """Return the memory to request for the server in GiB, with what the plan keeps in the host's
     memory. Kubernetes uses it to choose a node, and does not limit the server to it."""
     total = float(_BASE_MEMORY_GIB)
@@ -213,7 +215,7 @@ def _host_memory_gib(launch: Launch) -> int:
     return ceil(total)
 
 
-def _image(image: str) -> tuple[str, str]:
+def _split_image(image: str) -> tuple[str, str]:
     """Return (repository, tag) of a container image, which the chart joins with a colon. For an
     image with a digest, they are "NAME@sha256" and the hash."""
     if "@sha256:" in image:
@@ -235,7 +237,7 @@ def _word_in_bash(word: Word) -> str:
     return f"{text}${{{word.variable}}}" if isinstance(word, Secret) else text
 
 
-def _other_words(launch: Launch) -> list[Word]:
+def _arguments_without_fields(launch: Launch) -> list[Word]:
     """Return the command-line arguments for the flags that have no field in the chart."""
     engine = launch.engine
     written = {*_FIELDS.values(), *(_OF_NODES if launch.nodes else ())}
@@ -246,16 +248,16 @@ def _other_words(launch: Launch) -> list[Word]:
     )
     least = replace(plan, flags=tuple(f for f in plan.flags if f.name in ("host", "port")))
     words = engine.command(plan).argv[len(engine.command(least).argv) :]
-    return [word_of(word) for word in words]
+    return [argument_or_secret(word) for word in words]
 
 
-def _word(word: Word) -> str:
+def _container_argument(word: Word) -> str:
     """Return `word`, one argument of a container's command, with "$" written as "$$". A secret
     becomes $(VARIABLE), which Kubernetes replaces by the variable's value."""
-    return (
-        f"{_escaped(word.prefix)}$({word.variable})" if isinstance(word, Secret) else _escaped(word)
-    )
+    if isinstance(word, Secret):
+        return f"{_escape_dollars(word.prefix)}$({word.variable})"
+    return _escape_dollars(word)
 
 
-def _escaped(text: str) -> str:
+def _escape_dollars(text: str) -> str:
     return text.replace("$", "$$")

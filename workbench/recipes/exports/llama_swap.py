@@ -6,12 +6,12 @@ from __future__ import annotations
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes import yaml_text
-from workbench.recipes.exports.shell import flag_lines, note_open_files, quoted
+from workbench.recipes.exports.shell import flag_lines, note_open_files, quote_argument
 from workbench.recipes.launch import Launch, Secret, Word
 from workbench.recipes.recipe import Notes
 
 
-def entry(launch: Launch, notes: Notes) -> str:
+def llama_swap_text(launch: Launch, notes: Notes) -> str:
     """Return the text of a llama-swap configuration with one model. llama-swap chooses the port.
     Raises InputError for an argument that contains "${" or a line break, because llama-swap would
     change the argument."""
@@ -30,7 +30,7 @@ def entry(launch: Launch, notes: Notes) -> str:
             "workdir",
             f"llama-swap must be started in {launch.workdir}: it sets no working directory",
         )
-    at = words.index("--port") + 1
+    at = words.index(launch.engine.option_called("port")) + 1
     shown = [_word_text(word) for word in words]
     shown[at] = "${PORT}"
     model = {
@@ -40,14 +40,12 @@ def entry(launch: Launch, notes: Notes) -> str:
         + [f"{name}=${{env.{name}}}" for name in launch.secrets],
         "checkEndpoint": launch.engine.health_path,
     }
-    return yaml_text.dump(
+    return yaml_text.dump_yaml(
         {"models": {launch.name: {key: value for key, value in model.items() if value}}}
     )
 
 
 def _word_text(word: Word) -> str:
-    return (
-        f"{quoted(word.prefix)}${{env.{word.variable}}}"
-        if isinstance(word, Secret)
-        else quoted(word)
-    )
+    if isinstance(word, Secret):
+        return f"{quote_argument(word.prefix)}${{env.{word.variable}}}"
+    return quote_argument(word)

@@ -17,10 +17,10 @@ from workbench.model.job_request import (
 from workbench.model.loopback import is_loopback
 from workbench.model.open_files import shell_lines
 from workbench.recipes.launch import RAY_ORDER, Launch, Secret, Word
-from workbench.recipes.recipe import Notes, short
+from workbench.recipes.recipe import Notes, shorten_value
 
 
-def quoted(word: Word) -> str:
+def quote_argument(word: Word) -> str:
     """Return one argument, quoted for a POSIX shell. A secret becomes a reference to the
     environment variable that contains the secret."""
     if isinstance(word, Secret):
@@ -58,29 +58,31 @@ def note_open_files(launch: Launch, notes: Notes, form: str) -> None:
         notes.add(Level.WARN, "open-files", text, fix=fix)
 
 
-def header(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
-    return [shell, f"# Written by Workbench: {short(launch.title or launch.name)}"]
+def script_header(launch: Launch, shell: str = "#!/bin/sh") -> list[str]:
+    return [shell, f"# Written by Workbench: {shorten_value(launch.title or launch.name)}"]
 
 
-def script(launch: Launch, notes: Notes) -> str:
+def shell_script(launch: Launch, notes: Notes) -> str:
     """Return a POSIX shell script that starts the server. The user must run the script in an empty
     directory, because it writes the server's files there. For a plan with several nodes, the
     argument of the script is the node to start."""
-    lines = [*header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
+    lines = [*script_header(launch), "set -eu", "umask 077", *secret_checks(launch.secrets)]
     if launch.with_ray:
         notes.add(Level.INFO, "order", RAY_ORDER)
         lines.insert(2, f"# {RAY_ORDER}")
     if launch.nodes:
         names = "|".join(node.key for node, _ in launch.nodes)
         usage = shlex.quote(f"usage: sh SCRIPT {names}, on that node")
-        lines += _cases('"${1:-}"', [(shlex.quote(node.key), its) for node, its in launch.nodes])
+        lines += _case_lines(
+            '"${1:-}"', [(shlex.quote(node.key), its) for node, its in launch.nodes]
+        )
         lines[-1:] = ["*)", f"echo {usage} >&2", "exit 2", ";;", "esac"]
     else:
         lines += start_lines(launch)
     return "\n".join(lines) + "\n"
 
 
-def _cases(subject: str, cases: Sequence[tuple[str, Launch]]) -> list[str]:
+def _case_lines(subject: str, cases: Sequence[tuple[str, Launch]]) -> list[str]:
     lines = [f"case {subject} in"]
     for pattern, launch in cases:
         lines += [f"{pattern})", *start_lines(launch), ";;"]
@@ -110,26 +112,29 @@ def start_lines(launch: Launch, *, without: Iterable[str] = ()) -> list[str]:
 
 def _with_run_dir(word: Word) -> str:
     if isinstance(word, Secret):
-        return quoted(word)
+        return quote_argument(word)
     return (
         '"$run_dir"'.join(shlex.quote(part) if part else "" for part in word.split("{run_dir}"))
         or "''"
     )
 
 
-def slurm(launch: Launch, notes: Notes) -> str:
+def slurm_script(launch: Launch, notes: Notes) -> str:
     """Return a job script for sbatch. It contains the plan's options for Slurm if the plan runs as
-    a Slurm job."""
+    a Slurm job. Raises InputError for a server that needs Ray."""
     if launch.with_ray:
         raise InputError(
             "a Slurm job script cannot start Ray and the server on one node",
             next_step="export as shell, or unset distributed-executor-backend",
         )
-    request = _request(launch, "slurm")
+    request = _job_request(launch, "slurm")
     directives = [*slurm_words(request), "--output=%x-%j.log"]
-    lines = [*header(launch, "#!/bin/bash"), *(f"#SBATCH {shlex.quote(one)}" for one in directives)]
+    lines = [
+        *script_header(launch, "#!/bin/bash"),
+        *(f"#SBATCH {shlex.quote(one)}" for one in directives),
+    ]
     lines += ["set -eu", "umask 077", *secret_checks(launch.secrets)]
-    hidden = _scheduler_chooses_gpus(launch, notes)
+    hidden = _drop_gpus_of_scheduler(launch, notes)
     _note_loopback(launch, notes)
     if launch.nodes:
         notes.add(
@@ -138,7 +143,7 @@ def slurm(launch: Launch, notes: Notes) -> str:
             "the nodes' addresses are those of the plan, not those that Slurm assigns",
         )
         cases = [(str(node.rank), its) for node, its in launch.nodes]
-        inner = "\n".join(["set -eu", *_cases('"$SLURM_NODEID"', cases)])
+        inner = "\n".join(["set -eu", *_case_lines('"$SLURM_NODEID"', cases)])
         lines.append(f"exec srun --kill-on-bad-exit=1 sh -c {shlex.quote(inner)}")
     else:
         lines += start_lines(launch, without=hidden)
@@ -152,15 +157,15 @@ def slurm(launch: Launch, notes: Notes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pbs(launch: Launch, notes: Notes) -> str:
+def pbs_script(launch: Launch, notes: Notes) -> str:
     """Return a job script for qsub of PBS. It contains the plan's options for PBS if the plan runs
     as a PBS job."""
-    request = _request(launch, "pbs")
+    request = _job_request(launch, "pbs")
     words = pbs_words(request)
     directives = ["-l", words.chunk, *words.others, "-j", "oe", "-r", "n"]
     log = f'"$PBS_O_WORKDIR/{request.name}-$PBS_JOBID.log"'
     lines = [
-        *header(launch, "#!/bin/bash"),
+        *script_header(launch, "#!/bin/bash"),
         f"#PBS {shlex.join(directives)}",
         "set -eu",
         "umask 077",
@@ -175,7 +180,7 @@ def pbs(launch: Launch, notes: Notes) -> str:
     # PBS keeps a job's own output in its spool until the job ends.
     lines += [*secret_checks(launch.secrets), f"exec > {log} 2>&1", 'cd -- "$PBS_O_WORKDIR"']
     _note_loopback(launch, notes)
-    lines += start_lines(launch, without=_scheduler_chooses_gpus(launch, notes))
+    lines += start_lines(launch, without=_drop_gpus_of_scheduler(launch, notes))
     if "walltime" not in request.options:
         notes.add(
             Level.INFO,
@@ -186,7 +191,7 @@ def pbs(launch: Launch, notes: Notes) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _request(launch: Launch, run_as: str) -> JobRequest:
+def _job_request(launch: Launch, run_as: str) -> JobRequest:
     options = launch.plan.run_options if launch.plan.run_as == run_as else {}
     return JobRequest(job_name(launch.name), launch.gpus, launch.hosts, options)
 
@@ -200,8 +205,8 @@ def _note_loopback(launch: Launch, notes: Notes) -> None:
     notes.add(Level.WARN, "loopback", text, "host", fix)
 
 
-def _scheduler_chooses_gpus(launch: Launch, notes: Notes) -> tuple[str, ...]:
+def _drop_gpus_of_scheduler(launch: Launch, notes: Notes) -> tuple[str, ...]:
     if VISIBLE_TO_CUDA not in launch.env:
         return ()
-    notes.left_out(VISIBLE_TO_CUDA, "the scheduler sets it for the GPUs that it assigns")
+    notes.add_left_out(VISIBLE_TO_CUDA, "the scheduler sets it for the GPUs that it assigns")
     return (VISIBLE_TO_CUDA,)

@@ -11,9 +11,9 @@ from workbench.model.findings import Level
 from workbench.model.open_files import container_limit
 from workbench.recipes import yaml_text
 from workbench.recipes.exports.containers import check_image
-from workbench.recipes.exports.shell import flag_lines, quoted
-from workbench.recipes.launch import Launch, Word, word_of
-from workbench.recipes.recipe import Notes, short
+from workbench.recipes.exports.shell import flag_lines, quote_argument
+from workbench.recipes.launch import Launch, Word, argument_or_secret
+from workbench.recipes.recipe import Notes, shorten_value
 
 # Flags with which sparkrun tells each node its place.
 _FLAGS_OF_NODES = (
@@ -28,7 +28,7 @@ _FLAGS_OF_NODES = (
 _LIMITS = ("memlock=-1:-1", "stack=67108864")
 
 
-def recipe(launch: Launch, notes: Notes) -> str:
+def sparkrun_recipe_text(launch: Launch, notes: Notes) -> str:
     """Return the text of the recipe. Raises InputError if sparkrun cannot start the engine."""
     engine = launch.engine
     if not engine.sparkrun_runtime:
@@ -37,7 +37,7 @@ def recipe(launch: Launch, notes: Notes) -> str:
         )
     check_image(launch, notes)
     # sparkrun knows the engine by its usual program at the beginning of the command.
-    words = [quoted(word) for word in (*engine.launch, *_arguments(launch, notes))]
+    words = [quote_argument(word) for word in (*engine.launch, *_shared_arguments(launch, notes))]
     known = {"model": launch.plan.model, "port": str(launch.port), "host": launch.host}
     for name in known:
         if any(f"{{{name}}}" in word for word in words):
@@ -51,7 +51,7 @@ def recipe(launch: Launch, notes: Notes) -> str:
             notes.add(Level.ERROR, "replaced", f"sparkrun replaces variables in {name}: {text}")
     defaults: dict[str, Any] = {"port": launch.port, "host": launch.host}
     for name in defaults:
-        words[words.index(f"--{name}") + 1] = f"{{{name}}}"
+        words[words.index(engine.option_called(name)) + 1] = f"{{{name}}}"
     document = {
         "recipe_version": "2",
         "name": launch.name,
@@ -60,32 +60,32 @@ def recipe(launch: Launch, notes: Notes) -> str:
         "container": launch.image,
         "min_nodes": launch.hosts,
         "max_nodes": launch.hosts,
-        "metadata": {"description": short(launch.title or launch.name)},
+        "metadata": {"description": shorten_value(launch.title or launch.name)},
         "defaults": defaults,
-        "env": {**_env(launch), **{name: f"${{{name}}}" for name in launch.secrets}},
-        "executor_config": _limits(launch),
+        "env": {**_shared_environment(launch), **{name: f"${{{name}}}" for name in launch.secrets}},
+        "executor_config": _ulimit_fields(launch),
         "command": flag_lines(words) + "\n",
     }
-    return yaml_text.dump({key: value for key, value in document.items() if value})
+    return yaml_text.dump_yaml({key: value for key, value in document.items() if value})
 
 
-def _arguments(launch: Launch, notes: Notes) -> list[Word]:
+def _shared_arguments(launch: Launch, notes: Notes) -> list[Word]:
     """Return the arguments of the command that all nodes share."""
     plan = replace(launch.plan, nodes=())
     if launch.nodes:
         for name in _FLAGS_OF_NODES:
             plan = plan.without_flag(name)
         what = "what belongs to one node, such as its address and rank,"
-        notes.left_out(what, "sparkrun sets its own for each node")
+        notes.add_left_out(what, "sparkrun sets its own for each node")
     argv = launch.engine.command(plan).argv
-    return [word_of(word) for word in argv[len(launch.engine.launch_prefix(plan)) :]]
+    return [argument_or_secret(word) for word in argv[len(launch.engine.launch_prefix(plan)) :]]
 
 
-def _env(launch: Launch) -> dict[str, str]:
+def _shared_environment(launch: Launch) -> dict[str, str]:
     """Return the variables that all nodes share. The address of a host is none of them."""
     own = launch.engine.host_address_env if launch.nodes else None
     return {name: text for name, text in launch.env.items() if name != own}
 
 
-def _limits(launch: Launch) -> dict[str, list[str]]:
+def _ulimit_fields(launch: Launch) -> dict[str, list[str]]:
     return {"ulimit": [*_LIMITS, container_limit(launch.open_files)]} if launch.open_files else {}

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.model.systemd_text import escaped, literal, quoted
+from workbench.model.systemd_text import double_dollars, escape_for_quotes, quote_argument
 from workbench.recipes.launch import Launch, Secret, Word
-from workbench.recipes.recipe import Notes, short
+from workbench.recipes.recipe import Notes, shorten_value
 
 
-def unit(launch: Launch, notes: Notes) -> str:
+def systemd_unit_text(launch: Launch, notes: Notes) -> str:
     """Return the text of the unit file. Raises InputError if the working directory is not an
     absolute path."""
     # at the end of a line, it continues in the next one
-    title = short(launch.title or launch.name).rstrip("\\")
-    lines = ["[Unit]", f"Description={_plain(title)}"]
+    title = shorten_value(launch.title or launch.name).rstrip("\\")
+    lines = ["[Unit]", f"Description={_plain_word(title)}"]
     lines += [
         "Wants=network-online.target",
         "After=network-online.target",
@@ -32,11 +32,13 @@ def unit(launch: Launch, notes: Notes) -> str:
                 f"systemd needs an absolute working directory; the plan has {launch.workdir!r}, a "
                 "relative path"
             )
-        lines.append(f"WorkingDirectory={_plain(launch.workdir)}")
-    lines += [f"Environment={quoted(f'{name}={text}')}" for name, text in launch.env.items()]
+        lines.append(f"WorkingDirectory={_plain_word(launch.workdir)}")
+    lines += [
+        f"Environment={quote_argument(f'{name}={text}')}" for name, text in launch.env.items()
+    ]
     if launch.secrets:
         file = f"/etc/workbench/{launch.name}.env"
-        lines.append(f"EnvironmentFile={_plain(file)}")
+        lines.append(f"EnvironmentFile={_plain_word(file)}")
         names = ", ".join(launch.secrets)
         fix = f"write the file {file} with mode 0600, one NAME=value per line: {names}"
         notes.add(Level.WARN, "secret", f"the unit reads {names} from {file}", fix=fix)
@@ -51,20 +53,20 @@ def unit(launch: Launch, notes: Notes) -> str:
             text,
             fix="name the program with --executable /full/path",
         )
-    lines.append(f"ExecStart={' '.join(_word(word) for word in launch.argv)}")
+    lines.append(f"ExecStart={' '.join(_unit_word(word) for word in launch.argv)}")
     return (
         "\n".join([*lines, "Restart=on-failure", "", "[Install]", "WantedBy=multi-user.target"])
         + "\n"
     )
 
 
-def _word(word: Word) -> str:
+def _unit_word(word: Word) -> str:
     """Return `word`, one argument of a command line, quoted for ExecStart in a unit file. Dollar
     signs are doubled, and a secret becomes ${VARIABLE}."""
     if isinstance(word, Secret):
-        return f'"{literal(escaped(word.prefix))}${{{word.variable}}}"'
-    return quoted(literal(word))
+        return f'"{double_dollars(escape_for_quotes(word.prefix))}${{{word.variable}}}"'
+    return quote_argument(double_dollars(word))
 
 
-def _plain(text: str) -> str:
+def _plain_word(text: str) -> str:
     return text.replace("%", "%%")

@@ -8,16 +8,16 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
-from workbench.recipes.imports.containers import environment
+from workbench.recipes.imports.containers import environment_of
 from workbench.recipes.imports.fields import (
     count_in,
-    flag_words,
-    rest_of,
-    table_of,
-    text_of,
-    words_of,
+    flag_arguments,
+    note_unknown_fields,
+    table_field,
+    text_field,
+    text_list_field,
 )
-from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM = "club preset"
@@ -34,37 +34,41 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
-    """Return the recipe in a preset file. Parts that are not understood are added to `notes`."""
+    """Return the recipe in a preset file of the community (JSON). Parts that are not
+    understood are added to `notes`."""
     given.check_entry(FORM, "entry")
-    runtime, model = table_of(document, "runtime", notes), table_of(document, "model", notes)
-    hardware, context = table_of(document, "hardware", notes), table_of(document, "context", notes)
-    rest_of(document, f"{_KNOWN} known_evidence", notes)
-    named = text_of(runtime, "engine", notes)
-    engine = registry.named_in(named)
-    name, title = text_of(document, "id", notes), text_of(document, "title", notes)
+    runtime, model = table_field(document, "runtime", notes), table_field(document, "model", notes)
+    hardware, context = (
+        table_field(document, "hardware", notes),
+        table_field(document, "context", notes),
+    )
+    note_unknown_fields(document, f"{_KNOWN} known_evidence", notes)
+    named = text_field(runtime, "engine", notes)
+    engine = registry.engine_named_in(named)
+    name, title = text_field(document, "id", notes), text_field(document, "title", notes)
     if engine is None:
-        notes.findings.insert(0, no_server(FORM, [named]))
+        notes.findings.insert(0, no_server_finding(FORM, [named]))
         return Recipe(None, FORM, name, title)
-    rest_of(runtime, "engine image version", notes, "runtime: ")
-    serving = dict(table_of(document, "serving", notes))
+    note_unknown_fields(runtime, "engine image version", notes, "runtime: ")
+    serving = dict(table_field(document, "serving", notes))
     if not serving.keys() & {"max_model_len", "ctx_size", "context_length"} and count_in(
         context, "target_tokens"
     ):
         serving["max_model_len"] = context["target_tokens"]
-    arguments = flag_words(engine, serving, notes, "serving: ")
-    identity = text_of(model, "source", notes) or text_of(model, "id", notes)
+    arguments = flag_arguments(engine, serving, notes, "serving: ")
+    identity = text_field(model, "source", notes) or text_field(model, "id", notes)
     start = StartOfEngine(engine, (), (f"--{engine.model_flags[0]}", identity, *arguments))
-    env = environment(document.get("env"), notes)
-    command = ServerCommand(start, env, image=text_of(runtime, "image", notes) or None)
-    gpu = text_of(hardware, "gpu_model", notes)
+    env = environment_of(document.get("env"), notes)
+    command = ServerCommand(start, env, image=text_field(runtime, "image", notes) or None)
+    gpu = text_field(hardware, "gpu_model", notes)
     return Recipe(
         plan_of(command, notes),
         FORM,
         name,
         title,
-        text_of(document, "purpose", notes),
+        text_field(document, "purpose", notes),
         gpus=count_in(hardware, "gpu_count"),
         gpu_names=(gpu,) if gpu else (),
         memory_gib=float(count) if (count := count_in(hardware, "vram_per_gpu_gb")) else None,
-        caveats=tuple(words_of(document, "caveats", notes)),
+        caveats=tuple(text_list_field(document, "caveats", notes)),
     )

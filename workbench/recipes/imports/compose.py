@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from workbench.model.findings import Level
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import VARIABLE_NAME, clean
-from workbench.recipes.imports.containers import Container, environment, server_commands
-from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
-from workbench.recipes.imports.server_command import ServerCommand, no_server
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import VARIABLE_NAME, clean_text
+from workbench.recipes.imports.containers import Container, environment_of, server_commands
+from workbench.recipes.imports.fields import (
+    note_unknown_fields,
+    table_field,
+    text_field,
+    text_list_field,
+)
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
 from workbench.recipes.imports.shell_script import interpret, recipe_of
-from workbench.recipes.recipe import Given, Notes, Recipe, short
-from workbench.recipes.shell_text import Variable, interpolated, simple_commands
+from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
+from workbench.recipes.shell_text import Variable, compose_value_parts, simple_commands
 
 FORM = "compose file"
 _KNOWN = "image entrypoint command environment volumes ports working_dir deploy gpus container_name"
@@ -42,18 +47,18 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe of the service `given.entry`, or by default of the first service that starts a
     server. Parts that are not understood are added to `notes`. Raises InputError if there is no
     such service."""
-    services = table_of(document, "services", notes)
+    services = table_field(document, "services", notes)
     given.check_entry(FORM, "service", services)
     entry = given.entry
-    rest_of(document, "services version name volumes networks", notes)
-    values = _dotenv(given.directory, notes)
+    note_unknown_fields(document, "services version name volumes networks", notes)
+    values = _read_dotenv(given.directory, notes)
     found: dict[str, list[ServerCommand]] = {}
     noted: dict[str, Notes] = {}
     for name, service in services.items():
         if isinstance(service, Mapping) and entry in (None, name):
             noted[name] = Notes()
             if commands := server_commands(
-                _container(service, noted[name], values, given.directory),
+                _container_of_service(service, noted[name], values, given.directory),
                 noted[name],
                 interpret,
             ):
@@ -61,14 +66,14 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     if not found:
         for own in noted.values():
             notes.findings += own.findings
-        notes.findings.insert(0, no_server(FORM, [f"the services {', '.join(services)}"]))
+        notes.findings.insert(0, no_server_finding(FORM, [f"the services {', '.join(services)}"]))
         return Recipe(None, FORM)
     first = next(iter(found))
     notes.findings += noted[first].findings
     notes.variables |= noted[first].variables
     for other in services:
         if other != first and entry is None:
-            notes.left_out(
+            notes.add_left_out(
                 f"the service {other}",
                 f"--entry {other} reads it" if other in found else "it starts no server",
             )
@@ -76,7 +81,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     return Recipe(recipe.plan, FORM, name=first, title=first, gpus=recipe.gpus)
 
 
-def _dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
+def _read_dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
     """Return the variables in the file `.env` of the directory; {} if it has no such file."""
     path = directory / ".env" if directory is not None else None
     return {} if path is None or not path.is_file() else _variables_in(path, notes)
@@ -94,7 +99,7 @@ def _variables_in(path: Path, notes: Notes) -> dict[str, str]:
         notes.add(Level.WARN, "dotenv", f"{path} cannot be read: {error.strerror or error}")
         return {}
     found: dict[str, str] = {}
-    for line in clean(text, len(text), lines=True).splitlines():
+    for line in clean_text(text, len(text), lines=True).splitlines():
         name, equals, value = line.strip().removeprefix("export ").partition("=")
         if not equals or not VARIABLE_NAME.fullmatch(name.strip()):
             continue
@@ -107,7 +112,7 @@ def _variables_in(path: Path, notes: Notes) -> dict[str, str]:
     return found
 
 
-def _of_files(files: Any, directory: Path | None, notes: Notes) -> dict[str, str]:
+def _variables_of_env_files(files: Any, directory: Path | None, notes: Notes) -> dict[str, str]:
     """Return the variables in the files of a service's env_file. Only files in the directory of the
     compose file are read."""
     found: dict[str, str] = {}
@@ -115,7 +120,7 @@ def _of_files(files: Any, directory: Path | None, notes: Notes) -> dict[str, str
         name = one.get("path") if isinstance(one, Mapping) else one
         required = one.get("required") is not False if isinstance(one, Mapping) else True
         if not isinstance(name, str):
-            notes.not_understood("a part of env_file", one)
+            notes.add_not_understood("a part of env_file", one)
             continue
         path = (directory / name).resolve() if directory is not None else None
         if path is None or directory is None or not path.is_relative_to(directory.resolve()):
@@ -127,28 +132,28 @@ def _of_files(files: Any, directory: Path | None, notes: Notes) -> dict[str, str
     return found
 
 
-def _container(
+def _container_of_service(
     service: Mapping[str, Any], notes: Notes, values: Mapping[str, str], directory: Path | None
 ) -> Container:
-    filled = _filled_in(service, notes, values)
-    rest_of(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED} env_file", notes)
+    filled = _fill_in_variables(service, notes, values)
+    note_unknown_fields(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED} env_file", notes)
     files = filled.get("env_file")
-    env = _of_files(files, directory, notes) if files else {}
+    env = _variables_of_env_files(files, directory, notes) if files else {}
     for name in _REFUSED.split():
         if filled.get(name):
-            notes.refused(f"the service's {name}", filled[name])
+            notes.add_refused(f"the service's {name}", filled[name])
     for name in _OF_CONTAINER.split():
         if name in filled and not (name == "ulimits" and _open_files(filled)):
-            notes.left_out(name, "a preset starts the server on the host, not in a container")
+            notes.add_left_out(name, "a preset starts the server on the host, not in a container")
     return Container(
-        text_of(filled, "image", notes),
-        _words(filled, "entrypoint", notes),
-        _words(filled, "command", notes),
-        env | environment(filled.get("environment"), notes),
-        [_volume(one, directory) for one in _list(filled, "volumes", notes)],
-        [_port(one) for one in _list(filled, "ports", notes)],
-        text_of(filled, "working_dir", notes) or None,
-        _gpus(filled),
+        text_field(filled, "image", notes),
+        _argument_list(filled, "entrypoint", notes),
+        _argument_list(filled, "command", notes),
+        env | environment_of(filled.get("environment"), notes),
+        [_volume_with_host_path(one, directory) for one in _list_field(filled, "volumes", notes)],
+        [_port_mapping(one) for one in _list_field(filled, "ports", notes)],
+        text_field(filled, "working_dir", notes) or None,
+        _gpu_option(filled),
         _open_files(filled),
     )
 
@@ -157,35 +162,33 @@ def _open_files(service: Mapping[str, Any]) -> int | None:
     limits = service.get("ulimits")
     limit = limits.get("nofile") if isinstance(limits, Mapping) else None
     soft = limit.get("soft") if isinstance(limit, Mapping) else limit
-    return whole_number(str(soft))
+    return parse_whole_number(str(soft))
 
 
-def _words(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
+def _argument_list(service: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
     """Return the value of the field `name` ("entrypoint" or "command") as a list of arguments. A
     string is split like a shell command, without replacing variables."""
     value = service.get(name)
     if not isinstance(value, str):
-        return words_of(service, name, notes)
+        return text_list_field(service, name, notes)
     commands = simple_commands(value.replace("$", "\\$"))
     if len(commands) > 1:
-        notes.refused(
+        notes.add_refused(
             f"the rest of the service's {name}", " ".join(one.source for one in commands[1:])
         )
-    return (
-        ["".join(part for part in word if isinstance(part, str)) for word in commands[0].words]
-        if commands
-        else []
-    )
+    if not commands:
+        return []
+    return ["".join(part for part in word if isinstance(part, str)) for word in commands[0].words]
 
 
-def _list(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any]:
+def _list_field(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any]:
     value = service.get(name)
     if not isinstance(value, list | None):
-        notes.not_understood(name, value)
+        notes.add_not_understood(name, value)
     return [one for one in value if one] if isinstance(value, list) else []
 
 
-def _volume(volume: Any, directory: Path | None) -> str:
+def _volume_with_host_path(volume: Any, directory: Path | None) -> str:
     """Return a volume as "HOST:CONTAINER". A host path that is relative to the compose file becomes
     absolute if the file's directory is known. Any other name is that of a volume."""
     if isinstance(volume, Mapping):
@@ -197,13 +200,13 @@ def _volume(volume: Any, directory: Path | None) -> str:
     return f"{path}{colon}{rest}"
 
 
-def _port(port: Any) -> str:
-    return (
-        f"{port.get('published')}:{port.get('target')}" if isinstance(port, Mapping) else str(port)
-    )
+def _port_mapping(port: Any) -> str:
+    if isinstance(port, Mapping):
+        return f"{port.get('published')}:{port.get('target')}"
+    return str(port)
 
 
-def _gpus(service: Mapping[str, Any]) -> str:
+def _gpu_option(service: Mapping[str, Any]) -> str:
     if service.get("gpus"):
         return str(service["gpus"])
     place: Any = service.get("deploy")
@@ -212,30 +215,26 @@ def _gpus(service: Mapping[str, Any]) -> str:
     for device in place if isinstance(place, list) else ():
         if isinstance(device, Mapping):
             ids = device.get("device_ids")
-            return (
-                f"device={','.join(map(str, ids))}"
-                if isinstance(ids, list)
-                else str(device.get("count", "all"))
-            )
+            if isinstance(ids, list):
+                return f"device={','.join(map(str, ids))}"
+            return str(device.get("count", "all"))
     return ""
 
 
-def _filled_in(value: Any, notes: Notes, values: Mapping[str, str]) -> Any:
+def _fill_in_variables(value: Any, notes: Notes, values: Mapping[str, str]) -> Any:
     """Return a copy of `value`, a value of a compose file, without references to variables: each is
     replaced by its value in `values`, else by its default, else by a variable of the preset. "$$"
     becomes "$"."""
     if isinstance(value, Mapping):
-        return {k: _filled_in(v, notes, values) for k, v in value.items()}
+        return {k: _fill_in_variables(v, notes, values) for k, v in value.items()}
     if isinstance(value, list):
-        return [_filled_in(v, notes, values) for v in value]
-    return (
-        "".join(_part(part, notes, values) for part in interpolated(value))
-        if isinstance(value, str)
-        else value
-    )
+        return [_fill_in_variables(v, notes, values) for v in value]
+    if not isinstance(value, str):
+        return value
+    return "".join(_fill_in_part(part, notes, values) for part in compose_value_parts(value))
 
 
-def _part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
+def _fill_in_part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
     if part == Variable("@"):  # a shell script's arguments, written without a second dollar sign
         return "$@"
     if not isinstance(part, Variable):
@@ -243,11 +242,13 @@ def _part(part: Any, notes: Notes, values: Mapping[str, str]) -> str:
     known = values.get(part.name)
     if part.alternative is not None:
         if known:
-            return "".join(_part(one, notes, values) for one in part.alternative)
-        notes.left_out(short(part.source), f"{part.name} has no value in the compose file's .env")
+            return "".join(_fill_in_part(one, notes, values) for one in part.alternative)
+        notes.add_left_out(
+            shorten_value(part.source), f"{part.name} has no value in the compose file's .env"
+        )
         return ""
     if known or (known is not None and part.default is None):
         return known
     if part.default is None:
-        return notes.variable(part.name, FORM)
-    return "".join(_part(one, notes, values) for one in part.default)
+        return notes.add_variable(part.name, FORM)
+    return "".join(_fill_in_part(one, notes, values) for one in part.default)

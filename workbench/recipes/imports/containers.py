@@ -11,25 +11,25 @@ from typing import Protocol
 from workbench.model.findings import Level
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.recipes.imports.fields import scalar_text
 from workbench.recipes.imports.server_command import (
     VISIBLE_TO_CONTAINER,
     ServerCommand,
     start_in_image,
 )
-from workbench.recipes.recipe import Notes, short
+from workbench.recipes.recipe import Notes, shorten_value
 
 PROGRAMS = ("docker", "podman", "nerdctl")
 _SHELLS = ("sh", "bash", "dash", "zsh")
 
 
-def word_set(text: str) -> frozenset[str]:
+def words_in(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
 # Options of `docker run` that take no value; every other option takes one.
-_SWITCHES = word_set(
+_SWITCHES = words_in(
     "d detach i interactive t tty rm init privileged P publish-all q quiet read-only "
     "no-healthcheck oom-kill-disable "
     "sig-proxy disable-content-trust replace no-hosts tls-verify"
@@ -80,17 +80,17 @@ def read_run(words: Sequence[str], notes: Notes) -> Container | None:
         word = rest.pop(0)
         if word == "--":
             break
-        options += _option(word, rest)
+        options += _options_in_word(word, rest)
     if not rest:
         notes.add(Level.ERROR, "no-image", f"{words[0]} run names no image")
         return None
     container = Container(rest[0], command=rest[1:])
     for name, value in options:
-        _apply(container, name, value, notes)
+        _apply_option(container, name, value, notes)
     return container
 
 
-def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
+def _options_in_word(word: str, rest: list[str]) -> list[tuple[str, str]]:
     """Return the options in the argument `word`, such as "-it" or "--gpus=all", as (name, value)
     pairs. `rest` are the arguments after `word`. If the first of them is the option's value, it is
     removed from `rest`."""
@@ -115,14 +115,14 @@ def _option(word: str, rest: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def _apply(container: Container, name: str, value: str, notes: Notes) -> None:
+def _apply_option(container: Container, name: str, value: str, notes: Notes) -> None:
     match name:
         case "env":
             variable, equals, text = value.partition("=")
             if equals:
                 container.env[variable] = text
             else:
-                notes.left_out(
+                notes.add_left_out(
                     f"the variable {variable}",
                     "the container takes its value from the user's environment",
                 )
@@ -136,23 +136,25 @@ def _apply(container: Container, name: str, value: str, notes: Notes) -> None:
             )
             container.volumes.append(
                 f"{source}:{target}"
-            ) if source and target else notes.not_understood("--mount", value)
+            ) if source and target else notes.add_not_understood("--mount", value)
         case "publish":
             container.ports.append(value)
         case "entrypoint":
             container.entrypoint = [value] if value else []
         case "ulimit" if value.startswith("nofile="):
-            container.open_files = whole_number(value.removeprefix("nofile=").partition(":")[0])
+            container.open_files = parse_whole_number(
+                value.removeprefix("nofile=").partition(":")[0]
+            )
         case "workdir":
             container.workdir = value
         case "gpus" | "device" if name == "gpus" or value.startswith("nvidia.com/gpu="):
             container.gpus = value.removeprefix("nvidia.com/gpu=").strip("\"'")
         case "env-file":
-            notes.refused("the file of environment variables", f"--env-file {value}")
+            notes.add_refused("the file of environment variables", f"--env-file {value}")
         case "name" | "d" | "detach" | "i" | "interactive" | "t" | "tty" | "rm" | "init":
             pass
         case _:
-            notes.left_out(
+            notes.add_left_out(
                 f"--{name} {value}".strip() if len(name) > 1 else f"-{name}", _WITHOUT_EFFECT
             )
 
@@ -192,21 +194,21 @@ def server_commands(
             else []
         )
     for each in found:
-        mount(each, container.volumes, notes)
+        use_host_paths(each, container.volumes, notes)
         each.open_files = each.open_files or container.open_files
-        each.ports = {**_ports(container.ports, notes), **each.ports}
-        _see_gpus(each, container.gpus, notes)
+        each.ports = {**_host_port_by_container_port(container.ports, notes), **each.ports}
+        _set_visible_gpus(each, container.gpus, notes)
         if container.workdir:
-            notes.left_out(
+            notes.add_left_out(
                 f"the working directory {container.workdir}", "it is a directory of the image"
             )
     return found
 
 
-def mount(command: ServerCommand, volumes: Sequence[str], notes: Notes) -> None:
+def use_host_paths(command: ServerCommand, volumes: Sequence[str], notes: Notes) -> None:
     """Give a command of a container the host's paths of its volumes, each "HOST:CONTAINER[:MODE]",
     and take the paths from its environment that only the container has."""
-    command.paths = {**_paths(volumes, notes), **command.paths}
+    command.paths = {**_host_path_by_container_path(volumes, notes), **command.paths}
     command.env = _without_inner_paths(command, volumes, notes)
 
 
@@ -223,23 +225,23 @@ def script_of(words: Sequence[str]) -> tuple[str, list[str]] | None:
     return None
 
 
-def _paths(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
+def _host_path_by_container_path(volumes: Sequence[str], notes: Notes) -> dict[str, str]:
     """Return {path in the container: path on the host} for `volumes`, each "HOST:CONTAINER[:MODE]".
     Volumes without an absolute host path are left out and added to `notes`."""
     found: dict[str, str] = {}
     for volume in volumes:
         host, colon, inside = (
-            volume.partition(":") if not volume.startswith("${") else _after_variable(volume)
+            volume.partition(":") if not volume.startswith("${") else _split_volume(volume)
         )
         inside = inside.partition(":")[0]
         if not colon or not inside.startswith("/"):
-            notes.not_understood("the volume", volume)
+            notes.add_not_understood("the volume", volume)
         elif inside.rstrip("/").endswith(_HUB_CACHE) and host.rstrip("/").endswith(_HUB_CACHE):
             continue  # the engine on the host finds the same cache by itself
         elif host.startswith(("/", "${")):
             found[inside] = host
         else:
-            notes.left_out(f"the volume {volume}", "it is no absolute path of the host")
+            notes.add_left_out(f"the volume {volume}", "it is no absolute path of the host")
     return found
 
 
@@ -250,14 +252,14 @@ def _without_inner_paths(
     directory of its root, and in a volume that is no directory of the host."""
     inner = [_INNER_HOME]
     for volume in volumes:
-        _, _, inside = volume.partition(":") if "}" not in volume else _after_variable(volume)
+        _, _, inside = volume.partition(":") if "}" not in volume else _split_volume(volume)
         inner.append(inside.partition(":")[0])
     hidden = [path.rstrip("/") for path in inner if path and path not in command.paths]
     kept: dict[str, str] = {}
     for name, text in command.env.items():
         outside = any(_is_in(text, path) for path in command.paths)
         if not outside and any(_is_in(text, path) for path in hidden):
-            notes.left_out(f"the variable {name}={text}", "only the container has this path")
+            notes.add_left_out(f"the variable {name}={text}", "only the container has this path")
         else:
             kept[name] = text
     return kept
@@ -267,7 +269,7 @@ def _is_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
-def _after_variable(volume: str) -> tuple[str, str, str]:
+def _split_volume(volume: str) -> tuple[str, str, str]:
     """Split a volume such as "${models:-/m}/x:/models" into (path on the host, ":", path in the
     container). A colon inside the braces is not the separator."""
     name, brace, rest = volume.partition("}")
@@ -275,21 +277,23 @@ def _after_variable(volume: str) -> tuple[str, str, str]:
     return f"{name}{brace}{host}", colon, inside
 
 
-def _ports(ports: Sequence[str], notes: Notes) -> dict[int, int]:
+def _host_port_by_container_port(ports: Sequence[str], notes: Notes) -> dict[int, int]:
     found: dict[int, int] = {}
     for port in ports:
         parts = port.partition("/")[0].split(":")
         inside, outside = (
-            (whole_number(parts[-1]), whole_number(parts[-2])) if len(parts) >= 2 else (None, None)
+            (parse_whole_number(parts[-1]), parse_whole_number(parts[-2]))
+            if len(parts) >= 2
+            else (None, None)
         )
         if inside is not None and outside is not None:
             found[inside] = outside
         elif len(parts) != 1:
-            notes.not_understood("the published port", port)
+            notes.add_not_understood("the published port", port)
     return found
 
 
-def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
+def _set_visible_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
     """Set the GPUs of `command` from `gpus`, the container's GPU option. Indices such as
     "device=0,1" set CUDA_VISIBLE_DEVICES and the number of GPUs. A plain number sets only the
     number of GPUs, and other values are added to `notes`."""
@@ -298,13 +302,13 @@ def _see_gpus(command: ServerCommand, gpus: str, notes: Notes) -> None:
     if re.fullmatch(r"[0-9]+(,[0-9]+)*", seen):
         command.env.setdefault(VISIBLE_TO_CUDA, seen)
         command.gpus = len(seen.split(","))
-    elif count := whole_number(gpus, 4):
+    elif count := parse_whole_number(gpus, 4):
         command.gpus = count
     elif gpus not in ("", "all", "-1") or seen not in ("", "all", "void", "none"):
-        notes.not_understood("the choice of GPUs", short(gpus or seen))
+        notes.add_not_understood("the choice of GPUs", shorten_value(gpus or seen))
 
 
-def environment(given: object, notes: Notes) -> dict[str, str]:
+def environment_of(given: object, notes: Notes) -> dict[str, str]:
     """Return the environment variables in `given`, which is a mapping or a list of "NAME=value".
     Variables without a usable value are left out and added to `notes`."""
     found: dict[str, str] = {}
@@ -317,13 +321,15 @@ def environment(given: object, notes: Notes) -> dict[str, str]:
         ]
     else:
         if given is not None:
-            notes.not_understood("the environment", given)
+            notes.add_not_understood("the environment", given)
         return found
     for name, value in pairs:
         if value is None:
-            notes.left_out(f"the variable {name}", "its value comes from the user's environment")
+            notes.add_left_out(
+                f"the variable {name}", "its value comes from the user's environment"
+            )
         elif isinstance(value, str | int | float):
             found[name] = scalar_text(value)
         else:
-            notes.not_understood(f"the variable {name}", value)
+            notes.add_not_understood(f"the variable {name}", value)
     return found

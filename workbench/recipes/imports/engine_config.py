@@ -8,9 +8,9 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
-from workbench.engines.catalog import lookup
+from workbench.engines.catalog import look_up_flag
 from workbench.engines.command_line import StartOfEngine
-from workbench.recipes.imports.fields import flag_words
+from workbench.recipes.imports.fields import flag_arguments
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
@@ -18,21 +18,22 @@ FORM = "engine configuration"
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    return _count_known(_engine(document), document) * 2 > len(document)
+    return _count_known(_engine_of_document(document), document) * 2 > len(document)
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in an engine's configuration file, which consists of flags. The recipe's
     engine is the one that knows most of these flags."""
     given.check_entry(FORM, "entry")
-    engine = _engine(document)
-    words = flag_words(engine, document, notes, "")
+    engine = _engine_of_document(document)
+    words = flag_arguments(engine, document, notes, "")
     return Recipe(plan_of(ServerCommand(StartOfEngine(engine, (), tuple(words))), notes), FORM)
 
 
-def _engine(document: Mapping[str, Any]) -> Engine:
+def _engine_of_document(document: Mapping[str, Any]) -> Engine:
     return max(
-        map(registry.get, registry.names()), key=lambda engine: _count_known(engine, document)
+        map(registry.get_engine, registry.engine_names()),
+        key=lambda engine: _count_known(engine, document),
     )
 
 
@@ -40,6 +41,6 @@ def _count_known(engine: Engine, document: Mapping[str, Any]) -> int:
     catalog = engine.catalog()
     return sum(
         not isinstance(value, Mapping | list)
-        and (name in engine.model_flags or lookup(catalog, name).spec is not None)
+        and (name in engine.model_flags or look_up_flag(catalog, name).spec is not None)
         for name, value in document.items()
     )

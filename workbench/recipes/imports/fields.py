@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from workbench.engines.base import Engine
-from workbench.engines.catalog import lookup
+from workbench.engines.catalog import look_up_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.recipes.recipe import Notes
@@ -18,14 +18,16 @@ _PASSES = 5  # substitutions of a value within a value
 _MOST_CHARS = 128 * 1024  # of a text with its values filled in
 
 
-def text_of(document: Mapping[str, Any], name: str, notes: Notes) -> str:
+def text_field(document: Mapping[str, Any], name: str, notes: Notes) -> str:
+    """Return the text or number `document[name]` as text; "" if it is absent. Any other value is
+    added to `notes`."""
     value = document.get(name)
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, int | float) and not isinstance(value, bool):
         return str(value)
     if value is not None:
-        notes.not_understood(name, value)
+        notes.add_not_understood(name, value)
     return ""
 
 
@@ -34,16 +36,16 @@ def scalar_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def table_of(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[str, Any]:
+def table_field(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[str, Any]:
     value = document.get(name)
     if isinstance(value, Mapping):
         return value
     if value is not None:
-        notes.not_understood(name, value)
+        notes.add_not_understood(name, value)
     return {}
 
 
-def words_of(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
+def text_list_field(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
     """Return the texts and numbers in the list `document[name]`, as texts. Other values are left
     out and added to `notes`."""
     value = document.get(name)
@@ -52,33 +54,33 @@ def words_of(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
             one for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)
         ]
         if len(found) < len(value):
-            notes.not_understood(
+            notes.add_not_understood(
                 f"a part of {name}", next(one for one in value if one not in found)
             )
         return [str(one) for one in found]
     if value is not None:
-        notes.not_understood(name, value)
+        notes.add_not_understood(name, value)
     return []
 
 
 def count_in(document: Mapping[str, Any], name: str) -> int | None:
     value = document.get(name)
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST
-        else None
-    )
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST:
+        return value
+    return None
 
 
-def rest_of(document: Mapping[str, Any], known: str, notes: Notes, where: str = "") -> None:
+def note_unknown_fields(
+    document: Mapping[str, Any], known: str, notes: Notes, where: str = ""
+) -> None:
     """Add a note about each field of `document` whose name is not in `known`, a text of names
     separated by spaces. The notes begin with the text `where`."""
     for name, value in document.items():
         if name not in known.split():
-            notes.not_understood(f"{where}{name}", value)
+            notes.add_not_understood(f"{where}{name}", value)
 
 
-def flag_words(
+def flag_arguments(
     engine: Engine, values: Mapping[str, Any], notes: Notes, where: str
 ) -> Iterator[str]:
     """Yield the command-line arguments for `values`, settings by name such as sparkrun's
@@ -88,9 +90,9 @@ def flag_words(
     catalog = engine.catalog()
     for name, value in values.items():
         dashed = name.replace("_", "-")
-        match = lookup(catalog, engine.shared_names.get(dashed, dashed))
+        match = look_up_flag(catalog, engine.shared_names.get(dashed, dashed))
         if match.spec is None and match.name not in engine.model_flags:
-            notes.not_understood(f"{where}{name}", value)
+            notes.add_not_understood(f"{where}{name}", value)
         elif isinstance(value, Mapping):
             import json
 
@@ -124,7 +126,7 @@ def _with_value(name: str, value: object, *, joined: bool) -> tuple[str, ...]:
     return (f"--{name}={value}",) if joined else (f"--{name}", str(value))
 
 
-def filled_in(text: str, hole: re.Pattern[str], values: Mapping[str, str]) -> str:
+def fill_in_placeholders(text: str, hole: re.Pattern[str], values: Mapping[str, str]) -> str:
     """Return `text` with its placeholders replaced by `values`, also placeholders inside those
     values. `hole` matches a placeholder, and its first group is the key in `values`; placeholders
     without a value stay. Raises InputError if the text grows beyond _MOST_CHARS characters."""

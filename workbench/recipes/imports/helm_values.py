@@ -9,10 +9,16 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.model.findings import Level
-from workbench.model.untrusted_numbers import whole_number
-from workbench.recipes.imports.fields import rest_of, scalar_text, table_of, text_of, words_of
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.recipes.imports.fields import (
+    note_unknown_fields,
+    scalar_text,
+    table_field,
+    text_field,
+    text_list_field,
+)
 from workbench.recipes.imports.kubernetes import variables_of
-from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM = "Helm values"
@@ -46,39 +52,39 @@ _OF_CLUSTER = (
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    return bool(_models(document))
+    return bool(_models_by_name(document))
 
 
 def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe of the model `given.entry`, or by default of the first model. Parts that
     are not understood are added to `notes`. Raises InputError if there is no such model."""
-    models = _models(document)
+    models = _models_by_name(document)
     given.check_entry(FORM, "model", models)
     chosen = given.entry or next(iter(models))
     model = models[chosen]
     for other in models:
         if other != chosen and given.entry is None:
-            notes.left_out(f"the model {other}", f"--entry {other} reads it")
-    rest_of(model, f"{_OF_MODEL} {_OF_CLUSTER}", notes)
+            notes.add_left_out(f"the model {other}", f"--entry {other} reads it")
+    note_unknown_fields(model, f"{_OF_MODEL} {_OF_CLUSTER}", notes)
     for name in _OF_CLUSTER.split():
         if model.get(name) not in (None, "", [], {}):
-            notes.left_out(name, "it places the server in the cluster")
-    identity = text_of(model, "modelURL", notes)
+            notes.add_left_out(name, "it places the server in the cluster")
+    identity = text_field(model, "modelURL", notes)
     if not identity:
-        notes.findings.insert(0, no_server(FORM, [chosen]))
+        notes.findings.insert(0, no_server_finding(FORM, [chosen]))
         return Recipe(None, FORM, chosen, chosen)
-    words = (identity, *_words(model, notes))
-    repository, tag = text_of(model, "repository", notes), text_of(model, "tag", notes)
+    words = (identity, *_model_arguments(model, notes))
+    repository, tag = text_field(model, "repository", notes), text_field(model, "tag", notes)
     image = f"{repository}:{tag}" if repository and tag else None
     env = variables_of(model.get("env"), notes)
     if model.get("hf_token"):
-        notes.left_out("hf_token", "its value stands in the cluster, or is a secret")
-    start = StartOfEngine(registry.get("vllm"), (), words)
+        notes.add_left_out("hf_token", "its value stands in the cluster, or is a secret")
+    start = StartOfEngine(registry.get_engine("vllm"), (), words)
     plan = plan_of(ServerCommand(start, env, image=image), notes)
-    return Recipe(plan, FORM, chosen, chosen, gpus=_gpus(model, notes))
+    return Recipe(plan, FORM, chosen, chosen, gpus=_count_gpus(model, notes))
 
 
-def _models(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+def _models_by_name(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return {name: model} of the models in a values file."""
     spec = document.get("servingEngineSpec")
     models = spec.get("modelSpec") if isinstance(spec, Mapping) else None
@@ -89,15 +95,15 @@ def _models(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-def _words(model: Mapping[str, Any], notes: Notes) -> list[str]:
+def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
     """Return the arguments that the chart makes from the fields of a model."""
-    config = table_of(model, "vllmConfig", notes)
+    config = table_field(model, "vllmConfig", notes)
     words: list[str] = []
     if model.get("enableLoRA") is True:
         words.append("--enable-lora")
     if model.get("enableTool") is True:
         words.append("--enable-auto-tool-choice")
-    if parser := text_of(model, "toolCallParser", notes):
+    if parser := text_field(model, "toolCallParser", notes):
         words += ["--tool-call-parser", parser]
     for field, flag in _SWITCHES.items():
         if isinstance(config.get(field), bool):
@@ -107,12 +113,14 @@ def _words(model: Mapping[str, Any], notes: Notes) -> list[str]:
     for field, flag in _FLAGS.items():
         if isinstance(config.get(field), str | int | float):
             words += [flag, scalar_text(config[field])]
-    rest_of(config, f"{' '.join((*_SWITCHES, *_FLAGS))} extraArgs v0 v1", notes, "vllmConfig: ")
-    words += [word.replace("$$", "$") for word in words_of(config, "extraArgs", notes)]
-    if revision := text_of(model, "modelRevision", notes):
+    note_unknown_fields(
+        config, f"{' '.join((*_SWITCHES, *_FLAGS))} extraArgs v0 v1", notes, "vllmConfig: "
+    )
+    words += [word.replace("$$", "$") for word in text_list_field(config, "extraArgs", notes)]
+    if revision := text_field(model, "modelRevision", notes):
         words += ["--revision", revision]
-    if text_of(model, "chatTemplate", notes):
-        notes.left_out("chatTemplate", "it is a file of a volume of the cluster")
+    if text_field(model, "chatTemplate", notes):
+        notes.add_left_out("chatTemplate", "it is a file of a volume of the cluster")
     cache = model.get("lmcacheConfig")
     if isinstance(cache, Mapping) and cache.get("enabled"):
         notes.add(
@@ -123,16 +131,18 @@ def _words(model: Mapping[str, Any], notes: Notes) -> list[str]:
     return words
 
 
-def _gpus(model: Mapping[str, Any], notes: Notes) -> int | None:
+def _count_gpus(model: Mapping[str, Any], notes: Notes) -> int | None:
     """Return the number of GPUs of all pods of a server, None if it is unknown."""
-    count = whole_number(str(model.get("requestGPU")), 4)
+    count = parse_whole_number(str(model.get("requestGPU")), 4)
     ray = model.get("raySpec")
     if not isinstance(ray, Mapping) or ray.get("enabled") is not True:
         return count
-    workers = whole_number(str(model.get("replicaCount")), 4) or 0
+    workers = parse_whole_number(str(model.get("replicaCount")), 4) or 0
     head = ray.get("headNode")
-    of_head = whole_number(str(head.get("requestGPU")), 4) if isinstance(head, Mapping) else None
-    notes.left_out(
+    of_head = None
+    if isinstance(head, Mapping):
+        of_head = parse_whole_number(str(head.get("requestGPU")), 4)
+    notes.add_left_out(
         f"the placement on {workers + 1} nodes",
         "add the nodes with their addresses to the preset",
     )

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from workbench.recipes.imports.containers import Container, environment, server_commands
-from workbench.recipes.imports.fields import text_of, words_of
-from workbench.recipes.imports.server_command import ServerCommand, no_server
+from workbench.recipes.imports.containers import Container, environment_of, server_commands
+from workbench.recipes.imports.fields import text_field, text_list_field
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
@@ -31,7 +31,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe of the container `given.entry`, or by default of the first container that
     starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
     is no such container."""
-    containers = dict(_containers(document))
+    containers = dict(_named_containers(document))
     given.check_entry(FORM, "container", containers)
     found: dict[str, list[ServerCommand]] = {}
     noted: dict[str, Notes] = {}
@@ -47,7 +47,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
         for own in noted.values():
             notes.findings += own.findings
         named = [f"the containers {', '.join(containers)}"] if containers else []
-        notes.findings.insert(0, no_server(FORM, named))
+        notes.findings.insert(0, no_server_finding(FORM, named))
         return Recipe(None, FORM)
     first = next(iter(found))
     notes.findings += noted[first].findings
@@ -55,12 +55,12 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     for other in containers:
         if other != first and given.entry is None:
             why = f"--entry {other} reads it" if other in found else "it starts no server"
-            notes.left_out(f"the container {other}", why)
+            notes.add_left_out(f"the container {other}", why)
     recipe = recipe_of(found[first], notes, FORM)
     return Recipe(recipe.plan, FORM, name=first, title=first, gpus=recipe.gpus)
 
 
-def _containers(
+def _named_containers(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[str, tuple[Mapping[str, Any], Mapping[str, Any]]]]:
     """Yield (name, (container, specification of its pod)) for the containers of all objects. The
@@ -73,7 +73,7 @@ def _containers(
             continue
         metadata = each.get("metadata")
         owner = metadata.get("name") if isinstance(metadata, Mapping) else None
-        pods = list(_pods(each, 0))
+        pods = list(_pod_specifications(each, 0))
         several = sum(len(pod["containers"]) for pod in pods) > 1
         for pod in pods:
             for at, container in enumerate(pod["containers"]):
@@ -86,7 +86,7 @@ def _containers(
                     yield name, (container, pod)
 
 
-def _pods(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+def _pod_specifications(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
     """Yield the specifications of pods in a value: the mappings with a list of containers."""
     if depth > _DEEPEST:
         return
@@ -95,10 +95,10 @@ def _pods(value: Any, depth: int) -> Iterator[Mapping[str, Any]]:
             yield value
             return
         for one in value.values():
-            yield from _pods(one, depth + 1)
+            yield from _pod_specifications(one, depth + 1)
     elif isinstance(value, list):
         for one in value:
-            yield from _pods(one, depth + 1)
+            yield from _pod_specifications(one, depth + 1)
 
 
 def _read_container(
@@ -106,19 +106,19 @@ def _read_container(
 ) -> Container:
     for name in _OF_CONTAINER.split():
         if name in container:
-            notes.left_out(name, "a preset starts the server on the host, not in a container")
+            notes.add_left_out(name, "a preset starts the server on the host, not in a container")
     if container.get("envFrom"):
-        notes.left_out("envFrom", "its variables stand in other objects of the cluster")
+        notes.add_left_out("envFrom", "its variables stand in other objects of the cluster")
     env = variables_of(container.get("env"), notes)
-    image = text_of(container, "image", notes)
+    image = text_field(container, "image", notes)
     return Container(
         image,
-        _filled(words_of(container, "command", notes), env),
-        _filled(words_of(container, "args", notes), env),
+        _fill_in_variables(text_list_field(container, "command", notes), env),
+        _fill_in_variables(text_list_field(container, "args", notes), env),
         env,
-        _volumes(container, pod),
-        workdir=text_of(container, "workingDir", notes) or None,
-        gpus=_gpus(container),
+        _volumes_of_container(container, pod),
+        workdir=text_field(container, "workingDir", notes) or None,
+        gpus=_gpu_count_text(container),
     )
 
 
@@ -128,16 +128,16 @@ def variables_of(entries: Any, notes: Notes) -> dict[str, str]:
     given: dict[str, Any] = {}
     for one in entries if isinstance(entries, list) else ():
         if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
-            notes.not_understood("a part of env", one)
+            notes.add_not_understood("a part of env", one)
         elif "valueFrom" in one:
-            notes.left_out(f"the variable {one['name']}", "its value stands in the cluster")
+            notes.add_left_out(f"the variable {one['name']}", "its value stands in the cluster")
         else:
             given[one["name"]] = one.get("value", "")
-    found = environment(given, notes)
+    found = environment_of(given, notes)
     return {name: _with_variables(text, found) for name, text in found.items()}
 
 
-def _filled(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+def _fill_in_variables(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
     return [_with_variables(word, env) for word in words]
 
 
@@ -147,7 +147,7 @@ def _with_variables(text: str, env: Mapping[str, str]) -> str:
     return _REFERENCE.sub(lambda m: "$" if m[1] is None else env.get(m[1], m[0]), text)
 
 
-def _volumes(container: Mapping[str, Any], pod: Mapping[str, Any]) -> list[str]:
+def _volumes_of_container(container: Mapping[str, Any], pod: Mapping[str, Any]) -> list[str]:
     """Return the volumes of a container as "HOST:CONTAINER". A volume that is no directory of the
     node has its name in place of the host's path."""
     sources: dict[str, str] = {}
@@ -167,7 +167,7 @@ def _volumes(container: Mapping[str, Any], pod: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _gpus(container: Mapping[str, Any]) -> str:
+def _gpu_count_text(container: Mapping[str, Any]) -> str:
     resources = container.get("resources")
     for kind in ("limits", "requests"):
         table = resources.get(kind) if isinstance(resources, Mapping) else None

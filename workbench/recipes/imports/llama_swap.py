@@ -8,9 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from workbench.recipes.imports.containers import environment
-from workbench.recipes.imports.fields import filled_in, rest_of, table_of, text_of, words_of
-from workbench.recipes.imports.server_command import ServerCommand, no_server
+from workbench.recipes.imports.containers import environment_of
+from workbench.recipes.imports.fields import (
+    fill_in_placeholders,
+    note_unknown_fields,
+    table_field,
+    text_field,
+    text_list_field,
+)
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
@@ -33,55 +39,57 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe of the model `given.entry`, or by default of the first model whose command
     starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
     is no such model."""
-    models = table_of(document, "models", notes)
+    models = table_field(document, "models", notes)
     given.check_entry(FORM, "model", models)
     chosen = given.entry or _first_server(document, models)
     for name in models:
         if name != chosen:
-            notes.left_out(f"the model {name}", f"--entry {name} reads it")
-    model = table_of(models, chosen, notes)
-    rest_of(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
+            notes.add_left_out(f"the model {name}", f"--entry {name} reads it")
+    model = table_field(models, chosen, notes)
+    note_unknown_fields(model, f"cmd cmdStop env macros {_OF_PROXY}", notes, f"{chosen}: ")
     if model.get("cmdStop"):
-        notes.refused("the stop command", model["cmdStop"])
-    commands = _commands(document, chosen, model, notes)
+        notes.add_refused("the stop command", model["cmdStop"])
+    commands = _server_commands_of_model(document, chosen, model, notes)
     if not commands:
-        notes.findings.insert(0, no_server(FORM, [chosen]))
+        notes.findings.insert(0, no_server_finding(FORM, [chosen]))
         return Recipe(None, FORM, chosen, chosen)
     return replace(
-        recipe_of(commands, notes, FORM), name=chosen, title=text_of(model, "name", notes) or chosen
+        recipe_of(commands, notes, FORM),
+        name=chosen,
+        title=text_field(model, "name", notes) or chosen,
     )
 
 
 def _first_server(document: Mapping[str, Any], models: Mapping[str, Any]) -> str:
     """Return the name of the first model whose command starts a server, else of the first model."""
     for name, model in models.items():
-        if isinstance(model, Mapping) and _commands(document, name, model, Notes()):
+        if isinstance(model, Mapping) and _server_commands_of_model(document, name, model, Notes()):
             return name
     return next(iter(models))
 
 
-def _commands(
+def _server_commands_of_model(
     document: Mapping[str, Any], name: str, model: Mapping[str, Any], notes: Notes
 ) -> list[ServerCommand]:
     """Return the server commands in the command of the model called `name`."""
     macros = {
-        **table_of(document, "macros", notes),
-        **table_of(model, "macros", notes),
+        **table_field(document, "macros", notes),
+        **table_field(model, "macros", notes),
         "MODEL_ID": name,
     }
-    own = environment(words_of(model, "env", notes), notes)
-    env = {key: _filled(text, macros, notes) for key, text in own.items()}
+    own = environment_of(text_list_field(model, "env", notes), notes)
+    env = {key: _fill_in_macros(text, macros, notes) for key, text in own.items()}
     lines = [
         line
-        for line in text_of(model, "cmd", notes).split("\n")
+        for line in text_field(model, "cmd", notes).split("\n")
         if not line.lstrip().startswith("#")
     ]
     text = " ".join(line.rstrip().removesuffix("\\") for line in lines)
-    return interpret(_filled(text, macros, notes), notes, env=env)
+    return interpret(_fill_in_macros(text, macros, notes), notes, env=env)
 
 
-def _filled(text: str, macros: Mapping[str, Any], notes: Notes) -> str:
-    text = filled_in(text, _MACRO, {name: str(value) for name, value in macros.items()})
+def _fill_in_macros(text: str, macros: Mapping[str, Any], notes: Notes) -> str:
+    text = fill_in_placeholders(text, _MACRO, {name: str(value) for name, value in macros.items()})
     # ${PORT} is a port that llama-swap chooses; without the flag the engine's own default holds.
     text = re.sub(r"(?:--port|-p)[ =]\$\{PORT\}", "", text)
-    return _MACRO.sub(lambda found: notes.variable(found[1].removeprefix("env."), FORM), text)
+    return _MACRO.sub(lambda found: notes.add_variable(found[1].removeprefix("env."), FORM), text)

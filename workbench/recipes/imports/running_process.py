@@ -9,29 +9,31 @@ from workbench.engines.command_line import starts_in
 from workbench.engines.preset_trust import is_tuning_variable
 from workbench.model.counts import count_of
 from workbench.model.secrets import mask_argv
-from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
-from workbench.recipes.recipe import Notes, Recipe, short, without_unusable
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
+from workbench.recipes.recipe import Notes, Recipe, drop_unusable_values, shorten_value
 
 FORM = "command of a running process"
 
 
-def read(argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None) -> Recipe:
+def recipe_of_process(
+    argv: Sequence[str], env: Mapping[str, str] | None, workdir: str | None
+) -> Recipe:
     """Return the recipe of a process with this command line, environment and working directory.
     `env` is None if the environment cannot be read."""
     notes = Notes()
     found = next(starts_in(argv), None)
     if found is None:
-        notes.findings.append(no_server(FORM, [short(" ".join(mask_argv(argv)))]))
-        return without_unusable(Recipe(None, FORM), notes)
+        notes.findings.append(no_server_finding(FORM, [shorten_value(" ".join(mask_argv(argv)))]))
+        return drop_unusable_values(Recipe(None, FORM), notes)
     start = found[1]
     if env is None:
-        notes.left_out("its environment", "only the process's own user and root can read it")
+        notes.add_left_out("its environment", "only the process's own user and root can read it")
     own = {name: text for name, text in (env or {}).items() if is_tuning_variable(name)}
     if len(own) < len(env or {}):
         count = len(env or {}) - len(own)
         what = f"what its environment has besides ({count_of(count, 'variable')})"
-        notes.left_out(what, "it does not tune an engine")
+        notes.add_left_out(what, "it does not tune an engine")
     relative = any("/" in word and not word.startswith("/") for word in start.executable)
     named = "." in start.engine.launch[-1]  # such an engine starts in its source directory
     plan = plan_of(ServerCommand(start, own, workdir if relative or named else None), notes)
-    return without_unusable(Recipe(plan, FORM), notes)
+    return drop_unusable_values(Recipe(plan, FORM), notes)

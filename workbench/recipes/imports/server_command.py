@@ -9,8 +9,8 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.base import Engine
-from workbench.engines.catalog import lookup, version_key
-from workbench.engines.command_line import StartOfEngine, read_plan, recognize
+from workbench.engines.catalog import look_up_flag, version_key
+from workbench.engines.command_line import StartOfEngine, read_plan, recognize_engine_start
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagKind, Origin
 from workbench.model.lazy_dataclass import dataclass
@@ -48,10 +48,12 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
     env = {
         name: text
         for name, text in command.env.items()
-        if _usable(name, notes)
+        if _is_usable_name(name, notes)
         and (text or not is_secret_name(name))  # an empty one hides the user's
     }
-    start = replace(command.start, arguments=_without_computed(engine, command.start.arguments))
+    start = replace(
+        command.start, arguments=_drop_computed_arguments(engine, command.start.arguments)
+    )
     plan, findings = read_plan(start, env, command.workdir, version)
     notes.findings += [found for found in findings if found not in notes.findings]
     plan = replace(
@@ -64,19 +66,19 @@ def plan_of(command: ServerCommand, notes: Notes) -> LaunchPlan:
     return _with_host_paths(plan, command.paths, notes) if command.paths else plan
 
 
-def _without_computed(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
+def _drop_computed_arguments(engine: Engine, words: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments `words` without those that only a shell could compute and whose value is
     therefore unknown. Such an argument stays if it is the value of a flag, which would otherwise
     get the next argument as its value."""
     catalog, kept = engine.catalog(), []
     for before, word in zip(("", *words), words, strict=False):
-        spec = lookup(catalog, before).spec if before.startswith("-") else None
+        spec = look_up_flag(catalog, before).spec if before.startswith("-") else None
         if word.strip(COMPUTED) or (spec is not None and spec.kind is not FlagKind.BOOL):
             kept.append(word)
     return tuple(kept)
 
 
-def _usable(name: str, notes: Notes) -> bool:
+def _is_usable_name(name: str, notes: Notes) -> bool:
     if not VARIABLE_NAME.fullmatch(name):
         notes.add(
             Level.ERROR,
@@ -114,7 +116,7 @@ def _with_host_paths(plan: LaunchPlan, paths: Mapping[str, str], notes: Notes) -
     env = tuple(replace(s, value=outside(s.value)) for s in plan.env)
     moved = replace(plan, model=outside(plan.model), flags=settings, env=env)
     if moved != plan:
-        notes.left_out(
+        notes.add_left_out(
             "the container's directory layout", "paths in it became the host's paths of its volumes"
         )
     return moved
@@ -127,16 +129,16 @@ def start_in_image(
     they name no engine and `entrypoint` is empty, the engine is taken from the image's name. None
     if that names no engine either."""
     words = [*entrypoint, *command]
-    found = recognize(words)
-    if found is None and not entrypoint and (engine := registry.named_in(image)):
+    found = recognize_engine_start(words)
+    if found is None and not entrypoint and (engine := registry.engine_named_in(image)):
         found = StartOfEngine(engine, (), tuple(command))
     return replace(found, executable=()) if found is not None else None
 
 
-def no_server(form: str, found: Sequence[str] = ()) -> Finding:
+def no_server_finding(form: str, found: Sequence[str] = ()) -> Finding:
     """Return the finding that a recipe starts no server of an engine that Workbench supports.
     `form` is the format of the recipe, and `found` are names of what it starts instead."""
-    known = ", ".join(registry.get(name).title for name in registry.names())
+    known = ", ".join(registry.get_engine(name).title for name in registry.engine_names())
     named = f"; it names {', '.join(found)}" if found else ""
     text = f"the {form} starts no server of {known}{named}"
     return Finding(

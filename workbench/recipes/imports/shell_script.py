@@ -16,14 +16,14 @@ from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
 from workbench.engines.base import is_python
-from workbench.engines.command_line import StartOfEngine, recognize, starts_in
+from workbench.engines.command_line import StartOfEngine, recognize_engine_start, starts_in
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.recipes.imports import containers, tabby_config
-from workbench.recipes.imports.server_command import ServerCommand, no_server, plan_of
-from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, short
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding, plan_of
+from workbench.recipes.recipe import COMPUTED, Given, Notes, Recipe, shorten_value
 from workbench.recipes.shell_text import CASE_ENDS, Code, Simple, Variable, Word, simple_commands
 
 FORM = "command line"
@@ -32,19 +32,19 @@ _WORDS_OF_CASE = 3  # case WORD in
 _MOST_CHARS = 1024 * 1024  # of all words of a script with its variables filled in
 
 
-_KEYWORDS = containers.word_set("if then elif else do while until ! { time exec command nohup")
-_NO_EFFECT = containers.word_set(
+_KEYWORDS = containers.words_in("if then elif else do while until ! { time exec command nohup")
+_NO_EFFECT = containers.words_in(
     "set shopt umask true : fi done esac } ) shift return echo printf exit sleep break continue "
     "trap wait [ [[ test"
 )
 # Programs that start another program, whose words follow their own.
-_WRAPPERS = containers.word_set(
+_WRAPPERS = containers.words_in(
     "env sudo numactl taskset nice ionice chrt setsid stdbuf timeout uv uvx poetry conda mamba "
     "pixi srun mpirun "
     "systemd-run screen tmux unbuffer nsys"
 )
 # Programs that may name a server's program, but never start it.
-_NOT_STARTING = containers.word_set(
+_NOT_STARTING = containers.words_in(
     "pkill pgrep killall kill pidof systemctl journalctl service mkdir cp mv ln rm touch install "
     "chown chmod tee cat tail head grep sed awk find ls which whereis type curl wget apt apt-get "
     "dnf yum pip pip3 docker-compose git cmake make tar rsync scp"
@@ -124,7 +124,7 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     added to `notes`. The entries of a script are the numbers of its server commands, from "1"."""
     commands = interpret(text, notes)
     if not commands:
-        notes.findings.insert(0, no_server(FORM))
+        notes.findings.insert(0, no_server_finding(FORM))
         return Recipe(None, FORM)
     given.check_entry(FORM, "server command", [str(at + 1) for at in range(len(commands))])
     if given.entry is not None:
@@ -135,10 +135,10 @@ def read(text: str, notes: Notes, given: Given) -> Recipe:
     return replace(recipe, plan=tabby_config.with_file(recipe.plan, notes, given))
 
 
-def written_texts(text: str) -> list[str]:
+def here_documents(text: str) -> list[str]:
     """Return the here-documents of a shell script, with the values of its variables."""
-    state = _interpreted(text, Notes())
-    return [_text(document, state) for document in state.written]
+    state = _interpret_script(text, Notes())
+    return [_word_text(document, state) for document in state.written]
 
 
 def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Recipe:
@@ -146,8 +146,8 @@ def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Rec
     because a preset starts one server. `form` is the format of the recipe."""
     for other in commands[1:]:
         words = shlex.join((*other.start.executable, *other.start.arguments))
-        about = f"a preset starts one server: {other.start.engine.title} {short(words)}"
-        notes.left_out("another server command", about)
+        about = f"a preset starts one server: {other.start.engine.title} {shorten_value(words)}"
+        notes.add_left_out("another server command", about)
     return Recipe(plan_of(commands[0], notes), form, gpus=commands[0].gpus)
 
 
@@ -164,12 +164,12 @@ def interpret(
     is the number of scripts around this one. Raises InputError if the text cannot be split into
     words."""
     if depth > _DEEPEST:
-        notes.refused("a script within scripts", text)
+        notes.add_refused("a script within scripts", text)
         return []
-    return _interpreted(text, notes, variables, env, positional, depth).found
+    return _interpret_script(text, notes, variables, env, positional, depth).found
 
 
-def _interpreted(
+def _interpret_script(
     text: str,
     notes: Notes,
     variables: Mapping[str, str] | None = None,
@@ -183,26 +183,26 @@ def _interpreted(
     state = _State(notes, known, environment, positional=positional, depth=depth)
     try:
         for command in simple_commands(text):
-            _follow(command, state)
+            _follow_command(command, state)
     except RecursionError:
         raise InputError("the script's quotes or variables are nested too deeply") from None
     return state
 
 
-def _follow(command: Simple, state: _State) -> None:
+def _follow_command(command: Simple, state: _State) -> None:
     if not _is_run(command, state):
         return
     for name, appended, elements in command.arrays:
         before = state.arrays.get(name, []) if appended else []
-        state.arrays[name] = [*before, *(t for word in elements for t in _expanded(word, state))]
-    words = [text for word in command.words for text in _expanded(word, state)]
+        state.arrays[name] = [*before, *(t for word in elements for t in _expand_word(word, state))]
+    words = [text for word in command.words for text in _expand_word(word, state)]
     own: dict[str, str] = {}
     while words:
         assignment = _ASSIGNMENT.fullmatch(words[0])
         if assignment is not None:
-            _assign(assignment, own, state)
+            _add_assignment(assignment, own, state)
         elif words[0] in ("if", "elif", "while", "until"):
-            _condition(words, command, state)
+            _follow_condition(words, command, state)
             return
         elif words[0] not in _KEYWORDS:
             break
@@ -210,22 +210,22 @@ def _follow(command: Simple, state: _State) -> None:
     state.written += command.documents
     if not words:
         for redirect in command.redirects:
-            state.notes.refused("a redirection", redirect)
+            state.notes.add_refused("a redirection", redirect)
         state.variables |= own
         state.env |= {name: value for name, value in own.items() if name in state.env}
-    elif _chooses_programs(words, state):
+    elif _follow_environment_change(words, state):
         pass
     elif words[0] == "tee":
-        state.notes.left_out(f"`{shlex.join(words)}`", _LOGGED)
+        state.notes.add_left_out(f"`{shlex.join(words)}`", _LOGGED)
     elif words[0] == "ulimit":
-        _limit(words, state)
+        _take_over_file_limit(words, state)
     elif words[0] in ("export", "declare", "typeset", "readonly", "local"):
-        _export(words, state)
+        _export_variables(words, state)
     elif words[0] == "cd" and len(words) <= 3:
         state.workdir = None if len(words) == 1 or _VARIABLE.fullmatch(words[-1]) else words[-1]
     elif words[0] not in _NO_EFFECT:
         state.sourced = state.sourced or words[0] in ("source", ".")
-        _program(words, own, command, state)
+        _follow_program(words, own, command, state)
 
 
 def _is_run(command: Simple, state: _State) -> bool:
@@ -261,11 +261,11 @@ def _begins_case(command: Simple, state: _State) -> bool:
     words = [word for word in command.words if word not in (("then",), ("else",), ("do",))]
     if len(words) < _WORDS_OF_CASE or words[0] != ("case",) or words[2] != ("in",):
         return False
-    text: str | None = _text(words[1], state)
+    text: str | None = _word_text(words[1], state)
     unknown = COMPUTED in str(text) or "${" in str(text)
     if unknown or (state.sourced and _may_be_set_elsewhere(words[1], state)):
         text = None
-        state.notes.refused("a condition", command.source)
+        state.notes.add_refused("a condition", command.source)
     begun = _Case(text, command.source)
     state.blocks.append(begun)
     if words[_WORDS_OF_CASE:]:
@@ -277,7 +277,7 @@ def _read_pattern(command: Simple, case: _Case, state: _State) -> None:
     """Read a pattern of a `case`. With the bracket behind it, its branch begins."""
     if not command.words:
         return
-    case.patterns.append("".join(_text(word, state) for word in command.words))
+    case.patterns.append("".join(_word_text(word, state) for word in command.words))
     if command.end != ")":
         return
     if case.text is not None:
@@ -300,28 +300,31 @@ def _opens_block(command: Simple) -> bool:
 def _next_branch(word: str, block: _Block, state: _State) -> None:
     match word:
         case "then":
-            _decide(block, state)
+            _begin_branch(block, state)
         case "else":
             block.skipped = block.taken
         case _:
             state.blocks.pop()
 
 
-def _condition(words: Sequence[str], command: Simple, state: _State) -> None:
+def _follow_condition(words: Sequence[str], command: Simple, state: _State) -> None:
     """Process the command after `if`, `elif`, `while` or `until`, of which `words` are the texts.
     If the script's own values decide it, the branches that the shell does not run are skipped."""
     if words[0] in ("while", "until"):
-        state.notes.refused("a condition", command.source)
+        state.notes.add_refused("a condition", command.source)
         return
     if words[0] == "if":
         state.blocks.append(_Block(skipped=False, taken=False))
     block = state.blocks[-1] if state.blocks else None
     if isinstance(block, _Block):
         block.skipped, block.deciding = False, True
-        block.outcome, block.condition = _outcome(words[1:], command, state), command.source
+        block.outcome, block.condition = (
+            _outcome_of_condition(words[1:], command, state),
+            command.source,
+        )
 
 
-def _decide(block: _Block, state: _State) -> None:
+def _begin_branch(block: _Block, state: _State) -> None:
     """Begin the branch whose condition is complete."""
     if not block.deciding:
         return
@@ -329,13 +332,13 @@ def _decide(block: _Block, state: _State) -> None:
     block.skipped = block.taken or block.outcome is False
     block.taken = block.taken or block.outcome is True
     if block.outcome is None:
-        state.notes.refused("a condition", block.condition)
+        state.notes.add_refused("a condition", block.condition)
     elif block.skipped:
         why = "with the script's own values, its condition does not hold"
-        state.notes.left_out(f"the branch `{short(block.condition)}`", why)
+        state.notes.add_left_out(f"the branch `{shorten_value(block.condition)}`", why)
 
 
-def _outcome(words: Sequence[str], command: Simple, state: _State) -> bool | None:
+def _outcome_of_condition(words: Sequence[str], command: Simple, state: _State) -> bool | None:
     """Return whether a condition such as `[ "$MODE" = fast ]` holds. None if the script's own
     values do not decide it."""
     if len(words) < 2 or words[0] not in ("[", "[[", "test"):
@@ -356,7 +359,7 @@ def _outcome(words: Sequence[str], command: Simple, state: _State) -> bool | Non
         case [left, "!=", right] if not set(right) & set("*?["):
             held = left != right
         case [left, comparison, right] if comparison in _COMPARISONS:
-            first, second = whole_number(left), whole_number(right)
+            first, second = parse_whole_number(left), parse_whole_number(right)
             if first is None or second is None:
                 return None
             held = _COMPARISONS[comparison](first, second)
@@ -369,11 +372,11 @@ def _may_be_set_elsewhere(word: Word, state: _State) -> bool:
     return any(isinstance(part, Variable) and part.name not in state.variables for part in word)
 
 
-def _assign(assignment: re.Match[str], own: dict[str, str], state: _State) -> None:
+def _add_assignment(assignment: re.Match[str], own: dict[str, str], state: _State) -> None:
     """Add an assignment to `own`, the variables that the command sets. A value that only a shell
     could compute does not replace a known one."""
     name, appended, value = assignment.groups()
-    value = _at_home(value, state)
+    value = _expand_tilde(value, state)
     known = own.get(name, state.variables.get(name))
     if appended:
         value = f"{known or ''}{value}"
@@ -386,18 +389,18 @@ def _from_workdir(path: str, state: _State) -> str:
     becomes a variable of the preset."""
     if path.startswith(("/", "${")) or COMPUTED in path:
         return path
-    start = state.workdir or state.notes.variable(
+    start = state.workdir or state.notes.add_variable(
         "start_dir", FORM, "directory in which the script is started"
     )
     return posixpath.join(start, path)
 
 
-def _chooses_programs(words: Sequence[str], state: _State) -> bool:
+def _follow_environment_change(words: Sequence[str], state: _State) -> bool:
     """Follow a command that enters or leaves an environment of Python programs, or sets conda up
     for that. Return False if it does something else, or if only conda knows the environment."""
     command, name = words[0], words[1] if len(words) > 1 else ""
     if command in ("source", ".") and name.endswith(_ACTIVATE):
-        state.programs = _activated(words, state)
+        state.programs = _activated_directory(words, state)
     elif command in ("source", ".") and name.endswith(_CONDA_SETUP):
         state.conda = _from_workdir(name.removesuffix(_CONDA_SETUP), state)
     elif command == "deactivate" or (command in _CONDAS and name == "deactivate"):
@@ -411,7 +414,7 @@ def _chooses_programs(words: Sequence[str], state: _State) -> bool:
     return True
 
 
-def _activated(words: Sequence[str], state: _State) -> str:
+def _activated_directory(words: Sequence[str], state: _State) -> str:
     """Return the directory of the programs of the environment that `source …/bin/activate` enters.
     A name after it is that of an environment of conda."""
     programs = _from_workdir(words[1].removesuffix("/activate"), state)
@@ -432,26 +435,28 @@ def _conda_programs(names: Sequence[str], state: _State) -> str | None:
     return posixpath.join(state.conda, "bin" if name == "base" else f"envs/{name}/bin")
 
 
-def _limit(words: Sequence[str], state: _State) -> None:
+def _take_over_file_limit(words: Sequence[str], state: _State) -> None:
     """Take over the limit of open files that `ulimit` sets."""
     letters = "".join(word[1:] for word in words[1:] if word.startswith("-"))
-    number = whole_number(words[-1])
+    number = parse_whole_number(words[-1])
     if "n" in letters and "H" not in letters and number is not None:
         state.open_files = number
 
 
-def _export(words: Sequence[str], state: _State) -> None:
+def _export_variables(words: Sequence[str], state: _State) -> None:
     exported = words[0] == "export" or any(re.fullmatch(r"-\w*x\w*", word) for word in words)
     for word in words[1:]:
         found = _ASSIGNMENT.fullmatch(word)
         if found:
-            _assign(found, state.variables, state)
+            _add_assignment(found, state.variables, state)
         name = found[1] if found else word
         if exported and name in state.variables:
             state.env[name] = state.variables[name]
 
 
-def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _State) -> None:
+def _follow_program(
+    words: list[str], own: Mapping[str, str], command: Simple, state: _State
+) -> None:
     """Process a command that starts a program. `words` are the program and its arguments, and `own`
     are the variables that are assigned in front of it. If it starts a server, add the server's
     command to `state.found`, otherwise add a note that the command is not run."""
@@ -466,19 +471,21 @@ def _program(words: list[str], own: Mapping[str, str], command: Simple, state: _
         )
     elif script is not None:
         found = interpret(script[0], state.notes, state.variables, env, script[1], state.depth + 1)
-    elif start := recognize(words):
-        found = [_command(start, env, state)]
+    elif start := recognize_engine_start(words):
+        found = [_server_command_in_state(start, env, state)]
     else:
-        found = _wrapped(words, env, state) if name in _WRAPPERS else []
+        found = _commands_behind_wrapper(words, env, state) if name in _WRAPPERS else []
     if not found:
-        state.notes.refused("a shell command", command.source)
+        state.notes.add_refused("a shell command", command.source)
     elif command.redirects:
         what = f"the redirection {' '.join(command.redirects)}"
-        state.notes.left_out(what, _LOGGED)
+        state.notes.add_left_out(what, _LOGGED)
     state.found += found
 
 
-def _command(start: StartOfEngine, env: dict[str, str], state: _State) -> ServerCommand:
+def _server_command_in_state(
+    start: StartOfEngine, env: dict[str, str], state: _State
+) -> ServerCommand:
     """Return the server command that `start` is in this state of the script. In an activated
     virtual environment, a Python program without a path is that of the environment."""
     program = start.executable or start.engine.launch
@@ -490,7 +497,9 @@ def _command(start: StartOfEngine, env: dict[str, str], state: _State) -> Server
     return ServerCommand(start, env, state.workdir, state.open_files)
 
 
-def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[ServerCommand]:
+def _commands_behind_wrapper(
+    words: list[str], env: dict[str, str], state: _State
+) -> list[ServerCommand]:
     """Return the server command that a program such as `env`, `sudo` or `numactl` starts; [] if it
     starts no server."""
     for at, start in starts_in(words):
@@ -503,20 +512,18 @@ def _wrapped(words: list[str], env: dict[str, str], state: _State) -> list[Serve
                 env[assignment[1]] = assignment[3]
         rest = [word for word in before if not _ASSIGNMENT.fullmatch(word) and word != "env"]
         if rest:
-            _leave_out(rest, start, state)
-        return [_command(start, env, state)]
+            _note_words_left_out(rest, start, state)
+        return [_server_command_in_state(start, env, state)]
     for at in range(1, len(words)):
         if words[at].rpartition("/")[2] in containers.PROGRAMS:
             container = containers.read_run(words[at:], state.notes)
-            return (
-                containers.server_commands(container, state.notes, interpret, state.depth)
-                if container is not None
-                else []
-            )
+            if container is None:
+                return []
+            return containers.server_commands(container, state.notes, interpret, state.depth)
     return []
 
 
-def _leave_out(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
+def _note_words_left_out(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
     """Note that the words in front of a server's command are left out. The program of an
     environment that they choose is not that on PATH."""
     shown = f"`{shlex.join(words)}`"
@@ -527,33 +534,33 @@ def _leave_out(words: Sequence[str], start: StartOfEngine, state: _State) -> Non
         fix = f"name the program of that environment with --executable PATH/bin/{program}"
         state.notes.add(Level.WARN, "environment", text, fix=fix)
         return
-    state.notes.left_out(shown, "a preset starts the engine itself")
+    state.notes.add_left_out(shown, "a preset starts the engine itself")
 
 
-def _expanded(word: Word, state: _State) -> list[str]:
+def _expand_word(word: Word, state: _State) -> list[str]:
     """Return the texts to which a word expands: all arguments of the script for "$@", all elements
     of an array, any number of texts for a variable without quotes, otherwise one text."""
     parts = tuple(part for part in word if part != "")
     only = parts[0] if len(parts) == 1 else None
     if not isinstance(only, Variable):
-        text = _text(word, state)
-        return [_at_home(text, state)]
+        text = _word_text(word, state)
+        return [_expand_tilde(text, state)]
     if only.name == "@":
         return list(state.positional)
     if only.every:
-        return _elements_of(only, state)
-    text = _text(word, state)
+        return _array_elements(only, state)
+    text = _word_text(word, state)
     unquoted = word == (only,) and only.name in state.variables
     return text.split() if unquoted and COMPUTED not in text else [text]
 
 
-def _at_home(text: str, state: _State) -> str:
-    """Return a path that begins with "~/" as one in the home directory of the user."""
+def _expand_tilde(text: str, state: _State) -> str:
+    """Return `text` with "~/" at its beginning replaced by a variable for the home directory."""
     home = text.startswith("~/")
-    return f"{state.notes.variable('home', FORM)}{text[1:]}" if home else text
+    return f"{state.notes.add_variable('home', FORM)}{text[1:]}" if home else text
 
 
-def _elements_of(array: Variable, state: _State) -> list[str]:
+def _array_elements(array: Variable, state: _State) -> list[str]:
     if array.name in state.arrays:
         return state.arrays[array.name]
     text = f"the elements of the array {array.name} are left out: the script does not set them"
@@ -561,14 +568,14 @@ def _elements_of(array: Variable, state: _State) -> list[str]:
     return []
 
 
-def _text(word: Word, state: _State) -> str:
+def _word_text(word: Word, state: _State) -> str:
     """Return the text of a word with its variables replaced. Raises InputError if the texts of all
     words exceed _MOST_CHARS."""
     if len(word) == 1 and isinstance(word[0], str):
         return word[0]
     parts = []
     for part in word:
-        parts.append(_part_text(part, state))
+        parts.append(_part_as_text(part, state))
         state.chars += len(parts[-1])
         if state.chars > _MOST_CHARS:
             raise InputError(
@@ -584,16 +591,18 @@ def _alternative_text(part: Variable, state: _State) -> str:
     if value is None or COMPUTED in value:
         state.notes.add(Level.WARN, "computed", f"only a shell could compute {part.source}")
         return COMPUTED
-    return _text(part.alternative or ("",), state) if value else ""
+    return _word_text(part.alternative or ("",), state) if value else ""
 
 
-def _part_text(part: str | Variable | Code, state: _State) -> str:
+def _part_as_text(part: str | Variable | Code, state: _State) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Code) and _SCRIPT_DIRECTORY.search(part.source):
         if "/.." in part.source:
-            return state.notes.variable("project_dir", FORM, "directory above that of the script")
-        return state.notes.variable("script_dir", FORM, "directory of the script")
+            return state.notes.add_variable(
+                "project_dir", FORM, "directory above that of the script"
+            )
+        return state.notes.add_variable("script_dir", FORM, "directory of the script")
     if isinstance(part, Code) or part.name == "@":
         source = part.source if isinstance(part, Code) else "$@"
         state.notes.add(Level.WARN, "computed", f"only a shell could compute {source}")
@@ -604,8 +613,8 @@ def _part_text(part: str | Variable | Code, state: _State) -> str:
     if known is not None and (known or part.default is None or not part.if_empty):
         return known
     if part.default is not None:
-        text = _text(part.default, state)
+        text = _word_text(part.default, state)
         if part.assigns:
             state.variables[part.name] = text
         return text
-    return state.notes.variable(part.name, FORM)
+    return state.notes.add_variable(part.name, FORM)

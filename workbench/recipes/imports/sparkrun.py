@@ -11,18 +11,18 @@ from typing import Any
 
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
-from workbench.recipes.imports.containers import environment, mount
+from workbench.recipes.imports.containers import environment_of, use_host_paths
 from workbench.recipes.imports.fields import (
     count_in,
-    filled_in,
-    flag_words,
-    rest_of,
+    fill_in_placeholders,
+    flag_arguments,
+    note_unknown_fields,
     scalar_text,
-    table_of,
-    text_of,
-    words_of,
+    table_field,
+    text_field,
+    text_list_field,
 )
-from workbench.recipes.imports.server_command import ServerCommand, no_server
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
@@ -59,42 +59,42 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe in a sparkrun document, with the changes of the variant `given.entry`. Its
     installation hooks, which are programs, are added to `notes` and never run. Raises InputError if
     there is no such variant."""
-    document = _of_variant(document, notes, given)
+    document = _apply_variant(document, notes, given)
     hooks = [(name, document[name]) for name in _HOOKS if document.get(name)]
     for name, value in hooks:
         for one in value if isinstance(value, list) else [value]:
-            notes.refused(f"the recipe's {name}", one)
+            notes.add_refused(f"the recipe's {name}", one)
     for name in _OF_CONTAINER:
         if document.get(name):
-            notes.left_out(
+            notes.add_left_out(
                 name, "it configures the container, and a preset starts the engine itself"
             )
-    rest_of(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
-    defaults = table_of(document, "defaults", notes)
-    env = environment(document.get("env"), notes)
-    volumes = [_volume(one) for one in words_of(document, "volumes", notes)]
-    commands = _commands(document, defaults, env, notes)
-    title = text_of(document, "name", notes) or text_of(document, "model", notes)
+    note_unknown_fields(document, " ".join((_KNOWN, *_HOOKS, *_OF_CONTAINER)), notes)
+    defaults = table_field(document, "defaults", notes)
+    env = environment_of(document.get("env"), notes)
+    volumes = [_expand_home_in_volume(one) for one in text_list_field(document, "volumes", notes)]
+    commands = _server_commands_of_recipe(document, defaults, env, notes)
+    title = text_field(document, "name", notes) or text_field(document, "model", notes)
     if not commands:
-        notes.findings.insert(0, no_server(FORM, [text_of(document, "runtime", notes)]))
+        notes.findings.insert(0, no_server_finding(FORM, [text_field(document, "runtime", notes)]))
         return Recipe(None, FORM, title=title)
     for command in commands:
-        command.image = text_of(document, "container", notes) or None
+        command.image = text_field(document, "container", notes) or None
         if command.image:  # the program is one of the image
             command.start = replace(command.start, executable=())
-            mount(command, volumes, notes)
+            use_host_paths(command, volumes, notes)
     recipe = recipe_of(commands, notes, FORM)
     nodes = count_in(document, "min_nodes") or (2 if document.get("cluster_only") is True else 1)
     if nodes > 1:
-        notes.left_out(
+        notes.add_left_out(
             f"the placement on {nodes} nodes", "add the nodes with their addresses to the preset"
         )
-    metadata = table_of(document, "metadata", notes)
-    about = text_of(document, "description", notes) or text_of(metadata, "description", notes)
+    metadata = table_field(document, "metadata", notes)
+    about = text_field(document, "description", notes) or text_field(metadata, "description", notes)
     plan = recipe.plan
     if plan is not None and not plan.model:
-        plan = replace(plan, model=text_of(document, "model", notes))
-    revision = text_of(document, "model_revision", notes)
+        plan = replace(plan, model=text_field(document, "model", notes))
+    revision = text_field(document, "model_revision", notes)
     if plan is not None and revision and plan.flag("revision") is None:
         plan = plan.with_flag("revision", revision)
     return replace(
@@ -107,30 +107,30 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     )
 
 
-def _volume(volume: str) -> str:
+def _expand_home_in_volume(volume: str) -> str:
     """Return a volume with the home directory of the user as an absolute path."""
     return f"{Path.home()}{volume[1:]}" if volume.startswith("~/") else volume
 
 
-def _of_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> Mapping[str, Any]:
+def _apply_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> Mapping[str, Any]:
     """Return the document with the changes of the variant `given.entry`. A field of a variant
     replaces the document's field of this name, otherwise one of its defaults. Without an entry, the
     document is returned as it is, and the variants are added to `notes`."""
-    variants = table_of(document, "variants", notes)
+    variants = table_field(document, "variants", notes)
     given.check_entry(FORM, "variant", variants)
     rest = {name: value for name, value in document.items() if name != "variants"}
     for name in variants:
         if name != given.entry:
-            notes.left_out(f"the variant {name}", f"--entry {name} reads it")
+            notes.add_left_out(f"the variant {name}", f"--entry {name} reads it")
     if given.entry is None:
         return rest
-    variant = table_of(variants, given.entry, notes)
-    defaults = dict(table_of(document, "defaults", notes))
+    variant = table_field(variants, given.entry, notes)
+    defaults = dict(table_field(document, "defaults", notes))
     for name, value in variant.items():
         if name == "defaults" and isinstance(value, Mapping):
             defaults |= value
         elif name == "env" and isinstance(value, Mapping):
-            rest["env"] = {**table_of(document, "env", notes), **value}
+            rest["env"] = {**table_field(document, "env", notes), **value}
         elif name in document or name in _FIELDS:
             rest[name] = value
         else:
@@ -138,10 +138,10 @@ def _of_variant(document: Mapping[str, Any], notes: Notes, given: Given) -> Mapp
     return {**rest, "defaults": defaults}
 
 
-def _commands(
+def _server_commands_of_recipe(
     document: Mapping[str, Any], defaults: Mapping[str, Any], env: dict[str, str], notes: Notes
 ) -> list[ServerCommand]:
-    template = text_of(document, "command", notes)
+    template = text_field(document, "command", notes)
     if template:
         values = {
             **{k: v for k, v in defaults.items() if not isinstance(v, dict | list)},
@@ -150,14 +150,14 @@ def _commands(
         used = set(_HOLE.findall(f"{template} {defaults}"))
         for name, value in defaults.items():
             if name not in used:
-                notes.left_out(f"defaults: {name} = {value}", "the command does not use it")
-        text = filled_in(
+                notes.add_left_out(f"defaults: {name} = {value}", "the command does not use it")
+        text = fill_in_placeholders(
             template, _HOLE, {k: scalar_text(v) for k, v in values.items() if v is not None}
         )
         return interpret(text, notes, env=env)
-    runtime = text_of(document, "runtime", notes) or "vllm"  # as sparkrun does
-    engine = registry.named_in(runtime)
+    runtime = text_field(document, "runtime", notes) or "vllm"  # as sparkrun does
+    engine = registry.engine_named_in(runtime)
     if engine is None:
         return []
-    arguments = list(flag_words(engine, defaults, notes, "defaults: "))
+    arguments = list(flag_arguments(engine, defaults, notes, "defaults: "))
     return [ServerCommand(StartOfEngine(engine, (), tuple(arguments)), env)]

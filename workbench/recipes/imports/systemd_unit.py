@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workbench.model.findings import Finding, Level
-from workbench.model.untrusted_numbers import whole_number
-from workbench.recipes.imports.server_command import ServerCommand, no_server
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
 from workbench.recipes.imports.shell_script import interpret, recipe_of
 from workbench.recipes.recipe import Notes, Recipe
 
@@ -40,15 +40,15 @@ def recognizes(text: str) -> bool:
 def read(text: str, notes: Notes) -> Recipe:
     """Return the recipe of a unit. Parts of the unit that a preset cannot contain are added to
     `notes`."""
-    sections = _sections(text)
+    sections = _parse_sections(text)
     service = sections.get("Service", ())
     title = " ".join(value for name, value in sections.get("Unit", ()) if name == "Description")
-    commands = _values(service, "ExecStart")
-    found = _servers(commands, _environment(service, notes), notes)
+    commands = _values_of_setting(service, "ExecStart")
+    found = _server_commands_of_unit(commands, _environment_of_unit(service, notes), notes)
     if not found:
-        notes.findings.insert(0, _no_server(commands))
+        notes.findings.insert(0, _no_server_finding(commands))
         return Recipe(None, FORM, title=title)
-    workdir = _workdir(service, notes)
+    workdir = _working_directory(service, notes)
     placed = [replace(one, workdir=one.workdir or workdir) for one in found]
     recipe = recipe_of(placed, notes, FORM)
     _note_the_rest(service, notes)
@@ -75,7 +75,7 @@ def _logical_lines(text: str) -> list[str]:
     return lines if not joined else [*lines, joined.strip()]
 
 
-def _sections(text: str) -> Mapping[str, Settings]:
+def _parse_sections(text: str) -> Mapping[str, Settings]:
     found: dict[str, list[tuple[str, str]]] = {}
     section = ""
     for line in _logical_lines(text):
@@ -88,7 +88,7 @@ def _sections(text: str) -> Mapping[str, Settings]:
     return found
 
 
-def _values(settings: Settings, name: str) -> list[str]:
+def _values_of_setting(settings: Settings, name: str) -> list[str]:
     """Return the values of a setting that may be given several times. An empty value discards
     those before it."""
     found: list[str] = []
@@ -98,34 +98,36 @@ def _values(settings: Settings, name: str) -> list[str]:
     return found
 
 
-def _environment(service: Settings, notes: Notes) -> dict[str, str]:
+def _environment_of_unit(service: Settings, notes: Notes) -> dict[str, str]:
     """Return the variables that the unit sets itself. Files of variables are added to `notes`."""
     env: dict[str, str] = {}
-    for value in _values(service, "Environment"):
-        for word in _words(value):
+    for value in _values_of_setting(service, "Environment"):
+        for word in _split_words(value):
             name, equals, text = word.partition("=")
             if equals:
                 env[name] = _with_specifiers(text, notes)
             else:
-                notes.not_understood("a part of Environment", word)
-    for path in _values(service, "EnvironmentFile"):
+                notes.add_not_understood("a part of Environment", word)
+    for path in _values_of_setting(service, "EnvironmentFile"):
         text = f"the variables in the file {path.removeprefix('-')} are not read"
         fix = "add the variables that the server needs with --env NAME=VALUE"
         notes.add(Level.WARN, "env-file", text, fix=fix)
     return env
 
 
-def _servers(commands: Sequence[str], env: Mapping[str, str], notes: Notes) -> list[ServerCommand]:
+def _server_commands_of_unit(
+    commands: Sequence[str], env: Mapping[str, str], notes: Notes
+) -> list[ServerCommand]:
     """Return the commands of the servers that the commands of ExecStart start."""
     found: list[ServerCommand] = []
     for command in commands:
-        words = _expanded(_words(command.lstrip(_COMMAND_PREFIXES)), env, notes)
+        words = _expand_variables(_split_words(command.lstrip(_COMMAND_PREFIXES)), env, notes)
         if words:
             found += interpret(shlex.join(words), notes, env=env)
     return found
 
 
-def _expanded(words: Sequence[str], env: Mapping[str, str], notes: Notes) -> list[str]:
+def _expand_variables(words: Sequence[str], env: Mapping[str, str], notes: Notes) -> list[str]:
     """Return the words of a command with its variables replaced, as systemd does it: `${NAME}`
     becomes a part of its word, and a word `$NAME` becomes any number of words."""
     found: list[str] = []
@@ -146,7 +148,7 @@ def _value_of(name: str | None, env: Mapping[str, str], notes: Notes) -> str:
     unit does not set it. None stands for `$$`, a dollar sign."""
     if name is None:
         return "$"
-    return env[name] if name in env else notes.variable(name, FORM)
+    return env[name] if name in env else notes.add_variable(name, FORM)
 
 
 def _with_specifiers(text: str, notes: Notes) -> str:
@@ -157,12 +159,12 @@ def _with_specifiers(text: str, notes: Notes) -> str:
         if match[1] == "%":
             return "%"
         name = _SPECIFIERS.get(match[1])
-        return notes.variable(name, FORM) if name else match[0]
+        return notes.add_variable(name, FORM) if name else match[0]
 
     return _SPECIFIER.sub(known, text)
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """Split a value into words at white space. Quotes and the escapes of C are resolved."""
     words: list[str] = []
     word: str | None = None
@@ -172,7 +174,7 @@ def _words(text: str) -> list[str]:
         char = text[at]
         at += 1
         if char == "\\" and at < len(text):
-            piece, at = _escape(text, at)
+            piece, at = _resolve_escape(text, at)
             word = (word or "") + piece
         elif quote:
             if char == quote:
@@ -189,7 +191,7 @@ def _words(text: str) -> list[str]:
     return words if word is None else [*words, word]
 
 
-def _escape(text: str, at: int) -> tuple[str, int]:
+def _resolve_escape(text: str, at: int) -> tuple[str, int]:
     """Return (character, index after it) for the escape whose backslash stands before `at`."""
     if hexadecimal := re.compile(r"x([0-9A-Fa-f]{2})").match(text, at):
         return chr(int(hexadecimal[1], 16)), hexadecimal.end()
@@ -197,22 +199,22 @@ def _escape(text: str, at: int) -> tuple[str, int]:
     return _ESCAPES.get(char, char), at + 1
 
 
-def _workdir(service: Settings, notes: Notes) -> str | None:
-    values = _values(service, "WorkingDirectory")
+def _working_directory(service: Settings, notes: Notes) -> str | None:
+    values = _values_of_setting(service, "WorkingDirectory")
     if not values:
         return None
     path = values[-1].removeprefix("-")
-    return notes.variable("home", FORM) if path == "~" else _with_specifiers(path, notes)
+    return notes.add_variable("home", FORM) if path == "~" else _with_specifiers(path, notes)
 
 
 def _open_files(service: Settings, notes: Notes) -> int | None:
-    values = _values(service, "LimitNOFILE")
+    values = _values_of_setting(service, "LimitNOFILE")
     if not values:
         return None
-    number = whole_number(values[-1].partition(":")[0])
+    number = parse_whole_number(values[-1].partition(":")[0])
     if number is not None and number in _OPEN_FILES:
         return number
-    notes.not_understood("LimitNOFILE", values[-1])
+    notes.add_not_understood("LimitNOFILE", values[-1])
     return None
 
 
@@ -221,22 +223,22 @@ def _note_the_rest(service: Settings, notes: Notes) -> None:
     identity = ", ".join(f"{name}={value}" for name, value in service if name in _IDENTITY)
     if identity:
         why = "Workbench starts the server as the user whom it runs as"
-        notes.left_out(f"the user of the unit, {identity},", why)
+        notes.add_left_out(f"the user of the unit, {identity},", why)
     for name, value in service:
         if name in _OTHER_COMMANDS:
-            notes.refused(f"the command in {name}", value)
+            notes.add_refused(f"the command in {name}", value)
     known = (*_READ, *_IDENTITY, *_OTHER_COMMANDS)
     others = ", ".join(dict.fromkeys(name for name, _ in service if name not in known))
     if others:
         why = "it tells systemd how to run the unit, and the server nothing"
-        notes.left_out(f"each of the settings {others}", why)
+        notes.add_left_out(f"each of the settings {others}", why)
 
 
-def _no_server(commands: Sequence[str]) -> Finding:
+def _no_server_finding(commands: Sequence[str]) -> Finding:
     """Return the finding that the unit starts no server. If the unit starts a script, the next
     step is to import that script."""
-    finding = no_server(FORM, commands[:1])
-    words = _words(commands[0].lstrip(_COMMAND_PREFIXES)) if commands else []
+    finding = no_server_finding(FORM, commands[:1])
+    words = _split_words(commands[0].lstrip(_COMMAND_PREFIXES)) if commands else []
     paths = [word for word in words if word.startswith("/") and re.search(r"\.(ba)?sh$", word)]
     if not paths:
         return finding

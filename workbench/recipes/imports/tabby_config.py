@@ -15,9 +15,9 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.model.flags import Origin
 from workbench.model.plan import LaunchPlan
-from workbench.model.untrusted_text import clean, clean_data
+from workbench.model.untrusted_text import clean_data, clean_text
 from workbench.recipes import yaml_text
-from workbench.recipes.imports.fields import flag_words, table_of
+from workbench.recipes.imports.fields import flag_arguments, table_field
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
 from workbench.recipes.recipe import Given, Notes, Recipe
 
@@ -34,7 +34,7 @@ _LEAST_SECTIONS = 2
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
-    found = [name for name in _sections() if isinstance(document.get(name), Mapping)]
+    found = [name for name in _config_section_names() if isinstance(document.get(name), Mapping)]
     model = document.get("model")
     names_model = isinstance(model, Mapping) and {"model_dir", "model_name"} & model.keys()
     return bool(names_model) or len(found) >= _LEAST_SECTIONS
@@ -47,7 +47,7 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     source = given.directory
     if source is not None and not (source / "main.py").is_file():
         source = None
-    return Recipe(_plan(document, notes, source), FORM)
+    return Recipe(_plan_of_config(document, notes, source), FORM)
 
 
 def with_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
@@ -63,17 +63,17 @@ def with_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
     try:
         with path.open("rb") as handle:
             data = handle.read(yaml_text.MAX_BYTES + 1)
-        text = clean(data.decode("utf-8-sig", "replace"), len(data), lines=True)
-        document = clean_data(yaml_text.load(text), yaml_text.MAX_BYTES, lines=True)
+        text = clean_text(data.decode("utf-8-sig", "replace"), len(data), lines=True)
+        document = clean_data(yaml_text.load_yaml(text), yaml_text.MAX_BYTES, lines=True)
     except (OSError, InputError) as error:
         why = getattr(error, "strerror", None) or error
         fix = "give the path of the file from this directory, or import the file itself"
         notes.add(Level.WARN, "config", f"{path} is not read: {why}", "config", fix)
         return plan
     if not isinstance(document, Mapping):
-        notes.not_understood(f"the configuration file {path}")
+        notes.add_not_understood(f"the configuration file {path}")
         return plan
-    from_file = _plan(document, notes, Path(plan.workdir) if plan.workdir else None)
+    from_file = _plan_of_config(document, notes, Path(plan.workdir) if plan.workdir else None)
     merged = replace(plan, model=plan.model or from_file.model).without_flag("config")
     for setting in from_file.flags:
         if merged.flag(setting.name) is None:
@@ -81,36 +81,36 @@ def with_file(plan: LaunchPlan, notes: Notes, given: Given) -> LaunchPlan:
     return merged
 
 
-def _plan(document: Mapping[str, Any], notes: Notes, source: Path | None) -> LaunchPlan:
+def _plan_of_config(document: Mapping[str, Any], notes: Notes, source: Path | None) -> LaunchPlan:
     """Return the plan of a configuration file. `source` is TabbyAPI's source directory, None if it
     is unknown."""
-    engine = registry.get(ENGINE)
+    engine = registry.get_engine(ENGINE)
     words: list[str] = []
     loras = None
     for name in document:
-        if name not in _sections():
-            notes.not_understood(name, document[name])
+        if name not in _config_section_names():
+            notes.add_not_understood(name, document[name])
             continue
         if document[name] in (None, ""):
             continue
-        section = dict(table_of(document, name, notes))
+        section = dict(table_field(document, name, notes))
         directory = section.get(_MODEL_DIRECTORIES.get(name, ""))
         if source is not None and isinstance(directory, str):
             section[_MODEL_DIRECTORIES[name]] = os.path.normpath(source / directory)
         if name == "lora":
             loras = section.pop("loras", None)
-        words += flag_words(engine, section, notes, f"{name}: ")
+        words += flag_arguments(engine, section, notes, f"{name}: ")
     start = StartOfEngine(engine, (), tuple(words))
     workdir = str(source) if source is not None else None
     plan = plan_of(ServerCommand(start, workdir=workdir), notes)
     if isinstance(loras, list) and loras:
         plan = plan.with_flag("loras", loras, Origin.PRESET)
     elif loras:
-        notes.not_understood("lora: loras", loras)
+        notes.add_not_understood("lora: loras", loras)
     return plan
 
 
-def _sections() -> frozenset[str]:
+def _config_section_names() -> frozenset[str]:
     """Return the names of the sections of config.yml."""
-    flags = registry.get(ENGINE).catalog().flags
+    flags = registry.get_engine(ENGINE).catalog().flags
     return frozenset(spec.group for spec in flags.values())

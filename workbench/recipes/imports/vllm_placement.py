@@ -12,7 +12,7 @@ from typing import Any
 from workbench.model.findings import Level
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
-from workbench.recipes.imports.fields import count_in, text_of, words_of
+from workbench.recipes.imports.fields import count_in, text_field, text_list_field
 from workbench.recipes.recipe import Given, Notes
 
 GB = 10**9  # the recipes count memory in the manufacturers' gigabytes
@@ -44,7 +44,7 @@ class Placement:
 
     @property
     def memory_gib(self) -> float | None:
-        """The memory that each GPU must have."""
+        """The memory in GiB that each GPU must have; None if the recipe does not say it."""
         if self.gpus is None or self.need_gb is None:
             return None
         return round(self.need_gb * GB / 2**30 / self.gpus, 1)
@@ -56,13 +56,13 @@ def placement_of(
     """Return the placement of a variant: the number of GPUs that the recipe declares for it, or
     else the smallest that has the memory. If the GPUs of the host are unknown or of different
     sizes, the number may be unknown."""
-    strategy = _strategy(document, given.gpus, notes)
-    need = _number(variant, "vram_minimum_gb")
-    declared = _declared(document, variant, strategy, given.gpus)
-    least = _least(document, strategy, given.gpus)
+    strategy = _preferred_strategy(document, given.gpus, notes)
+    need = _number_field(variant, "vram_minimum_gb")
+    declared = _stated_gpu_count(document, variant, strategy, given.gpus)
+    least = _least_gpu_count(document, strategy, given.gpus)
     if declared is not None:
         return Placement(strategy, max(declared, least), need)
-    size = _gpu_gb(given.gpus)
+    size = _smallest_gpu_gb(given.gpus)
     if size is None or need is None:
         return Placement(strategy, least if least > 1 and need is None else None, need)
     enough = math.ceil(need / size)
@@ -80,7 +80,7 @@ def note_the_fit(
     """Add to `notes` whether the chosen variant fits on the GPUs of the host, and if it does not,
     which other variants do."""
     need, gpus = placement.need_gb, placement.gpus
-    size = _gpu_gb(given.gpus)
+    size = _smallest_gpu_gb(given.gpus)
     if need is None:
         notes.add(Level.INFO, "memory", "the recipe does not say how much GPU memory it needs")
         return
@@ -98,16 +98,16 @@ def note_the_fit(
         return
     wanted = f" on {gpus} GPUs" if gpus is not None else ""
     text = f"the variant {chosen} needs {need:g} GB of GPU memory{wanted}; this host has {host}"
-    others = list(_fitting(document, variants, chosen, given))
+    others = list(_variants_that_fit(document, variants, chosen, given))
     fix = f"take {' or '.join(others)}" if others else "no variant of the recipe fits on this host"
     notes.add(Level.WARN, "does-not-fit", text, fix=fix)
 
 
-def _fitting(
+def _variants_that_fit(
     document: Mapping[str, Any], variants: Mapping[str, Any], chosen: str, given: Given
 ) -> Sequence[str]:
     """Return the other variants that fit on the host, each as text with its number of GPUs."""
-    size = _gpu_gb(given.gpus) or 0.0
+    size = _smallest_gpu_gb(given.gpus) or 0.0
     found = []
     for name, variant in variants.items():
         if name == chosen or not isinstance(variant, Mapping):
@@ -131,29 +131,29 @@ def overrides_of(
     generation of the host's GPUs. A strategy's own settings for the GPUs replace those of the
     recipe. All other overrides are added to `notes`."""
     keys = _hardware_keys(given.gpus)
-    by_strategy = _table(document.get("strategy_overrides"))
-    of_strategy = _table(by_strategy.get(strategy))
-    own_hardware = _table(of_strategy.get("hardware_overrides"))
+    by_strategy = _table_field(document.get("strategy_overrides"))
+    of_strategy = _table_field(by_strategy.get(strategy))
+    own_hardware = _table_field(of_strategy.get("hardware_overrides"))
     chosen = [(f"strategy_overrides for {strategy}", of_strategy)]
     own_key = next((key for key in keys if key in own_hardware), None)
     if own_key is not None:
         chosen.append((f"the strategy's hardware_overrides for {own_key}", own_hardware[own_key]))
     else:
         for owner, table in (("the recipe", document), ("the variant", variant)):
-            hardware = _table(table.get("hardware_overrides"))
+            hardware = _table_field(table.get("hardware_overrides"))
             key = next((key for key in keys if key in hardware), None)
             if key is not None:
                 chosen.append((f"hardware_overrides of {owner} for {key}", hardware[key]))
     arguments: list[str] = []
     env: dict[str, Any] = {}
     for where, table in chosen:
-        for name, value in _table(table).items():
+        for name, value in _table_field(table).items():
             if name == "extra_args":
-                arguments += words_of(table, name, notes)
+                arguments += text_list_field(table, name, notes)
             elif name in ("extra_env", "env") and isinstance(value, Mapping):
                 env |= value
             elif name not in ("tp", "hardware_overrides"):
-                notes.not_understood(f"{where}: {name}", value)
+                notes.add_not_understood(f"{where}: {name}", value)
     _note_other_overrides(document, variant, strategy, keys, notes)
     return arguments, env
 
@@ -165,37 +165,39 @@ def _note_other_overrides(
     keys: Sequence[str],
     notes: Notes,
 ) -> None:
-    for name in _table(document.get("strategy_overrides")):
+    for name in _table_field(document.get("strategy_overrides")):
         if name != strategy:
             why = f"the preset uses the strategy {strategy or 'of no recipe'}"
-            notes.left_out(f"strategy_overrides for {name}", why)
+            notes.add_left_out(f"strategy_overrides for {name}", why)
     for owner, table in (("the recipe", document), ("the variant", variant)):
-        for key in _table(table.get("hardware_overrides")):
+        for key in _table_field(table.get("hardware_overrides")):
             if key not in keys:
                 text = f"hardware_overrides of {owner} for {key}"
-                notes.left_out(text, "the host has no such GPU" if keys else "no GPU is known")
-    listed = words_of(document, "compatible_strategies", notes)
+                notes.add_left_out(text, "the host has no such GPU" if keys else "no GPU is known")
+    listed = text_list_field(document, "compatible_strategies", notes)
     others = [name for name in listed if name != strategy]
     if others:
-        notes.left_out(f"the strategies {', '.join(others)}", f"the preset uses {strategy}")
+        notes.add_left_out(f"the strategies {', '.join(others)}", f"the preset uses {strategy}")
 
 
-def _strategy(document: Mapping[str, Any], gpus: Sequence[GpuInfo] | None, notes: Notes) -> str:
+def _preferred_strategy(
+    document: Mapping[str, Any], gpus: Sequence[GpuInfo] | None, notes: Notes
+) -> str:
     """Return the strategy that the recipe prefers on one node; "" if it has none."""
-    listed = words_of(document, "compatible_strategies", notes)
-    preferred = text_of(document, "default_strategy", notes)
-    gates = _table(document.get("strategy_hardware"))
+    listed = text_list_field(document, "compatible_strategies", notes)
+    preferred = text_field(document, "default_strategy", notes)
+    gates = _table_field(document.get("strategy_hardware"))
     keys = _hardware_keys(gpus)
     for name in dict.fromkeys((preferred, *_STRATEGIES)):
         if name not in _STRATEGIES:
             continue
-        gate = _first(_table(gates.get(name)), keys)
+        gate = _first_value(_table_field(gates.get(name)), keys)
         if gate == "supported" or (name in listed and gate != "unsupported"):
             return name
     return ""
 
 
-def _declared(
+def _stated_gpu_count(
     document: Mapping[str, Any],
     variant: Mapping[str, Any],
     strategy: str,
@@ -204,22 +206,24 @@ def _declared(
     """Return the number of GPUs that the recipe states for a variant, else for its strategy."""
     if strategy in _EXPERT_PARALLEL:  # they use all GPUs of the node
         return None
-    by_strategy = _table(_table(document.get("strategy_overrides")).get(strategy))
+    by_strategy = _table_field(_table_field(document.get("strategy_overrides")).get(strategy))
     for value in (variant.get("tp"), by_strategy.get("tp")):
-        found = _first(value, _hardware_keys(gpus)) if isinstance(value, Mapping) else value
+        found = _first_value(value, _hardware_keys(gpus)) if isinstance(value, Mapping) else value
         if (number := count_in({"tp": found}, "tp")) is not None:
             return number
     return None
 
 
-def _least(document: Mapping[str, Any], strategy: str, gpus: Sequence[GpuInfo] | None) -> int:
+def _least_gpu_count(
+    document: Mapping[str, Any], strategy: str, gpus: Sequence[GpuInfo] | None
+) -> int:
     """Return the least number of GPUs with which the strategy works for this model."""
     stated = document.get("strategy_min_gpus")
-    table = _table(stated)
+    table = _table_field(stated)
     values = [stated, table.get(strategy)]
     for key in _hardware_keys(gpus):
         of_hardware = table.get(key)
-        values += [of_hardware, _table(of_hardware).get(strategy)]
+        values += [of_hardware, _table_field(of_hardware).get(strategy)]
     counts = [count_in({"least": value}, "least") or 1 for value in values]
     return max(2 if strategy in _EXPERT_PARALLEL else 1, *counts)
 
@@ -236,24 +240,24 @@ def _hardware_keys(gpus: Sequence[GpuInfo] | None) -> list[str]:
     return [*families, *exact, *([generation] if generation else []), "nvidia", "default"]
 
 
-def _first(table: Any, keys: Sequence[str]) -> Any:
+def _first_value(table: Any, keys: Sequence[str]) -> Any:
     """Return the value of the first of `keys` in a table; without GPUs, that of "default"."""
-    found = _table(table)
+    found = _table_field(table)
     return next((found[key] for key in (keys or ["default"]) if key in found), None)
 
 
-def _gpu_gb(gpus: Sequence[GpuInfo] | None) -> float | None:
+def _smallest_gpu_gb(gpus: Sequence[GpuInfo] | None) -> float | None:
     """Return the memory of the smallest GPU in GB. None if it is unknown."""
     sizes = [gpu.memory_total_bytes for gpu in gpus or () if gpu.memory_total_bytes]
     return min(sizes) / GB if sizes else None
 
 
-def _number(table: Mapping[str, Any], name: str) -> float | None:
+def _number_field(table: Mapping[str, Any], name: str) -> float | None:
     value = table.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 < value < 10**6 else None
 
 
-def _table(value: Any) -> Mapping[str, Any]:
+def _table_field(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}

@@ -10,11 +10,16 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.model.flags import Origin
-from workbench.recipes.imports.containers import environment
-from workbench.recipes.imports.fields import rest_of, table_of, text_of, words_of
+from workbench.recipes.imports.containers import environment_of
+from workbench.recipes.imports.fields import (
+    note_unknown_fields,
+    table_field,
+    text_field,
+    text_list_field,
+)
 from workbench.recipes.imports.server_command import ServerCommand, plan_of
 from workbench.recipes.imports.vllm_placement import note_the_fit, overrides_of, placement_of
-from workbench.recipes.recipe import Given, Notes, Recipe, short
+from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
 
 FORM = "vLLM recipe"
 _KNOWN = (
@@ -43,43 +48,47 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     all features that the recipe switches on by default. The number of GPUs and the parallelism are
     those that the variant needs on the GPUs of the host. Parts that are not understood are added to
     `notes`. Raises InputError if there is no such variant."""
-    model, meta = table_of(document, "model", notes), table_of(document, "meta", notes)
-    variants = table_of(document, "variants", notes)
+    model, meta = table_field(document, "model", notes), table_field(document, "meta", notes)
+    variants = table_field(document, "variants", notes)
     given.check_entry(FORM, "variant", variants)
     chosen = given.entry or "default"
-    variant = table_of(variants, chosen, notes)
-    rest_of(document, _KNOWN, notes)
-    rest_of(model, _OF_MODEL, notes, "model: ")
-    rest_of(variant, _OF_VARIANT, notes, f"the variant {chosen}: ")
+    variant = table_field(variants, chosen, notes)
+    note_unknown_fields(document, _KNOWN, notes)
+    note_unknown_fields(model, _OF_MODEL, notes, "model: ")
+    note_unknown_fields(variant, _OF_VARIANT, notes, f"the variant {chosen}: ")
     placement = placement_of(document, variant, given, notes)
-    arguments = words_of(model, "base_args", notes)
-    env = environment(model.get("base_env"), notes)
-    optional = words_of(document, "opt_in_features", notes)
-    for name, feature in table_of(document, "features", notes).items():
+    arguments = text_list_field(model, "base_args", notes)
+    env = environment_of(model.get("base_env"), notes)
+    optional = text_list_field(document, "opt_in_features", notes)
+    for name, feature in table_field(document, "features", notes).items():
         if name in optional:
-            notes.left_out(f"the feature {name}", "the recipe does not switch it on by default")
+            notes.add_left_out(f"the feature {name}", "the recipe does not switch it on by default")
         elif isinstance(feature, Mapping):
-            arguments += words_of(feature, "args", notes)
-            env |= environment(feature.get("env"), notes)
-            rest_of(feature, "args env description label", notes, f"the feature {name}: ")
-    arguments += words_of(variant, "extra_args", notes)
-    env |= environment(variant.get("extra_env"), notes)
+            arguments += text_list_field(feature, "args", notes)
+            env |= environment_of(feature.get("env"), notes)
+            note_unknown_fields(
+                feature, "args env description label", notes, f"the feature {name}: "
+            )
+    arguments += text_list_field(variant, "extra_args", notes)
+    env |= environment_of(variant.get("extra_env"), notes)
     more, more_env = overrides_of(document, variant, placement.strategy, given, notes)
     arguments += more
-    env |= environment(more_env, notes)
+    env |= environment_of(more_env, notes)
     _note_the_rest(document, chosen, variants, notes)
     note_the_fit(document, variants, chosen, placement, given, notes)
-    engine = registry.get("vllm")
-    identity = text_of(variant, "model_id", notes) or text_of(model, "model_id", notes)
+    engine = registry.get_engine("vllm")
+    identity = text_field(variant, "model_id", notes) or text_field(model, "model_id", notes)
     start = StartOfEngine(engine, (), (identity, *arguments) if identity else tuple(arguments))
-    image = _image(variant, notes) or _image(model, notes)
+    image = _nvidia_image(variant, notes) or _nvidia_image(model, notes)
     plan = plan_of(ServerCommand(start, env, image=image), notes)
     for flag, value in placement.flags.items():
         if plan.flag(flag) is None:
             plan = plan.with_flag(flag, value, Origin.PRESET)
-    least = text_of(variant, "min_vllm_version", notes) or text_of(model, "min_vllm_version", notes)
-    title = text_of(meta, "title", notes) or identity
-    about = text_of(meta, "description", notes)
+    least = text_field(variant, "min_vllm_version", notes) or text_field(
+        model, "min_vllm_version", notes
+    )
+    title = text_field(meta, "title", notes) or identity
+    about = text_field(meta, "description", notes)
     versions = f">={least}" if least[:1].isdecimal() else None
     return Recipe(
         replace(plan, engine_versions=versions),
@@ -93,13 +102,13 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     )
 
 
-def _image(table: Mapping[str, Any], notes: Notes) -> str | None:
+def _nvidia_image(table: Mapping[str, Any], notes: Notes) -> str | None:
     """Return the container image for NVIDIA GPUs. Images for other GPUs are not of use here."""
     image = table.get("docker_image")
     if isinstance(image, Mapping):
         image = image.get("nvidia")
     if image is not None and not isinstance(image, str):
-        notes.not_understood("docker_image", image)
+        notes.add_not_understood("docker_image", image)
     return image if isinstance(image, str) else None
 
 
@@ -108,14 +117,16 @@ def _note_the_rest(
 ) -> None:
     for name in variants:
         if name != chosen:
-            notes.left_out(f"the variant {name}", f"--entry {name} reads it")
+            notes.add_left_out(f"the variant {name}", f"--entry {name} reads it")
     for name in ("hardware_opt_in_features", "default_hardware"):
         if document.get(name):
-            notes.left_out(name, f"Workbench does not choose by it: {short(document[name])}")
+            notes.add_left_out(
+                name, f"Workbench does not choose by it: {shorten_value(document[name])}"
+            )
     if document.get("omni"):
-        notes.left_out("omni", "Workbench does not start servers of images, video or audio")
+        notes.add_left_out("omni", "Workbench does not start servers of images, video or audio")
     dependencies = document.get("dependencies")
     for one in dependencies if isinstance(dependencies, list) else ():
-        notes.refused(
+        notes.add_refused(
             "an installation step", one.get("command", one) if isinstance(one, Mapping) else one
         )

@@ -5,27 +5,33 @@ from __future__ import annotations
 
 import re
 
+from workbench.engines import registry
 from workbench.recipes.imports import shell_script, systemd_unit
 from workbench.recipes.recipe import Given, Notes, Recipe
 
-# of a text that may start a server
-_ENGINE = re.compile(r"vllm|sglang|llama-server|tabby|docker run|podman run", re.IGNORECASE)
+_CONTAINER = re.compile(r"(?:docker|podman) run")
 
 
 def read(text: str, notes: Notes, given: Given) -> Recipe | None:
     """Return the recipe in the first file that a script writes and that starts a server. None if it
     writes no such file. The notes about the script are replaced by those about the file."""
-    for written in shell_script.written_texts(text):
+    for written in shell_script.here_documents(text):
         own = Notes()
         if systemd_unit.recognizes(written):
             recipe = systemd_unit.read(written, own)
-        elif _ENGINE.search(written):
+        elif _may_start_server(written):
             recipe = shell_script.read(written, own, Given(directory=given.directory))
         else:
             continue
         if recipe.plan is not None:
             given.check_entry(recipe.form, "server command")
-            own.left_out("the rest of the script", "the server stands in a file that it writes")
+            own.add_left_out("the rest of the script", "the server stands in a file that it writes")
             notes.findings, notes.variables = own.findings, own.variables
             return recipe
     return None
+
+
+def _may_start_server(text: str) -> bool:
+    """Return whether a text may run a container or the server of an engine."""
+    names_server = re.search(registry.server_patterns(), text, re.IGNORECASE)
+    return bool(names_server or _CONTAINER.search(text))

@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.model.bench import KEPT_ONE_OF, BenchResult
 from workbench.model.json_records import to_json
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 from workbench.report.content import Answers, Layout, Report
 
 SIMULATED = "SIMULATED: values of a model, not of hardware"
@@ -38,16 +38,16 @@ def render(report: Report) -> str:
     and its reason is in the column summary.absent."""
     if report.layout is Layout.REQUESTS:
         head = ("result", "simulated", "rejected", *_REQUEST_COLUMNS, "gaps_us")
-        return _table(head, _request_rows(report))
+        return _csv_text(head, _request_rows(report))
     if report.layout is Layout.RESULT:
-        return _table(("name", "value"), _cells(report, report.results[0]).items())
-    rows = [_cells(report, result) for result in report.results]
+        return _csv_text(("name", "value"), _result_cells(report, report.results[0]).items())
+    rows = [_result_cells(report, result) for result in report.results]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    return _table(names, ([row.get(name) for name in names] for row in rows))
+    return _csv_text(names, ([row.get(name) for name in names] for row in rows))
 
 
-def _cells(report: Report, result: BenchResult) -> dict[str, Any]:
-    cells = {"simulated": _simulated(result), **dict(_flatten(to_json(result)))}
+def _result_cells(report: Report, result: BenchResult) -> dict[str, Any]:
+    cells = {"simulated": _simulated_mark(result), **dict(_flatten_fields(to_json(result)))}
     return {**cells, **_answer_cells(report.answers.get(result.id, ()))}
 
 
@@ -76,7 +76,7 @@ def _answer_cells(answers: Answers) -> dict[str, Any]:
     return cells
 
 
-def _simulated(result: BenchResult) -> str:
+def _simulated_mark(result: BenchResult) -> str:
     return SIMULATED if result.conditions.simulated else "no"
 
 
@@ -86,25 +86,25 @@ def _request_rows(report: Report) -> Iterable[Sequence[Any]]:
             gaps = " ".join(map(str, request.get("gaps_us", ())))
             yield [
                 result.id,
-                _simulated(result),
+                _simulated_mark(result),
                 "; ".join(result.summary.refused) or "no",
                 *(request.get(name) for name in _REQUEST_COLUMNS),
                 gaps,
             ]
 
 
-def _flatten(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten_fields(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for key, value in data.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            yield from _flatten(value, f"{name}.")
+            yield from _flatten_fields(value, f"{name}.")
         elif isinstance(value, (Mapping, list, tuple)):
             yield name, json.dumps(value, ensure_ascii=False)
         else:
             yield name, value
 
 
-def _table(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
+def _csv_text(head: Sequence[str], rows: Iterable[Iterable[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([_safe_cell(name) for name in head])
@@ -120,5 +120,5 @@ def _safe_cell(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    value = clean(value, len(value), lines=True)
+    value = clean_text(value, len(value), lines=True)
     return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value

@@ -23,7 +23,7 @@ from workbench.report.blocks import (
 )
 from workbench.report.content import Report
 from workbench.report.document import document_of
-from workbench.report.format_values import escape
+from workbench.report.format_values import escape_markup
 
 _PAGE = Path(__file__).with_name("page.html")
 
@@ -31,60 +31,60 @@ _PAGE = Path(__file__).with_name("page.html")
 def render(report: Report) -> str:
     document = document_of(report)
     return Template(_PAGE.read_text("utf-8")).substitute(
-        title=escape(f"SIMULATED: {document.title}" if document.simulated else document.title),
-        heading=escape(document.title),
-        subtitle=escape(document.subtitle),
-        blocks="\n".join(_block(block) for block in document.blocks),
-        version=escape(__version__),
+        title=escape_markup(
+            f"SIMULATED: {document.title}" if document.simulated else document.title
+        ),
+        heading=escape_markup(document.title),
+        subtitle=escape_markup(document.subtitle),
+        blocks="\n".join(_block_html(block) for block in document.blocks),
+        version=escape_markup(__version__),
     )
 
 
-def _block(block: Block) -> str:
+def _block_html(block: Block) -> str:
     match block:
         case Heading():
-            return f"<h{block.level}>{escape(block.text)}</h{block.level}>"
+            return f"<h{block.level}>{escape_markup(block.text)}</h{block.level}>"
         case TextBlock():
-            return (
-                f'<p class="lead">{escape(block.text)}</p>'
-                if block.lead
-                else f"<p>{escape(block.text)}</p>"
-            )
+            if block.lead:
+                return f'<p class="lead">{escape_markup(block.text)}</p>'
+            return f"<p>{escape_markup(block.text)}</p>"
         case Alert():
-            lines = "".join(f"<li>{escape(line)}</li>" for line in block.lines)
+            lines = "".join(f"<li>{escape_markup(line)}</li>" for line in block.lines)
             body = f"<ul>{lines}</ul>" if lines else ""
             return (
                 '<div class="alert '
-                f'{block.kind}"><strong>{escape(block.title)}</strong>{body}</div>'
+                f'{block.kind}"><strong>{escape_markup(block.title)}</strong>{body}</div>'
             )
         case KeyMetrics():
             items = "".join(
-                f"<div><dt>{escape(title)}</dt><dd>{escape(value)}</dd><small>{escape(detail)}</small></div>"
+                f"<div><dt>{escape_markup(title)}</dt><dd>{escape_markup(value)}</dd><small>{escape_markup(detail)}</small></div>"
                 for title, value, detail in block.items
             )
             return f'<dl class="figures">{items}</dl>'
         case Table():
-            return _table(block)
+            return _table_html(block)
         case Facts():
             rows = "".join(
-                f'<tr><th scope="row">{escape(n)}</th><td>{escape(v)}</td></tr>'
+                f'<tr><th scope="row">{escape_markup(n)}</th><td>{escape_markup(v)}</td></tr>'
                 for n, v in block.rows
             )
             return f'<div class="wide"><table><tbody>{rows}</tbody></table></div>'
         case CodeBlock():
-            return f"<pre><code>{escape(block.text)}</code></pre>"
+            return f"<pre><code>{escape_markup(block.text)}</code></pre>"
         case PlotBlock():
-            return f"<figure>{block.svg}<figcaption>{escape(block.caption)}</figcaption></figure>"
+            return f"<figure>{block.svg}<figcaption>{escape_markup(block.caption)}</figcaption></figure>"
         case Items():
-            return f'<ul class="items">{"".join(f"<li>{escape(line)}</li>" for line in block.lines)}</ul>'
+            return f'<ul class="items">{"".join(f"<li>{escape_markup(line)}</li>" for line in block.lines)}</ul>'
         case Fold():
-            inner = "".join(_block(one) for one in block.blocks)
-            return f"<details><summary>{escape(block.title)}</summary>{inner}</details>"
+            inner = "".join(_block_html(one) for one in block.blocks)
+            return f"<details><summary>{escape_markup(block.title)}</summary>{inner}</details>"
 
 
-def _table(table: Table) -> str:
+def _table_html(table: Table) -> str:
     def cells(row: tuple[str, ...], tag: str) -> str:
         return "".join(
-            f"<{tag}{' class=n' if i in table.numeric else ''}>{escape(cell)}</{tag}>"
+            f"<{tag}{' class=n' if i in table.numeric else ''}>{escape_markup(cell)}</{tag}>"
             for i, cell in enumerate(row)
         )
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from workbench.model.bench import BenchResult
 from workbench.model.json_records import to_json
-from workbench.model.untrusted_numbers import finite
-from workbench.model.untrusted_text import escaped
+from workbench.model.untrusted_numbers import replace_non_finite
+from workbench.model.untrusted_text import escape_control_characters
 from workbench.report.content import Answers, Layout, Report
+from workbench.report.formats.csv_tables import SIMULATED
 
 FORMAT = 1
 
@@ -21,31 +22,35 @@ def render(report: Report) -> str:
     Otherwise, the results are in a list under "results".
     """
     results = [
-        _result(result, report.samples.get(result.id, ()), report.answers.get(result.id, ()))
+        _result_json(result, report.samples.get(result.id, ()), report.answers.get(result.id, ()))
         for result in report.results
     ]
     if report.layout is Layout.RESULT:
-        return _text(results[0])
-    simulated = any(result["simulated"] for result in results)
+        return _json_text(results[0])
     document: dict[str, Any] = {
         "workbench_report": FORMAT,
-        "simulated": simulated,
+        **_simulated(any(result["simulated"] for result in results)),
         "results": results,
     }
     for name in ("comparison", "experiment", "sweep", "quality"):
         record = getattr(report, name)
         if record is not None:
             document[name] = to_json(record)
-    return _text(document)
+    return _json_text(document)
 
 
-def _result(
+def _result_json(
     result: BenchResult, samples: Sequence[Mapping[str, Any]], answers: Answers
 ) -> dict[str, Any]:
     requests = {"samples": list(samples)} if samples else {}
     compared = {"quality_comparisons": answers_json(answers)} if answers else {}
-    simulated = {"simulated": result.conditions.simulated}
+    simulated = _simulated(result.conditions.simulated)
     return {**to_json(result), **simulated, **compared, **requests}
+
+
+def _simulated(simulated: bool) -> dict[str, Any]:
+    """Return the fields that say whether values are of a model: for programs, and in words."""
+    return {"simulated": simulated, **({"simulation": SIMULATED} if simulated else {})}
 
 
 def answers_json(answers: Answers) -> list[dict[str, Any]]:
@@ -53,5 +58,10 @@ def answers_json(answers: Answers) -> list[dict[str, Any]]:
     return [{"side": side, **to_json(one)} for side, one in answers]
 
 
-def _text(document: Mapping[str, Any]) -> str:
-    return escaped(json.dumps(finite(document), indent=2, ensure_ascii=False)) + "\n"
+def _json_text(document: Mapping[str, Any]) -> str:
+    return (
+        escape_control_characters(
+            json.dumps(replace_non_finite(document), indent=2, ensure_ascii=False)
+        )
+        + "\n"
+    )

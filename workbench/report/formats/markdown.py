@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 from workbench.report.blocks import (
     Alert,
     Block,
@@ -39,62 +39,73 @@ def render(report: Report) -> str:
 
 def document_text(document: Document) -> str:
     """Return a document as Markdown."""
-    lines = [f"# {plain(document.title)}", "", plain(document.subtitle), ""]
+    lines = [f"# {escape_markdown(document.title)}", "", escape_markdown(document.subtitle), ""]
     for block in document.blocks:
-        written = list(_block(block))
+        written = list(_block_lines(block))
         lines += [*written, ""] if written else []
     return "\n".join(lines).rstrip() + "\n"
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return `text` on one line, with all characters escaped that have a meaning in Markdown or
     HTML."""
-    one = " ".join(clean(text, len(text)).split())
+    one = " ".join(clean_text(text, len(text)).split())
     one = _MARKUP.sub(r"\\\1", one).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # At the beginning, "# 5", "- x" and "1. x" would become a heading or a list.
     return re.sub(r"^([#+-]|\d+[.)])(?=\s)", r"\\\1", one)
 
 
-def _block(block: Block) -> Iterable[str]:
+def _block_lines(block: Block) -> Iterable[str]:
     match block:
         case Heading():
-            return [f"{'#' * block.level} {plain(block.text)}"]
+            return [f"{'#' * block.level} {escape_markdown(block.text)}"]
         case TextBlock():
-            return [f"**{plain(block.text)}**" if block.lead else plain(block.text)]
+            return [
+                f"**{escape_markdown(block.text)}**" if block.lead else escape_markdown(block.text)
+            ]
         case Alert():
-            lines = "".join(f"\n> - {plain(line)}" for line in block.lines)
-            return [f"> [!{_KINDS[block.kind]}]\n> **{plain(block.title)}**{lines}"]
+            lines = "".join(f"\n> - {escape_markdown(line)}" for line in block.lines)
+            return [f"> [!{_KINDS[block.kind]}]\n> **{escape_markdown(block.title)}**{lines}"]
         case KeyMetrics():
-            return _table(Table(("", "", ""), block.items, frozenset({1})))
+            return _table_lines(Table(("", "", ""), block.items, frozenset({1})))
         case Table():
-            return _table(block)
+            return _table_lines(block)
         case Facts():
-            return _table(Table(("name", "value"), block.rows))
+            return _table_lines(Table(("name", "value"), block.rows))
         case CodeBlock():
-            return _code(block.text)
+            return _code_lines(block.text)
         case PlotBlock():
             return []  # the tables have its values; only the HTML report draws it
         case Items():
-            return [f"- {plain(line)}" for line in block.lines]
+            return [f"- {escape_markdown(line)}" for line in block.lines]
         case Fold():
             inner = [
                 line
                 for one in block.blocks
                 if not isinstance(one, PlotBlock)
-                for line in (*_block(one), "")
+                for line in (*_block_lines(one), "")
             ]
-            return [f"<details><summary>{plain(block.title)}</summary>", "", *inner, "</details>"]
+            return [
+                f"<details><summary>{escape_markdown(block.title)}</summary>",
+                "",
+                *inner,
+                "</details>",
+            ]
 
 
-def _table(table: Table) -> Iterable[str]:
+def _table_lines(table: Table) -> Iterable[str]:
     marks = ("---:" if i in table.numeric else "---" for i in range(len(table.head)))
-    return [_row(table.head), f"|{'|'.join(marks)}|", *(_row(row) for row in table.rows)]
+    return [
+        _table_row(table.head),
+        f"|{'|'.join(marks)}|",
+        *(_table_row(row) for row in table.rows),
+    ]
 
 
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(plain(cell) for cell in cells)} |"
+def _table_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(escape_markdown(cell) for cell in cells)} |"
 
 
-def _code(text: str) -> Iterable[str]:
+def _code_lines(text: str) -> Iterable[str]:
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    return [f"{fence}sh", clean(text, len(text), lines=True), fence]
+    return [f"{fence}sh", clean_text(text, len(text), lines=True), fence]

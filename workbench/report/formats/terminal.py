@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 from workbench.report.blocks import (
     Alert,
     CodeBlock,
@@ -29,16 +29,20 @@ _LABELS = {"rejected": "REJECTED: "}  # kind of an alert -> the word that people
 
 def render(report: Report) -> str:
     document = document_of(report)
-    lines = [clean(document.title), clean(document.subtitle), *block_lines(document.blocks)]
+    lines = [
+        clean_text(document.title),
+        clean_text(document.subtitle),
+        *block_lines(document.blocks),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def block_lines(blocks: Iterable[ShownBlock]) -> list[str]:
     """Return the blocks as lines of text, without control characters."""
-    return [clean(line) for block in blocks for line in _lines(block)]
+    return [clean_text(line) for block in blocks for line in _lines_of_block(block)]
 
 
-def _lines(block: ShownBlock) -> Iterable[str]:
+def _lines_of_block(block: ShownBlock) -> Iterable[str]:
     match block:
         case Heading():
             return ["", block.text]
@@ -48,28 +52,30 @@ def _lines(block: ShownBlock) -> Iterable[str]:
             title = f"{_LABELS.get(block.kind, '')}{block.title}"
             return ["", title, *(f"{_INDENT}{line}" for line in block.lines)]
         case KeyMetrics():
-            return ["", *_aligned(block.items)]
+            return ["", *_align_columns(block.items)]
         case Table():
-            return _aligned([block.head, *block.rows], block.numeric)
+            return _align_columns([block.head, *block.rows], block.numeric)
         case Facts():
-            return _aligned(block.rows)
+            return _align_columns(block.rows)
         case CodeBlock():
             return ["", _INDENT + block.text, ""]
         case Items():
             return [f"{_INDENT}- {line}" for line in block.lines]
         case FindingBlock():
-            return _finding(block)
+            return _finding_lines(block)
         case Fold() | PlotBlock():
             return []
 
 
-def _finding(finding: FindingBlock) -> list[str]:
+def _finding_lines(finding: FindingBlock) -> list[str]:
     number = "" if finding.number is None else f"{finding.number:>2}. "
     facts = [f"    {label:<9} {text}" for label, text in finding.facts]
     return [f"{number}{finding.level}: {finding.text}", *facts]
 
 
-def _aligned(rows: Sequence[Sequence[str]], numeric: frozenset[int] = frozenset()) -> list[str]:
+def _align_columns(
+    rows: Sequence[Sequence[str]], numeric: frozenset[int] = frozenset()
+) -> list[str]:
     """Return the rows as lines with aligned columns; the columns in `numeric` are aligned right. A
     row that has text only in its first cell does not widen the first column.
     """

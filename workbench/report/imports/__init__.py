@@ -18,18 +18,21 @@ from typing import Any
 
 from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import InputError
-from workbench.model.untrusted_text import clean_data
+from workbench.model.secrets import mask_data
+from workbench.model.untrusted_numbers import parse_error_text
+from workbench.model.untrusted_text import clean_data, unique_json_object
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
 from workbench.report.proof_document import check_intact, is_proof, split_page
 from workbench.report.registry import IMPORT_FORMATS, imported_tools
 
-__all__ = ["ImportOptions", "Imported", "read"]
+__all__ = ["ImportOptions", "Imported", "read_results"]
 
-_MOST_BYTES = 1 << 30  # a detailed file of 100,000 requests has some 100 MB
+_MOST_BYTES = 128 << 20  # a detailed file of 100,000 requests has some 100 MB
+_MOST_PARTS = 2_000_000  # lists and objects of a file; each takes far more memory than its text
 _NEXT_STEP = f"Workbench imports JSON results of {imported_tools()}"
 
 
-def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ...]:
+def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ...]:
     """Return the results in the file at `path`, which may contain several. `options` has what the
     user states about them.
 
@@ -38,7 +41,7 @@ def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ..
     """
     found: list[Imported] = []
     empty = InputError(f"{path} has no results", next_step=_NEXT_STEP)
-    for number, document in enumerate(list(_documents(path)), start=1):
+    for number, document in enumerate(list(_json_documents(path)), start=1):
         at = "" if number == 1 else f"document {number}"
         if not isinstance(document, dict):
             raise InputError(
@@ -48,15 +51,21 @@ def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ..
             check_intact(document, path)
         tool = next((each for each in IMPORT_FORMATS if each.recognizes(document)), None)
         if tool is None:
-            raise InputError(f"{path}: {_why_unknown(document)}", next_step=_NEXT_STEP)
-        results = tool.read(
-            Fields(path, clean_data(document, _MOST_BYTES), at), options or ImportOptions()
-        )
-        results = [_checked(one, path) for one in results]
+            raise InputError(f"{path}: {_why_format_is_unknown(document)}", next_step=_NEXT_STEP)
+        stated = options or ImportOptions()
+        if document.get("simulated") is True:  # an export of Workbench in the form of another tool
+            stated = replace(stated, simulated=True)
+        try:
+            cleaned = mask_data(clean_data(document, _MOST_BYTES))
+            # The id comes from the content, so that a file that is imported twice is stored once.
+            plain = json.dumps(document, sort_keys=True)
+        except RecursionError:
+            raise _too_deep_error(path) from None
+        results = tool.read(Fields(path, cleaned, at), stated)
+        results = [_check_imported(one, path) for one in results]
         if not results:
             raise empty
-        # The id comes from the content, so that a file that is imported twice is stored once.
-        digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
+        digest = hashlib.sha256(plain.encode()).hexdigest()[:24]
         found += [
             replace(one, uid=one.uid or f"{digest}-{place}") for place, one in enumerate(results)
         ]
@@ -65,7 +74,7 @@ def read(path: Path, options: ImportOptions | None = None) -> tuple[Imported, ..
     return tuple(found)
 
 
-def _checked(one: Imported, path: Path) -> Imported:
+def _check_imported(one: Imported, path: Path) -> Imported:
     """Return an imported result, marked as invalid if too many of its requests failed. Raises
     InputError for a result without any measured value."""
     made = one.summary
@@ -79,28 +88,28 @@ def _checked(one: Imported, path: Path) -> Imported:
             f"{100 * FAILED_SHARE:.0f} % are too many, since the others then ran under another load "
             "than the requested one"
         )
-        return _refused(one, why)
+        return _mark_refused(one, why)
     if not made.requests_failed:
         raise InputError(
             f"{path}: a result in the file has no measured value",
             next_step="check that the run of the other tool was complete",
         )
-    return _refused(one, f"none of its {made.requests_failed:,} requests succeeded")
+    return _mark_refused(one, f"none of its {made.requests_failed:,} requests succeeded")
 
 
-def _refused(one: Imported, why: str) -> Imported:
+def _mark_refused(one: Imported, why: str) -> Imported:
     return replace(one, summary=replace(one.summary, refused=(*one.summary.refused, why)))
 
 
-def _documents(path: Path) -> Iterator[Any]:
+def _json_documents(path: Path) -> Iterator[Any]:
     """Yield the JSON documents in a file: one, or several one after the other, as vllm's
     --append-result writes them.
     """
-    _, data = split_page(_text(path))
+    _, data = split_page(_read_text(path))
     if data is None:
         raise InputError(f"{path} is a page without a proof in it", next_step=_NEXT_STEP)
     text = data
-    decoder, place = json.JSONDecoder(), 0
+    decoder, place = json.JSONDecoder(object_pairs_hook=unique_json_object), 0
     while place < len(text):
         if text[place].isspace():
             place += 1
@@ -112,19 +121,26 @@ def _documents(path: Path) -> Iterator[Any]:
                 f"{path}: line {error.lineno}, column {error.colno}: {error.msg}",
                 next_step="the file is truncated or not JSON: save it again",
             ) from None
+        except ValueError as error:
+            raise InputError(f"{path}: {parse_error_text(error)}", next_step=_NEXT_STEP) from None
         except RecursionError:
-            raise InputError(
-                f"{path}: the JSON document is nested too deeply", next_step=_NEXT_STEP
-            ) from None
+            raise _too_deep_error(path) from None
         # `vllm bench sweep` writes the results of one setting as a list.
         yield from document if isinstance(document, list) else (document,)
 
 
-def _text(path: Path) -> str:
+def _too_deep_error(path: Path) -> InputError:
+    return InputError(f"{path}: the JSON document is nested too deeply", next_step=_NEXT_STEP)
+
+
+def _read_text(path: Path) -> str:
     try:
+        if path.exists() and not path.is_file():
+            # a pipe would be waited for without end, and a device has no end
+            raise InputError(f"{path} is not a regular file", next_step="check the path")
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(
-                f"{path} is larger than 1 GiB",
+                f"{path} is larger than {_MOST_BYTES >> 20} MiB",
                 next_step="save the results again without the generated texts",
             )
         text = path.read_text(encoding="utf-8-sig")
@@ -136,13 +152,20 @@ def _text(path: Path) -> str:
         raise InputError(f"{path}: byte {error.start} is not UTF-8", next_step=_NEXT_STEP) from None
     if not text.strip():
         raise InputError(f"{path} is empty", next_step=_NEXT_STEP)
+    if text.count("[") + text.count("{") > _MOST_PARTS:
+        raise InputError(
+            f"{path} has more than {_MOST_PARTS:,} lists and objects",
+            next_step="save the results again without the generated texts",
+        )
     return text
 
 
-def _why_unknown(document: Mapping[str, Any]) -> str:
+def _why_format_is_unknown(document: Mapping[str, Any]) -> str:
     if "total_input_sequences" in document:
         return "a benchmark of embeddings, which has no generated tokens to compare"
     if "total_output_tokens_retokenized" in document:
-        return "a result of SGLang's bench_serving, which defines its metrics differently"
+        return "a result of SGLang's bench_serving without its duration or its output rate"
+    if {"metadata", "metrics", "error"} <= document.keys():
+        return "AIPerf's file of single requests; import the profile_export_aiperf.json beside it"
     names = ", ".join(sorted(map(str, document))[:6]) or "none"
     return f"not a result of a known tool (its fields: {names}{', …' if len(document) > 6 else ''})"

@@ -14,14 +14,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution
+from workbench.model.distribution import PERCENTILES, REQUIRED_PARTS
 from workbench.model.errors import InputError
+from workbench.model.untrusted_text import clean_text
+from workbench.report.formats.aiperf_json import WHOLE_RUN_RATE
 from workbench.report.imports.checked_fields import (
+    WINDOWS,
     Fields,
     Imported,
     ImportOptions,
-    conditions,
-    model_of,
-    summary,
+    imported_conditions,
+    imported_summary,
+    served_model_name,
 )
 
 TOOL = "AIPerf"
@@ -40,14 +44,10 @@ _LATENCIES = {
     "tpot_ms": "inter_token_latency",
     "e2e_ms": "request_latency",
 }
-_DISTRIBUTION = {
-    "mean": "avg",
-    "p50": "p50",
-    "p90": "p90",
-    "p99": "p99",
-    "min": "min",
-    "max": "max",
-}
+_DISTRIBUTION = {"mean": "avg", **{part: part for part in (*PERCENTILES, "min", "max")}}
+_OF_ALL_RUNS = ("request_count", "error_request_count", "good_request_count", "benchmark_duration")
+_MOST_RUNS = 1000  # of one summary
+_TOTAL = "total_"  # begins the name of a sum over the requests of a run
 _ITL = (
     "AIPerf's inter-token latency (one value per request) is listed as TPOT, its inter-chunk "
     "latency as ITL"
@@ -67,32 +67,28 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
-    metadata = fields.object("metadata")
-    if metadata is not None and "aggregation_type" in metadata.data:
-        raise InputError(
-            f"{fields.file} is AIPerf's summary of several runs, without the values of each run",
-            next_step="import the profile_export_aiperf.json of each run, and compare the groups: "
-            "Workbench computes the interval from the single runs",
-        )
+    fields, of_runs = _fields_of_one_run(fields)
     version = fields.text("aiperf_version")
     unix_s, zone_note = fields.unix_time("start_time")
-    whole, partial = _distributions(fields)
+    whole, partial = _latency_distributions(fields)
     config = fields.object("input_config")
-    by_server = _by_server(config)
+    by_server = _counts_by_server(config)
     tokens = {
-        "prompt_tokens": _total(
+        "prompt_tokens": _metric_total(
             fields, "total_usage_prompt_tokens", "total_isl" if by_server else None
         ),
-        "output_tokens": _total(
+        "output_tokens": _metric_total(
             fields, "total_usage_completion_tokens", "total_osl" if by_server else None
         ),
-        "cached_tokens": _total(fields, "total_usage_prompt_cache_read_tokens"),
+        "cached_tokens": _metric_total(fields, "total_usage_prompt_cache_read_tokens"),
     }
-    ok = _total(fields, "request_count") or 0
-    rate = _scalar(fields, "output_token_throughput", "tokens/sec")
-    usage = _total(fields, "total_usage_completion_tokens")
-    by_tokenizer = _by_tokenizer(fields, usage)
-    own = _own_tokens(fields)
+    ok = _metric_total(fields, "request_count") or 0
+    failed = _metric_total(fields, "error_request_count") or 0
+    attained, limits = _attainment_fields(fields, config, ok + failed)
+    rate = _scalar_metric(fields, "output_token_throughput", "tokens/sec")
+    usage = _metric_total(fields, "total_usage_completion_tokens")
+    by_tokenizer = _why_per_token_time_is_absent(fields, usage)
+    own = _tokens_by_own_tokenizer(fields)
     if usage and own and rate:
         rate *= usage / own
     if by_tokenizer:
@@ -100,50 +96,117 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         partial.pop("tpot_ms", None)
     counts = _counts_note(fields, usage, by_server)
     reasons = dict.fromkeys(partial, "the file has only some of its percentiles")
-    metrics = summary(
+    metrics = imported_summary(
         {
             **reasons,
             **(dict.fromkeys(_OF_TOKENS, by_tokenizer) if by_tokenizer else {}),
             **dict.fromkeys(tokens, "the file has no token counts of the server"),
         },
         requests_ok=ok,
-        requests_failed=_total(fields, "error_request_count") or 0,
-        errors=_errors(fields),
-        duration_s=_duration_s(fields),
+        requests_failed=failed,
+        errors=_error_counts(fields),
+        duration_s=_run_duration_s(fields),
         output_tok_s=rate,
-        whole_run_tok_s=rate,
-        request_s=_scalar(fields, "request_throughput", "requests/sec"),
-        power_w=_scalar(fields, "nvidia_total_gpu_power", "W"),
-        energy_j=_scalar(fields, "nvidia_total_gpu_energy", "J"),
-        tok_per_joule=_scalar(fields, "nvidia_output_tokens_per_joule", "tokens/J"),
-        energy_per_request_j=_scalar(fields, "nvidia_energy_per_request", "joules/request"),
+        **_window_fields(fields, rate),
+        request_s=_scalar_metric(fields, "request_throughput", "requests/sec"),
+        power_w=_scalar_metric(fields, "nvidia_total_gpu_power", "W"),
+        energy_j=_scalar_metric(fields, "nvidia_total_gpu_energy", "J"),
+        tok_per_joule=_scalar_metric(fields, "nvidia_output_tokens_per_joule", "tokens/J"),
+        energy_per_request_j=_scalar_metric(fields, "nvidia_energy_per_request", "joules/request"),
         partial=partial,
-        notes=tuple(filter(None, (_ITL, counts, zone_note, _client_command(fields)))),
-        refused=_refused(fields),
+        notes=tuple(
+            filter(None, (_ITL, of_runs, limits, counts, zone_note, _client_command(fields)))
+        ),
+        refused=_reasons_for_invalid_result(fields),
         **tokens,
         **whole,
+        **attained,
     )
-    model = model_of(fields, options, _model_name(config))
-    workload = {**_lengths(fields), **_load(config), "requests": ok}
+    model = served_model_name(fields, options, _model_name(config))
+    workload = {**_length_fields(fields), **_load_fields(config), "requests": ok}
     if usage and ok:
         workload["max_tokens"] = round(usage / ok)
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
     name = "GenAI-Perf" if config is not None and _is_genai_perf(config) else TOOL
-    tool = f"{name} {version}" if version else name
+    tool = f"{name} {version}" if version else fields.text("exported_by") or name
     return [
         Imported(
             spec,
-            conditions(tool, options, model, list(workload), gpus=_gpus(fields)),
+            imported_conditions(tool, options, model, list(workload), gpus=_gpu_facts(fields)),
             metrics,
             unix_s,
         )
     ]
 
 
-def _by_tokenizer(fields: Fields, usage: int | None) -> str:
+def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
+    """Return (fields of one run, note). The summary of several runs, in which each statistic has a
+    mean over the runs, becomes a run with these means and with the requests of all runs."""
+    metadata = fields.object("metadata")
+    kind = metadata.text("aggregation_type") if metadata is not None else None
+    if metadata is None or kind is None:
+        return fields, ""
+    metrics = fields.object("metrics")
+    if kind != "confidence" or metrics is None:
+        raise InputError(
+            f"{fields.file} is AIPerf's summary of a {kind}, without the values of each run",
+            next_step="import the profile_export_aiperf.json of each run",
+        )
+    runs = metadata.required_count("num_successful_runs")
+    if runs > _MOST_RUNS:
+        raise metadata.field_error(
+            "num_successful_runs", f"the field must be at most {_MOST_RUNS:,}"
+        )
+    joined: dict[str, dict[str, Any]] = {}
+    for tag in metrics.data:
+        name, _, statistic = tag.rpartition("_")
+        mean = metrics.object(tag)
+        if mean is None or statistic not in _DISTRIBUTION.values():
+            continue
+        value = mean.number("mean")
+        summed = name in _OF_ALL_RUNS or name.startswith(_TOTAL)
+        factor = runs if summed else 1
+        joined.setdefault(name, {"unit": mean.text("unit")})[statistic] = (
+            None if value is None else value * factor
+        )
+    requests = joined.get("request_count", {}).get("avg")
+    for name in _LATENCIES.values():
+        if name in joined:
+            joined[name]["count"] = requests
+    note = (
+        f"a summary of {runs} runs: rates and latencies are means over the runs, also the"
+        " percentiles; to compare groups of runs, import the file of each run"
+    )
+    whole = {**fields.data, **joined, "metadata": None}
+    return Fields(fields.file, whole, fields.at), note
+
+
+def _attainment_fields(
+    fields: Fields, config: Fields | None, requests: int
+) -> tuple[dict[str, Any], str]:
+    """Return (attainment and goodput as fields of BenchSummary, note with the limits), ({}, "")
+    without limits. AIPerf's limits have no percentage: a request is good if it keeps all of them,
+    and one that failed is not."""
+    good = _metric_total(fields, "good_request_count")
+    limits = config.data.get("slos") if config is not None else None
+    if good is None or not requests:
+        return {}, ""
+    if good > requests:
+        raise fields.field_error("good_request_count", f"the file has only {requests:,} requests")
+    found = {
+        "slo_pct": 100 * good / requests,
+        "goodput_request_s": _scalar_metric(fields, "goodput", "requests/sec"),
+    }
+    if not isinstance(limits, dict) or not limits:
+        return found, "the file has requests that kept an SLO, but not its limits"
+    said = clean_text(" and ".join(f"{name} <= {limit}" for name, limit in limits.items()), 300)
+    return found, f"requests that kept the SLO are those with {said} (AIPerf's names, in its units)"
+
+
+def _why_per_token_time_is_absent(fields: Fields, usage: int | None) -> str:
     """Return why the time per token is absent, if AIPerf divided by token counts of its own
     tokenizer that differ from the server's usage. Otherwise return ""."""
-    own = _own_tokens(fields)
+    own = _tokens_by_own_tokenizer(fields)
     if not usage or not own or abs(own / usage - 1) <= _APART:
         return ""
     return (
@@ -151,10 +214,10 @@ def _by_tokenizer(fields: Fields, usage: int | None) -> str:
     )
 
 
-def _own_tokens(fields: Fields) -> int | None:
+def _tokens_by_own_tokenizer(fields: Fields) -> int | None:
     """Return how many output tokens AIPerf's own tokenizer counted. AIPerf divides by them in all
     its rates and times per token."""
-    return _total(fields, "total_output_tokens") or _total(fields, "total_osl")
+    return _metric_total(fields, "total_output_tokens") or _metric_total(fields, "total_osl")
 
 
 def _counts_note(fields: Fields, usage: int | None, by_server: bool) -> str:
@@ -162,16 +225,14 @@ def _counts_note(fields: Fields, usage: int | None, by_server: bool) -> str:
         return ""
     if not usage:
         return _COUNTED_HERE
-    odd = _total(fields, "usage_discrepancy_count")
+    odd = _metric_total(fields, "usage_discrepancy_count")
     said = "tokens and the output rate are the server's usage, not the counts of AIPerf's tokenizer"
-    return (
-        f"{said}; AIPerf reports that the two differ by over 10 % in {odd} requests"
-        if odd
-        else said
-    )
+    if not odd:
+        return said
+    return f"{said}; AIPerf reports that the two differ by over 10 % in {odd} requests"
 
 
-def _distributions(
+def _latency_distributions(
     fields: Fields,
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
     whole: dict[str, Distribution | None] = {}
@@ -182,17 +243,17 @@ def _distributions(
             continue
         factor = _MS.get(metric.text("unit") or "")
         if factor is None:
-            raise metric.wrong("unit", "the field must be a unit of time")
+            raise metric.field_error("unit", "the field must be a unit of time")
         values = {part: metric.number(tag) for part, tag in _DISTRIBUTION.items()}
         parts = {part: value * factor for part, value in values.items() if value is not None}
-        if len(parts) == len(_DISTRIBUTION):
+        if parts.keys() >= REQUIRED_PARTS:
             whole[name] = Distribution(**parts, count=metric.count("count") or 0)
         elif parts:
             partial[name] = parts
     return whole, partial
 
 
-def _scalar(fields: Fields, name: str, unit: str) -> float | None:
+def _scalar_metric(fields: Fields, name: str, unit: str) -> float | None:
     """Return the value of a metric that has only one value, or None if the file does not have the
     metric. Raises InputError if its unit is not `unit`.
     """
@@ -200,11 +261,11 @@ def _scalar(fields: Fields, name: str, unit: str) -> float | None:
     if metric is None:
         return None
     if metric.text("unit") not in (unit, None):
-        raise metric.wrong("unit", f"the field must be {unit!r}")
+        raise metric.field_error("unit", f"the field must be {unit!r}")
     return metric.number("avg")
 
 
-def _total(fields: Fields, *names: str | None) -> int | None:
+def _metric_total(fields: Fields, *names: str | None) -> int | None:
     """Return the total of the first metric in `names` that the file has, or None if the file has
     none of these metrics."""
     for name in names:
@@ -214,14 +275,17 @@ def _total(fields: Fields, *names: str | None) -> int | None:
     return None
 
 
-def _duration_s(fields: Fields) -> float:
+def _run_duration_s(fields: Fields) -> float:
     metric = fields.object("benchmark_duration")
     if metric is None:
         return 0.0
-    return (metric.number("avg") or 0.0) * _MS.get(metric.text("unit") or "sec", 1000.0) / 1000
+    factor = _MS.get(metric.text("unit") or "sec")
+    if factor is None:
+        raise metric.field_error("unit", "the field must be a unit of time")
+    return (metric.number("avg") or 0.0) * factor / 1000
 
 
-def _errors(fields: Fields) -> dict[str, int]:
+def _error_counts(fields: Fields) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in fields.objects("error_summary"):
         details = one.object("error_details")
@@ -231,15 +295,33 @@ def _errors(fields: Fields) -> dict[str, int]:
     return found
 
 
-def _refused(fields: Fields) -> tuple[str, ...]:
+def _reasons_for_invalid_result(fields: Fields) -> tuple[str, ...]:
     if fields.flag("was_cancelled"):
         return ("AIPerf was cancelled before its end",)
     if fields.flag("is_complete") is False:
+        why = fields.text("incomplete_reason") or "no reason given"
         return (
-            "AIPerf reports an incomplete run: "
-            f"{fields.text('incomplete_reason') or 'no reason given'}",
+            why
+            if _was_written_by_workbench(fields)
+            else f"AIPerf reports an incomplete run: {why}",
         )
     return ()
+
+
+def _was_written_by_workbench(fields: Fields) -> bool:
+    return (fields.text("exported_by") or "").startswith("Workbench")
+
+
+def _window_fields(fields: Fields, rate: float | None) -> dict[str, Any]:
+    """Return the part of the run that the rates are of, and the output rate of the whole run: the
+    only `rate` of AIPerf, but not of an export of Workbench."""
+    if not _was_written_by_workbench(fields):
+        return {"whole_run_tok_s": rate}
+    window = fields.text("window")
+    return {
+        **({"window": window} if window in WINDOWS else {}),
+        "whole_run_tok_s": _scalar_metric(fields, WHOLE_RUN_RATE, "tokens/sec"),
+    }
 
 
 def _client_command(fields: Fields) -> str:
@@ -248,8 +330,8 @@ def _client_command(fields: Fields) -> str:
     return f"its command: {command}" if command else ""
 
 
-def _by_server(config: Fields | None) -> bool:
-    endpoint = _endpoint(config)
+def _counts_by_server(config: Fields | None) -> bool:
+    endpoint = _endpoint_config(config)
     return bool(endpoint and endpoint.flag("use_server_token_count"))
 
 
@@ -257,7 +339,7 @@ def _is_genai_perf(config: Fields) -> bool:
     return isinstance(config.data.get("endpoint"), str) or "endpoint_type" in config.data
 
 
-def _endpoint(config: Fields | None) -> Fields | None:
+def _endpoint_config(config: Fields | None) -> Fields | None:
     return None if config is None or _is_genai_perf(config) else config.object("endpoint")
 
 
@@ -268,7 +350,7 @@ def _model_name(config: Fields | None) -> str | None:
     models = config.object("models") if config else None
     for item in models.objects("items") if models else ():
         return item.text("name")
-    endpoint = _endpoint(config)
+    endpoint = _endpoint_config(config)
     names = endpoint.data.get("model_names") if endpoint else None
     if config is not None and _is_genai_perf(config):
         names = config.data.get("model")
@@ -276,7 +358,7 @@ def _model_name(config: Fields | None) -> str | None:
     return str(names[0]) if isinstance(names, list) and names else None
 
 
-def _load(config: Fields | None) -> dict[str, Any]:
+def _load_fields(config: Fields | None) -> dict[str, Any]:
     """Return the concurrency, rate, endpoint and streaming of the measured phase, as a dict of
     fields of BenchSpec."""
     if config is None:
@@ -301,6 +383,11 @@ def _load(config: Fields | None) -> dict[str, Any]:
         rate = load.number("rate") or load.number("request_rate")
         if rate:
             found["rate"] = rate
+            arrival = load.text("type")
+            if arrival in ("poisson", "constant"):
+                found["arrival"] = arrival
+            elif arrival == "gamma":
+                found |= {"arrival": "poisson", "burstiness": load.number("smoothness")}
     endpoint = config if _is_genai_perf(config) else config.object("endpoint")
     if endpoint is not None:
         kind = endpoint.data.get("endpoint_type" if _is_genai_perf(config) else "type")
@@ -311,7 +398,7 @@ def _load(config: Fields | None) -> dict[str, Any]:
     return found
 
 
-def _lengths(fields: Fields) -> dict[str, int]:
+def _length_fields(fields: Fields) -> dict[str, int]:
     found = {}
     for name, aiperf_name in (
         ("input_tokens", "input_sequence_length"),
@@ -323,7 +410,7 @@ def _lengths(fields: Fields) -> dict[str, int]:
     return found
 
 
-def _gpus(fields: Fields) -> tuple[dict[str, Any], ...]:
+def _gpu_facts(fields: Fields) -> tuple[dict[str, Any], ...]:
     telemetry = fields.object("telemetry_data")
     endpoints = telemetry.object("endpoints") if telemetry else None
     found: dict[str, dict[str, Any]] = {}

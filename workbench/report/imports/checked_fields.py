@@ -4,20 +4,38 @@ names the file and the field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from workbench.model.bench import BenchSpec, BenchSummary, Conditions
+from workbench.model.distribution import PERCENTILES, Distribution
 from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.metrics import METRICS
 from workbench.model.quality import QualityResult
-from workbench.model.untrusted_numbers import EXACT, number
+from workbench.model.untrusted_numbers import (
+    EXACT,
+    number_for_field,
+    number_or_none,
+    range_of,
+    why_impossible,
+)
 from workbench.report.format_values import NOT_IN_FILE
 
+WINDOWS = ("steady", "whole run")  # of BenchSummary.window
 MOST_CHARS = 65_536  # of a text, such as the command line of another tool
+_RISING = ("min", *PERCENTILES, "max")  # the parts of a distribution, the lowest first
+_ROUNDED = 1e-6  # share by which rounding may change their order
+_SUMS = ("power_w",)  # over GPUs: the range of the unit is that of one GPU
+_TOTALS = {  # what a rate counts
+    "output_tok_s": "output_tokens",
+    "whole_run_tok_s": "output_tokens",
+    "request_s": "requests_ok",
+}
+_FAR = 10  # a rate may be that of a part of the run, but not so far from the mean of the run
 # duration_s has no "unknown": a summary without it says 0.
 _METRICS = tuple(
     name for name, metric in METRICS.items() if not metric.optional and name != "duration_s"
@@ -59,14 +77,14 @@ class Fields:
     def __init__(self, file: Path, data: Mapping[str, Any], at: str = "") -> None:
         self.file, self.data, self.at = file, data, at
 
-    def wrong(self, name: str, problem: str) -> InputError:
+    def field_error(self, name: str, problem: str) -> InputError:
         """Return the error for a field whose value is invalid. `name` is the field, and `problem` a
         text such as "the field must be a number"."""
         value = repr(self.data.get(name))
         found = value if len(value) <= 60 else value[:59] + "…"
-        return self.wrong_inside(name, f"{problem}, found {found}")
+        return self.inner_value_error(name, f"{problem}, found {found}")
 
-    def wrong_inside(self, place: str, problem: str) -> InputError:
+    def inner_value_error(self, place: str, problem: str) -> InputError:
         """Return the error for a value inside of this object. `place` is where it is, such as
         "own.p", and `problem` says what it is."""
         at = f"{self.at}.{place}" if self.at else place
@@ -74,14 +92,16 @@ class Fields:
             f"{self.file}: {at}: {problem}", next_step="no result of this file was imported"
         )
 
-    def number(self, name: str) -> float | None:
+    def number(self, name: str, unit: str = "") -> float | None:
         """Return the field `name`, which must be a finite number that is not negative; None if it
-        is absent. Raises InputError for any other value."""
+        is absent. `unit`, such as "tok_s", says which numbers are possible (RANGES in
+        untrusted_numbers.py). Raises InputError for any other value."""
         value = self.data.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not _usable(value):
-            raise self.wrong(name, "the field must be a number that is 0 or more")
+        highest = _highest_possible(unit)
+        if not _is_usable_number(value, highest):
+            raise self.field_error(name, f"the field must be {_expected_text(highest)}")
         return float(value)
 
     def count(self, name: str) -> int | None:
@@ -89,27 +109,31 @@ class Fields:
         if value is None:
             return None
         if value != int(value):
-            raise self.wrong(name, "the field must be a whole number")
+            raise self.field_error(name, "the field must be a whole number")
         return int(value)
 
     def required_count(self, name: str) -> int:
         value = self.count(name)
         if value is None:
-            raise self.wrong(name, "the field must be a whole number")
+            raise self.field_error(name, "the field must be a whole number")
         return value
 
     def text(self, name: str) -> str | None:
+        """Return the field `name`, which must be text of at most MOST_CHARS characters; None if it
+        is absent or empty. Raises InputError for any other value."""
         value = self.data.get(name)
         if value is not None and not isinstance(value, str):
-            raise self.wrong(name, "the field must be text")
+            raise self.field_error(name, "the field must be text")
         if value and len(value) > MOST_CHARS:
-            raise self.wrong(name, f"the field must be text of at most {MOST_CHARS:,} characters")
+            raise self.field_error(
+                name, f"the field must be text of at most {MOST_CHARS:,} characters"
+            )
         return value or None
 
     def flag(self, name: str) -> bool | None:
         value = self.data.get(name)
         if value is not None and not isinstance(value, bool):
-            raise self.wrong(name, "the field must be true or false")
+            raise self.field_error(name, "the field must be true or false")
         return value
 
     def object(self, name: str) -> Fields | None:
@@ -117,7 +141,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.wrong(name, "the field must be an object")
+            raise self.field_error(name, "the field must be an object")
         return Fields(self.file, value, f"{self.at}.{name}" if self.at else name)
 
     def objects(self, name: str) -> list[Fields]:
@@ -126,17 +150,34 @@ class Fields:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
-            raise self.wrong(name, "the field must be a list of objects")
+            raise self.field_error(name, "the field must be a list of objects")
         at = f"{self.at}.{name}" if self.at else name
         return [Fields(self.file, v, f"{at}[{i}]") for i, v in enumerate(value)]
 
-    def numbers(self, name: str) -> list[float] | None:
+    def numbers(self, name: str, unit: str = "") -> list[float] | None:
+        """Return the field `name`, which must be a list of numbers as `number` accepts them; None
+        if it is absent."""
         value = self.data.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(_is_number(v) and _usable(v) for v in value):
-            raise self.wrong(name, "the field must be a list of numbers that are 0 or more")
+        highest = _highest_possible(unit)
+        if not isinstance(value, list) or not all(_is_usable_number(v, highest) for v in value):
+            expected = f"a list of which each value is {_expected_text(highest)}"
+            raise self.field_error(name, f"the field must be {expected}")
         return [float(v) for v in value]
+
+    def unix_number(self, name: str) -> float:
+        """Return the time in Unix seconds in the field `name`. If the field is absent or 0, the
+        time is the modification time of the file."""
+        return self.number(name, "unix_s") or self.file.stat().st_mtime
+
+    def run_duration_s(self, name: str, requests: int) -> float:
+        """Return the duration of a run in which `requests` were answered, in seconds; 0.0 if the
+        field is absent. Raises InputError if it is 0 in spite of these requests."""
+        duration_s = self.number(name, "s")
+        if duration_s == 0 and requests:
+            raise self.field_error(name, "the field must be more than 0, as requests were answered")
+        return duration_s or 0.0
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
         """Return (time in Unix seconds, note) from the field `name`, in the strptime format `form`
@@ -149,25 +190,32 @@ class Fields:
             return self.file.stat().st_mtime, "the file has no time: its modification time is shown"
         try:
             found = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
-        except ValueError:
-            raise self.wrong(name, "the field must be a date and time") from None
-        note = (
-            ""
-            if found.tzinfo
-            else ("the time in the file has no time zone: this machine's is assumed")
-        )
-        return found.timestamp(), note
+            unix_s = number_for_field("unix_s", found.timestamp())
+        except (ValueError, OverflowError):  # no date, or one that no clock here can show
+            unix_s = None
+        if unix_s is None:
+            raise self.field_error(name, "the field must be a date and time since 1970")
+        note = "the time in the file has no time zone: this machine's is assumed"
+        if found.tzinfo:
+            note = ""
+        return unix_s, note
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_usable_number(value: Any, highest: float) -> bool:
+    return number_or_none(value, 0, highest) is not None
 
 
-def _usable(value: float) -> bool:
-    return number(value, 0, EXACT) is not None
+def _highest_possible(unit: str) -> float:
+    return min(range_of(unit)[1], EXACT)
 
 
-def conditions(
+def _expected_text(highest: float) -> str:
+    if highest == EXACT:
+        return "a number that is 0 or more"
+    return f"a number from 0 to {highest:,.0f}"
+
+
+def imported_conditions(
     tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any
 ) -> Conditions:
     """Return the conditions of a run that `tool` measured. `model` is the model's name unless
@@ -187,21 +235,75 @@ def conditions(
     )
 
 
-def summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
+def imported_summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
     """Return a summary with the metrics in `known`. Every other metric is absent, for the reason
     that `reasons` has for it, or else because the file does not contain the metric."""
     metrics = {**dict.fromkeys(_METRICS), **known}
+    withheld = _reasons_to_withhold(metrics)
+    reasons = {**reasons, **withheld}
+    metrics |= dict.fromkeys(withheld)
+    metrics["partial"] = _without(metrics.get("partial") or {}, withheld)
     absent = {name: reasons.get(name, NOT_IN_FILE) for name in _METRICS if metrics[name] is None}
     tpot = metrics["tpot_ms"]
     if metrics["per_stream_tok_s"] is None and tpot is not None and tpot.mean > 0:
         metrics["per_stream_tok_s"] = 1000 / tpot.mean  # the same definition as in bench/summary.py
         absent.pop("per_stream_tok_s")
     extra = {name: reason for name, reason in reasons.items() if name not in _METRICS}
-    base: dict[str, Any] = {"requests_failed": 0, "errors": {}, "duration_s": 0.0, **metrics}
+    base: dict[str, Any] = {"requests_failed": 0, "errors": {}, **metrics}
+    base["duration_s"] = base.get("duration_s") or 0.0
     return BenchSummary(**{**base, "absent": {**absent, **extra}})
 
 
-def model_of(fields: Fields, options: ImportOptions, name: str | None) -> str:
+def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def _reasons_to_withhold(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Return the reason for each metric whose value no run can have, by its name."""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, (int, float))}
+    reasons = {
+        name: why_impossible(value, *range_of(name))
+        for name, value in numbers.items()
+        if name not in _SUMS
+    }
+    for rate, total in _TOTALS.items():
+        counted = numbers.get(total)
+        by_rate = numbers.get(rate, 0) * numbers.get("duration_s", 0)
+        if counted and by_rate > _FAR * counted:
+            reasons[rate] = reasons.get(rate) or (
+                f"this rate gives {by_rate:,.0f} in the duration, and the file counts {counted:,.0f}"
+            )
+    for name, parts in _parts_of_latencies(metrics).items():
+        reasons[name] = _why_impossible_latency(parts)
+    return {name: f"withheld: {why}" for name, why in reasons.items() if why}
+
+
+def _parts_of_latencies(metrics: Mapping[str, Any]) -> dict[str, Mapping[str, float | None]]:
+    whole = {
+        name: {part: getattr(value, part) for part in (*_RISING, "mean")}
+        for name, value in metrics.items()
+        if isinstance(value, Distribution)
+    }
+    return {**whole, **(metrics.get("partial") or {})}
+
+
+def _why_impossible_latency(parts: Mapping[str, float | None]) -> str:
+    """Return why no values in milliseconds have the statistics `parts`, "" if some have."""
+    known = {part: value for part, value in parts.items() if value is not None}
+    for value in known.values():
+        if why := why_impossible(value, *range_of("ms")):
+            return why
+    rising = [known[part] for part in _RISING if part in known]
+    if any(later < earlier * (1 - _ROUNDED) for earlier, later in pairwise(rising)):
+        return "its percentiles in the file are not in order"
+    mean = known.get("mean", 0.0)
+    too_low = "mean" in known and mean < known.get("min", 0.0) * (1 - _ROUNDED)
+    if too_low or mean * (1 - _ROUNDED) > known.get("max", mean):
+        return "its mean in the file is not between its minimum and its maximum"
+    return ""
+
+
+def served_model_name(fields: Fields, options: ImportOptions, name: str | None) -> str:
     """Return the name of the model that was served. It is the name that the user gave in `options`,
     or else `name`, which comes from the file. Raises InputError if neither is known."""
     model = options.model or name

@@ -1,10 +1,12 @@
-"""GuideLLM's result file benchmarks.json, with one result for each load that it ran.
+"""GuideLLM's result file benchmarks.json, with one result for each load that it ran. The files of
+versions before 0.4 have no metadata, and the load and the model elsewhere.
 
 The source code of guidellm 0.5 and 0.8 computes `inter_token_latency_ms` for each request as (last -
 first token) / (tokens - 1), which Workbench calls TPOT; its percentiles count a request once for
 each of its tokens. Its `time_per_output_token_ms` includes the time to the first token, so it is no
 metric of Workbench. It keeps no gaps between chunks. Rates cover the time between its warm-up and
-its cool-down.
+its cool-down. Its `slo_attainment` is a share of the successful and failed requests whose limited
+latencies were measured, and its goodput the rate of those that kept all limits.
 """
 
 from __future__ import annotations
@@ -13,17 +15,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution
+from workbench.model.distribution import PERCENTILES, REQUIRED_PARTS
 from workbench.report.imports.checked_fields import (
+    WINDOWS,
     Fields,
     Imported,
     ImportOptions,
-    conditions,
-    model_of,
-    summary,
+    imported_conditions,
+    imported_summary,
+    served_model_name,
 )
 
 TOOL = "GuideLLM"
-_PERCENTILES = ("p50", "p90", "p95", "p99")
 _LATENCIES = {  # metric of Workbench: metric of GuideLLM, milliseconds in its unit
     "ttft_ms": ("time_to_first_token_ms", 1.0),
     "tpot_ms": ("inter_token_latency_ms", 1.0),
@@ -33,27 +36,34 @@ _TPOT = (
     "GuideLLM's inter-token latency is listed as TPOT; its percentiles count a request once for each"
     " of its tokens"
 )
+_OLDER_TYPE = "generative_benchmark"  # of a load in a file without metadata
+_LIMITS = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "e2el_ms": "end to end"}
 _NO_ITL = "GuideLLM keeps no gaps between chunks"
 
 
 def recognizes(document: Mapping[str, Any]) -> bool:
     metadata, runs = document.get("metadata"), document.get("benchmarks")
-    known = isinstance(metadata, dict) and "guidellm_version" in metadata
-    return known and isinstance(runs, list)
+    if not isinstance(runs, list):
+        return False
+    first = runs[0] if runs else None
+    older = isinstance(first, dict) and first.get("type_") == _OLDER_TYPE
+    return older or (isinstance(metadata, dict) and "guidellm_version" in metadata)
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     metadata = fields.object("metadata")
     version = metadata.text("guidellm_version") if metadata else None
     tool = f"{TOOL} {version}" if version else TOOL
-    return [_result(fields, run, tool, options) for run in fields.objects("benchmarks")]
+    if version and version.startswith("Workbench"):  # an export in GuideLLM's form
+        tool = version
+    return [_imported_run(fields, run, tool, options) for run in fields.objects("benchmarks")]
 
 
-def _result(fields: Fields, run: Fields, tool: str, options: ImportOptions) -> Imported:
+def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions) -> Imported:
     metrics = run.object("metrics")
     if metrics is None:
-        raise run.wrong("metrics", "the field must be an object")
-    counts = metrics.object("request_totals")
+        raise run.field_error("metrics", "the field must be an object")
+    counts = metrics.object("request_totals") or run.object("request_totals")
     ok, failed, cut = (
         (counts.count(name) or 0) if counts is not None else 0
         for name in ("successful", "errored", "incomplete")
@@ -61,32 +71,35 @@ def _result(fields: Fields, run: Fields, tool: str, options: ImportOptions) -> I
     notes = [_TPOT]
     if cut:
         notes.append(f"{cut} requests were incomplete when the run ended, and are not counted")
-    made = summary(
+    config = run.object("config") or run.object("args")
+    attained = _attainment_fields(metrics, config, notes)
+    made = imported_summary(
         {"itl_ms": _NO_ITL},
         requests_ok=ok,
         requests_failed=failed,
         errors={"failed": failed} if failed else {},
-        duration_s=run.number("duration") or 0.0,
-        prompt_tokens=_total(metrics, "prompt_token_count"),
-        output_tokens=_total(metrics, "output_token_count"),
-        output_tok_s=_mean(metrics, "output_tokens_per_second"),
-        request_s=_mean(metrics, "requests_per_second"),
+        duration_s=run.run_duration_s("duration", ok),
+        prompt_tokens=_total_of_successful(metrics, "prompt_token_count"),
+        output_tokens=_total_of_successful(metrics, "output_token_count"),
+        output_tok_s=_mean_of_successful(metrics, "output_tokens_per_second"),
+        request_s=_mean_of_successful(metrics, "requests_per_second"),
         notes=tuple(notes),
-        **{name: _distribution(metrics, *how) for name, how in _LATENCIES.items()},
+        **_fields_only_workbench_writes(config),
+        **attained,
+        **{name: _latency_distribution(metrics, *how) for name, how in _LATENCIES.items()},
     )
-    config = run.object("config")
     workload = {
-        **_streams(config.object("strategy") if config is not None else None),
+        **_load_fields(config.object("strategy") if config is not None else None),
         **_mean_lengths(metrics, ok),
         "requests": ok + failed + cut,
     }
-    model = model_of(fields, options, _model_name(fields, config))
+    model = served_model_name(fields, options, _model_name(fields, run))
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
-    unix_s = run.number("start_time") or fields.file.stat().st_mtime
-    return Imported(spec, conditions(tool, options, model, list(workload)), made, unix_s)
+    unix_s = run.unix_number("start_time")
+    return Imported(spec, imported_conditions(tool, options, model, list(workload)), made, unix_s)
 
 
-def _successful(metrics: Fields, name: str) -> Fields | None:
+def _statistics_of_successful(metrics: Fields, name: str) -> Fields | None:
     """Return the statistics of a metric over the successful requests. None if the metric is absent
     or no request has a value of it, in which case GuideLLM writes zeros."""
     metric = metrics.object(name)
@@ -96,33 +109,33 @@ def _successful(metrics: Fields, name: str) -> Fields | None:
     return found if found is not None and found.number("count") else None
 
 
-def _mean(metrics: Fields, name: str) -> float | None:
-    found = _successful(metrics, name)
+def _mean_of_successful(metrics: Fields, name: str) -> float | None:
+    found = _statistics_of_successful(metrics, name)
     return None if found is None else found.number("mean") or None
 
 
-def _total(metrics: Fields, name: str) -> int | None:
-    found = _successful(metrics, name)
+def _total_of_successful(metrics: Fields, name: str) -> int | None:
+    found = _statistics_of_successful(metrics, name)
     total = None if found is None else found.number("total_sum")
     return None if total is None else round(total)
 
 
-def _distribution(metrics: Fields, name: str, unit_ms: float) -> Distribution | None:
-    found = _successful(metrics, name)
+def _latency_distribution(metrics: Fields, name: str, unit_ms: float) -> Distribution | None:
+    found = _statistics_of_successful(metrics, name)
     if found is None or not found.number("max"):
         return None
     percentiles = found.object("percentiles")
     if percentiles is None:
         return None
-    values = {part: percentiles.number(part) for part in _PERCENTILES}
+    values = {part: percentiles.number(part) for part in PERCENTILES}
     values |= {part: found.number(part) for part in ("mean", "min", "max")}
     known = {part: value * unit_ms for part, value in values.items() if value is not None}
-    if len(known) < len(values):
+    if not known.keys() >= REQUIRED_PARTS:
         return None
     return Distribution(**known, count=round(found.number("count") or 0))
 
 
-def _streams(strategy: Fields | None) -> dict[str, Any]:
+def _load_fields(strategy: Fields | None) -> dict[str, Any]:
     """Return the streams or the rate of a load as fields of BenchSpec."""
     if strategy is None:
         return {}
@@ -142,15 +155,45 @@ def _streams(strategy: Fields | None) -> dict[str, Any]:
 def _mean_lengths(metrics: Fields, ok: int) -> dict[str, Any]:
     """Return the mean lengths of the `ok` successful requests as fields of BenchSpec."""
     totals = {
-        "input_tokens": _total(metrics, "prompt_token_count"),
-        "max_tokens": _total(metrics, "output_token_count"),
+        "input_tokens": _total_of_successful(metrics, "prompt_token_count"),
+        "max_tokens": _total_of_successful(metrics, "output_token_count"),
     }
     return {name: round(tokens / ok) for name, tokens in totals.items() if tokens and ok}
 
 
-def _model_name(fields: Fields, config: Fields | None) -> str | None:
+def _attainment_fields(metrics: Fields, config: Fields | None, notes: list[str]) -> dict[str, Any]:
+    """Return the attainment and the goodput as fields of BenchSummary, {} if the run had no limits.
+    The limits are added to `notes`, because GuideLLM's have no percentage of their own."""
+    share = metrics.number("slo_attainment")
+    slo = config.object("slo") if config is not None else None
+    if share is None or slo is None:
+        return {}
+    if share > 1:
+        raise metrics.field_error("slo_attainment", "the field must be a share from 0 to 1")
+    limits = [
+        f"{title} <= {slo.number(name):g} ms" for name, title in _LIMITS.items() if slo.number(name)
+    ]
+    notes.append(f"requests that kept the SLO are those with {' and '.join(limits)}")
+    goodput = _mean_of_successful(metrics, "request_goodput") if share else 0.0
+    return {"slo_pct": round(100 * share, 4), "goodput_request_s": goodput}
+
+
+def _fields_only_workbench_writes(config: Fields | None) -> dict[str, Any]:
+    """Return what only Workbench writes in GuideLLM's form: why the result is not valid, and the
+    part of the run that the rates are of."""
+    environment = config.data.get("environment") if config is not None else None
+    if not isinstance(environment, dict):
+        return {}
+    reasons, window = environment.get("not_valid"), environment.get("window")
+    found: dict[str, Any] = {"window": window} if window in WINDOWS else {}
+    if isinstance(reasons, list):
+        found["refused"] = tuple(map(str, reasons))
+    return found
+
+
+def _model_name(fields: Fields, run: Fields) -> str | None:
     """Return the model's name from the first place that has one; versions of GuideLLM differ."""
-    holders = [config]
+    holders = [run.object("config")]
     arguments = fields.object("args") or fields.object("config")
     if arguments is not None:
         holders += [arguments.object("spec"), arguments]
@@ -158,5 +201,8 @@ def _model_name(fields: Fields, config: Fields | None) -> str | None:
         backend = holder.data.get("backend") if holder is not None else None
         if isinstance(backend, dict) and isinstance(backend.get("model"), str):
             return str(backend["model"])
+    worker = run.object("worker")
+    if worker is not None:
+        return worker.text("backend_model")
     model = arguments.data.get("model") if arguments is not None else None
     return model if isinstance(model, str) else None

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution
-from workbench.model.distribution import distribution
+from workbench.model.distribution import distribution_of
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
-    conditions,
-    model_of,
-    summary,
+    imported_conditions,
+    imported_summary,
+    served_model_name,
 )
 
 TOOL = "llama-benchy"
@@ -49,15 +49,15 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     version = fields.text("version")
     tool = f"{TOOL} {version}" if version else TOOL
     unix_s, zone = fields.unix_time("timestamp")
-    model = model_of(fields, options, fields.text("model"))
+    model = served_model_name(fields, options, fields.text("model"))
     cached = fields.flag("prefix_caching_enabled")
     runs = fields.objects("benchmarks")
     if not runs:
-        raise fields.wrong("benchmarks", "the field must contain at least one benchmark")
-    return [_one(run, tool, options, model, unix_s, zone, cached) for run in runs]
+        raise fields.field_error("benchmarks", "the field must contain at least one benchmark")
+    return [_imported_run(run, tool, options, model, unix_s, zone, cached) for run in runs]
 
 
-def _one(
+def _imported_run(
     run: Fields,
     tool: str,
     options: ImportOptions,
@@ -75,8 +75,8 @@ def _one(
     }
     if cached is not None:
         workload["shared_prefix"] = cached
-    ttft, ttfr = _values(run, "e2e_ttft"), _values(run, "ttfr")
-    per_stream = _values(run, "tg_req_throughput")
+    ttft, ttfr = _distribution_of_values(run, "e2e_ttft"), _distribution_of_values(run, "ttfr")
+    per_stream = _distribution_of_values(run, "tg_req_throughput")
     notes = [zone] if zone else []
     if run.flag("is_context_prefill_phase"):
         notes.append(
@@ -86,12 +86,12 @@ def _one(
     elif depth:
         notes.append(f"the prompt includes {depth} tokens of context")
     for name, title in _RATES.items():
-        rate = _values(run, name)
+        rate = _distribution_of_values(run, name)
         if rate:
             notes.append(f"{title}: {rate.mean:,.1f} tok/s (mean of {rate.count})")
     if ttfr:
         notes.append(f"first chunk of any kind, including role-only chunks: p50 {ttfr.p50:,.1f} ms")
-    metrics = summary(
+    metrics = imported_summary(
         _ABSENT,
         requests_ok=ttft.count if ttft else 0,
         ttft_ms=ttft,
@@ -101,12 +101,12 @@ def _one(
     spec = BenchSpec(
         url="", model=model, profile="imported", requests=metrics.requests_ok, **workload
     )
-    made = conditions(tool, options, model, [*workload, "requests"])
+    made = imported_conditions(tool, options, model, [*workload, "requests"])
     return Imported(spec, made, metrics, unix_s)
 
 
-def _values(run: Fields, name: str) -> Distribution | None:
+def _distribution_of_values(run: Fields, name: str) -> Distribution | None:
     """Return the distribution of the metric `name`, computed from the list of its values in the
     file. None if the file does not have them."""
     metric = run.object(name)
-    return distribution(metric.numbers("values") or []) if metric else None
+    return distribution_of(metric.numbers("values") or []) if metric else None

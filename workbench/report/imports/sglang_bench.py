@@ -8,21 +8,24 @@ the client's own tokenizer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec
+from workbench.model.distribution import PERCENTILES
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
-    conditions,
-    model_of,
-    summary,
+    imported_conditions,
+    imported_summary,
+    served_model_name,
 )
 
 TOOL = "sglang.bench_serving"
-_PARTS = {"mean": "mean", "median": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
+# beginning of a field's name -> part of a latency
+_PARTS = {"mean": "mean", "median": "p50", **{p.title: p.name for p in PERCENTILES.values()}}
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2e_latency": "e2e_ms"}
 _SOME = "the file has only some of its percentiles"
 _TPOT = "its TPOT is (end to end - TTFT) / (tokens - 1): equal to Workbench's only if the first chunk has one token"
@@ -38,33 +41,35 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     completed = fields.required_count("completed")
     output = fields.count("total_output_tokens")
-    latencies = {name: _parts(fields, tag) for tag, name in _LATENCIES.items()}
+    latencies = {name: _latency_parts(fields, tag) for tag, name in _LATENCIES.items()}
     partial = {name: parts for name, parts in latencies.items() if parts}
     known = partial if completed else {}
-    made = summary(
+    made = imported_summary(
         dict.fromkeys(known, _SOME),
         requests_ok=completed,
-        duration_s=fields.number("duration") or 0.0,
+        duration_s=fields.run_duration_s("duration", completed),
         prompt_tokens=fields.count("total_input_tokens"),
         output_tokens=output,
         output_tok_s=fields.number("output_throughput") or None,
         whole_run_tok_s=fields.number("output_throughput") or None,
         request_s=fields.number("request_throughput") or None,
         partial=known,
-        notes=tuple(filter(None, (_TPOT, _retokenized(fields, output)))),
+        notes=tuple(filter(None, (_TPOT, _retokenized_note(fields, output)))),
     )
-    workload = _workload(fields, completed, output)
+    workload = _workload_fields(fields, completed, output)
     server = fields.object("server_info")
-    model = model_of(fields, options, server.text("model_path") if server else None)
+    model = served_model_name(fields, options, server.text("model_path") if server else None)
     spec = BenchSpec(url="", model=model, profile="imported", **workload)
     note = fields.text("tag") or ""
     unix_s = fields.file.stat().st_mtime
     return [
-        Imported(spec, conditions(TOOL, options, model, list(workload)), made, unix_s, note=note)
+        Imported(
+            spec, imported_conditions(TOOL, options, model, list(workload)), made, unix_s, note=note
+        )
     ]
 
 
-def _parts(fields: Fields, tag: str) -> dict[str, float]:
+def _latency_parts(fields: Fields, tag: str) -> dict[str, float]:
     """Return the statistics of a latency that the file states. Without streaming they are zeros,
     which are left out."""
     stated = ((part, fields.number(f"{name}_{tag}_ms")) for name, part in _PARTS.items())
@@ -72,7 +77,7 @@ def _parts(fields: Fields, tag: str) -> dict[str, float]:
     return found if any(found.values()) else {}
 
 
-def _retokenized(fields: Fields, output: int | None) -> str:
+def _retokenized_note(fields: Fields, output: int | None) -> str:
     again = fields.count("total_output_tokens_retokenized")
     if not output or again is None or abs(again / output - 1) <= _APART:
         return ""
@@ -82,7 +87,7 @@ def _retokenized(fields: Fields, output: int | None) -> str:
     )
 
 
-def _workload(fields: Fields, completed: int, output: int | None) -> dict[str, Any]:
+def _workload_fields(fields: Fields, completed: int, output: int | None) -> dict[str, Any]:
     backend = fields.text("backend") or ""
     found: dict[str, Any] = {
         "requests": completed,
@@ -91,9 +96,11 @@ def _workload(fields: Fields, completed: int, output: int | None) -> dict[str, A
     streams = fields.count("max_concurrency")
     if streams:
         found["concurrency"] = streams
-    rate = fields.data.get("request_rate")
-    if isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 < rate < float("inf"):
-        found |= {"rate": float(rate), "arrival": "poisson"}
+    stated = fields.data.get("request_rate")
+    paced = not isinstance(stated, str) and stated != math.inf  # else "trace", or all at once
+    rate = fields.number("request_rate") if paced else None
+    if rate:
+        found |= {"rate": rate, "arrival": "poisson"}
     for name, tokens in (
         ("input_tokens", fields.count("total_input_tokens")),
         ("max_tokens", output),

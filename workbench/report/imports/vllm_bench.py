@@ -12,18 +12,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchSpec, Distribution, EngineDuring
-from workbench.model.distribution import distribution
+from workbench.model.distribution import PERCENTILES, distribution_of
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
-    conditions,
-    model_of,
-    summary,
+    imported_conditions,
+    imported_summary,
+    served_model_name,
 )
 
 TOOL = "vllm bench serve"
-_PARTS = {"mean": "mean", "median": "p50", "p50": "p50", "p90": "p90", "p99": "p99"}
+# beginning of a field's name -> part of a latency
+_PARTS = {"mean": "mean", "median": "p50", **{p.title: p.name for p in PERCENTILES.values()}}
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
 _ROLE = (
     "vllm bench counts the chunk that has only the role as the first token: its TTFT may be "
@@ -51,24 +52,26 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     completed, prompts = fields.required_count("completed"), fields.count("num_prompts")
     failed = fields.count("failed")
+    if prompts is not None and completed > prompts:
+        raise fields.field_error("completed", f"the field must be at most num_prompts, {prompts:,}")
     failed = max(0, prompts - completed) if failed is None and prompts is not None else failed or 0
     chat = "chat" in (fields.text("endpoint_type") or fields.text("backend") or "")
     unix_s, zone_note = fields.unix_time("date", "%Y%m%d-%H%M%S")
-    samples = _samples(fields)
-    whole, partial = _distributions(fields, samples, completed)
-    spec, workload = _spec(fields, options, completed, prompts or completed + failed, chat)
-    why = (
-        "no request was answered"
-        if not completed
-        else ("the file has only some of its percentiles")
+    samples = _request_samples(fields)
+    whole, partial = _latency_distributions(fields, samples, completed)
+    spec, workload = _workload_and_known_fields(
+        fields, options, completed, prompts or completed + failed, chat
     )
-    metrics = summary(
+    why = "the file has only some of its percentiles"
+    if not completed:
+        why = "no request was answered"
+    metrics = imported_summary(
         {name: why for name in _LATENCIES.values() if not completed or name in partial},
         requests_ok=completed,
         requests_failed=failed,
         # the kinds are free text, which stays in the samples
         errors={"failed": failed} if failed else {},
-        duration_s=fields.number("duration") or 0.0,
+        duration_s=fields.run_duration_s("duration", completed),
         prompt_tokens=fields.count("total_input_tokens"),
         output_tokens=fields.count("total_output_tokens"),
         output_tok_s=fields.number("output_throughput") or None,
@@ -76,14 +79,14 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         request_s=fields.number("request_throughput") or None,
         partial=partial,
         notes=tuple(filter(None, (*((_ROLE,) if chat else ()), _TPOT, _TOKENS, zone_note))),
-        engine=_engine(fields),
+        engine=_engine_counters(fields),
         **whole,
     )
-    made = conditions(TOOL, options, spec.model, workload)
+    made = imported_conditions(TOOL, options, spec.model, workload)
     return [Imported(spec, made, metrics, unix_s, samples, note=fields.text("label") or "")]
 
 
-def _spec(
+def _workload_and_known_fields(
     fields: Fields, options: ImportOptions, completed: int, prompts: int, chat: bool
 ) -> tuple[BenchSpec, list[str]]:
     """Return (workload, names of its known fields), as far as the file describes the workload.
@@ -100,7 +103,9 @@ def _spec(
     if rate:
         burstiness = fields.number("burstiness")
         workload["rate"] = rate
-        workload["arrival"] = "poisson" if burstiness in (None, 1.0) else f"gamma {burstiness:g}"
+        workload["arrival"] = "poisson"
+        if burstiness not in (None, 1.0):
+            workload["burstiness"] = burstiness
     for name, total in (
         ("input_tokens", "total_input_tokens"),
         ("max_tokens", "total_output_tokens"),
@@ -108,22 +113,24 @@ def _spec(
         tokens = fields.count(total)
         if tokens and completed:
             workload[name] = round(tokens / completed)
-    model = model_of(fields, options, fields.text("model_id"))
+    model = served_model_name(fields, options, fields.text("model_id"))
     return BenchSpec(url="", model=model, profile="imported", **workload), list(workload)
 
 
-def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
-    ttfts, itls = fields.numbers("ttfts"), fields.data.get("itls")
+def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
+    ttfts, itls = fields.numbers("ttfts", "s"), fields.data.get("itls")
     if ttfts is None or itls is None:
         return ()
     if not isinstance(itls, list) or len(itls) != len(ttfts):
-        raise fields.wrong("itls", f"the field must be a list of {len(ttfts)} lists of numbers")
+        raise fields.field_error(
+            "itls", f"the field must be a list of {len(ttfts)} lists of numbers"
+        )
     gaps = [
-        Fields(fields.file, {"itls": g}).numbers("itls") if isinstance(g, list) else None
+        Fields(fields.file, {"itls": g}).numbers("itls", "s") if isinstance(g, list) else None
         for g in itls
     ]
     columns = {
-        name: _column(fields, name, len(ttfts))
+        name: _column_of_length(fields, name, len(ttfts))
         for name in ("input_lens", "output_lens", "start_times", "latencies")
     }
     errors = fields.data.get("errors")
@@ -133,15 +140,19 @@ def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     found = []
     for i, (ttft, own) in enumerate(zip(ttfts, gaps, strict=True)):
         if own is None:
-            raise fields.wrong("itls", "the field must be a list of lists of numbers")
+            raise fields.field_error("itls", "the field must be a list of lists of numbers")
         end_s = columns["latencies"][i] if columns["latencies"] else ttft + sum(own)
-        sample: dict[str, Any] = {"index": i, "warmup": False, "end_us": _us(end_s)}
+        sample: dict[str, Any] = {"index": i, "warmup": False, "end_us": _microseconds(end_s)}
         if columns["start_times"]:
             sample["start_s"] = columns["start_times"][i] - first
         if errors[i]:
             found.append({**sample, "error": "failed", "detail": str(errors[i])[:500]})
             continue
-        sample |= {"ttft_us": _us(ttft), "gaps_us": [_us(g) for g in own], "chunks": len(own) + 1}
+        sample |= {
+            "ttft_us": _microseconds(ttft),
+            "gaps_us": [_microseconds(g) for g in own],
+            "chunks": len(own) + 1,
+        }
         for name, column in (("prompt_tokens", "input_lens"), ("output_tokens", "output_lens")):
             if columns[column]:
                 sample[name] = int(columns[column][i])
@@ -149,18 +160,18 @@ def _samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _column(fields: Fields, name: str, length: int) -> list[float]:
+def _column_of_length(fields: Fields, name: str, length: int) -> list[float]:
     values = fields.numbers(name) or []
     if values and len(values) != length:
-        raise fields.wrong(name, f"the field must be a list of {length} numbers")
+        raise fields.field_error(name, f"the field must be a list of {length} numbers")
     return values
 
 
-def _us(seconds: float) -> int:
+def _microseconds(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _distributions(
+def _latency_distributions(
     fields: Fields, samples: tuple[Mapping[str, Any], ...], completed: int
 ) -> tuple[dict[str, Distribution | None], dict[str, dict[str, float]]]:
     """Return (distributions by metric, percentiles by metric). A metric has a distribution if the
@@ -173,10 +184,10 @@ def _distributions(
     good = [s for s in samples if "error" not in s]
     if good:
         whole = {
-            "ttft_ms": distribution(s["ttft_us"] / 1000 for s in good),
-            "itl_ms": distribution(g / 1000 for s in good for g in s["gaps_us"]),
-            "e2e_ms": distribution(s["end_us"] / 1000 for s in good),
-            "tpot_ms": distribution(
+            "ttft_ms": distribution_of(s["ttft_us"] / 1000 for s in good),
+            "itl_ms": distribution_of(g / 1000 for s in good for g in s["gaps_us"]),
+            "e2e_ms": distribution_of(s["end_us"] / 1000 for s in good),
+            "tpot_ms": distribution_of(
                 (s["end_us"] - s["ttft_us"]) / 1000 / (s["output_tokens"] - 1)
                 for s in good
                 if s.get("output_tokens", 0) > 1
@@ -193,6 +204,6 @@ def _distributions(
     return whole, partial
 
 
-def _engine(fields: Fields) -> EngineDuring | None:
-    accepted = fields.number("spec_decode_acceptance_rate")
+def _engine_counters(fields: Fields) -> EngineDuring | None:
+    accepted = fields.number("spec_decode_acceptance_rate", "pct")
     return None if accepted is None else EngineDuring(spec_accepted_pct=accepted)

@@ -15,7 +15,7 @@ from workbench.model.json_records import from_json
 from workbench.model.load_spec import OPTIONS
 from workbench.model.quality import VERDICTS, QualityResult
 from workbench.model.quality_limits import MOST_COMPARISONS, why_impossible_quality
-from workbench.model.untrusted_numbers import impossible_in
+from workbench.model.untrusted_numbers import find_impossible_number
 from workbench.report.imports.checked_fields import MOST_CHARS, Fields, Imported, ImportOptions
 
 _UID = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -27,10 +27,10 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     documents = fields.objects("results") if "workbench_report" in fields.data else [fields]
-    return [_one(document, options) for document in documents]
+    return [_imported_result(document, options) for document in documents]
 
 
-def _one(fields: Fields, options: ImportOptions) -> Imported:
+def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     # `show --json` has the metrics at the top, `export` under "summary". A file that keeps an
     # unsaved result calls the samples "requests".
     summary = fields.object("summary") or fields
@@ -38,24 +38,26 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
     unix_s = fields.number("unix_s")
     samples = fields.objects("samples") or fields.objects("requests")
     if spec is None or conditions is None or unix_s is None:
-        raise fields.wrong(
+        raise fields.field_error(
             "unix_s" if unix_s is None else "spec", "a Workbench result must have this field"
         )
     for part, data in (("spec", spec.data), ("conditions", conditions.data), ("", summary.data)):
-        if why := impossible_in(data, part):
-            raise fields.wrong(why.partition(":")[0], f"the field has {why.partition(': ')[2]}")
+        if why := find_impossible_number(data, part):
+            raise fields.field_error(
+                why.partition(":")[0], f"the field has {why.partition(': ')[2]}"
+            )
     try:
         made = from_json(Conditions, conditions.data)
         read_spec, metrics = from_json(BenchSpec, spec.data), from_json(BenchSummary, summary.data)
     except ValueError as error:
-        raise fields.wrong(
+        raise fields.field_error(
             "conditions", f"the field is not valid in a Workbench result ({error})"
         ) from None
     if problem := _impossible_load(read_spec, made):
-        raise fields.wrong_inside(*problem)
+        raise fields.inner_value_error(*problem)
     uid = fields.text("uid") or ""
     if uid and not _UID.fullmatch(uid):  # files are named after it
-        raise fields.wrong("uid", "the field must be an id of letters, digits and hyphens")
+        raise fields.field_error("uid", "the field must be an id of letters, digits and hyphens")
     # only unsaved results have one: these are the user's own, an export may be anyone's
     if not uid:
         version = f" {made.workbench_version}" if made.workbench_version else ""
@@ -68,9 +70,9 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
     )
     tags = fields.data.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(t, str) for t in tags):
-        raise fields.wrong("tags", "the field must be a list of strings")
+        raise fields.field_error("tags", "the field must be a list of strings")
     if any(len(tag) > MOST_CHARS for tag in tags):
-        raise fields.wrong("tags", f"a tag must have at most {MOST_CHARS:,} characters")
+        raise fields.field_error("tags", f"a tag must have at most {MOST_CHARS:,} characters")
     return Imported(
         spec=read_spec,
         conditions=made,
@@ -80,7 +82,7 @@ def _one(fields: Fields, options: ImportOptions) -> Imported:
         note=fields.text("note") or "",
         tags=tuple(tags),
         uid=uid,
-        quality=tuple(_quality(one, made) for one in _comparisons(fields)),
+        quality=tuple(_parse_quality_result(one, made) for one in _comparison_objects(fields)),
     )
 
 
@@ -100,31 +102,31 @@ def _impossible_load(spec: BenchSpec, conditions: Conditions) -> tuple[str, str]
     return None
 
 
-def _comparisons(fields: Fields) -> list[Fields]:
+def _comparison_objects(fields: Fields) -> list[Fields]:
     found = fields.objects("quality_comparisons")
     if len(found) > MOST_COMPARISONS:
-        raise fields.wrong_inside(
+        raise fields.inner_value_error(
             "quality_comparisons", f"it has more than {MOST_COMPARISONS} comparisons of answers"
         )
     return found
 
 
-def _quality(fields: Fields, made: Conditions) -> QualityResult:
+def _parse_quality_result(fields: Fields, made: Conditions) -> QualityResult:
     """Return a comparison of answers of an exported result. It is marked as imported."""
-    if why := impossible_in(fields.data):
+    if why := find_impossible_number(fields.data):
         place, _, problem = why.partition(": ")
-        raise fields.wrong_inside(place, f"it is {problem}")
+        raise fields.inner_value_error(place, f"it is {problem}")
     try:
         read = from_json(QualityResult, fields.data)
     except ValueError as error:
         said, _, place = str(error).partition(" - at `$")
         found = place.strip("`.") or "verdict"
-        raise fields.wrong_inside(found, f"not a comparison of answers ({said})") from None
+        raise fields.inner_value_error(found, f"not a comparison of answers ({said})") from None
     if read.verdict not in VERDICTS:
-        raise fields.wrong("verdict", f"the field must be one of {', '.join(VERDICTS)}")
+        raise fields.field_error("verdict", f"the field must be one of {', '.join(VERDICTS)}")
     place, problem = why_impossible_quality(read)
     if problem:
-        raise fields.wrong_inside(place, problem)
+        raise fields.inner_value_error(place, problem)
     return replace(
         read,
         id=0,

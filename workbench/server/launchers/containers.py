@@ -26,8 +26,8 @@ from workbench.engines.containers import (
     words_in_image,
 )
 from workbench.engines.model_facts import is_path
-from workbench.hosts.base import CommandTimeout, Completed, Host, no_answer
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.base import CommandTimeout, Completed, Host, no_answer_error
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.open_files import container_limit
@@ -35,8 +35,8 @@ from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
 from workbench.model.run_options.containers import is_on
 from workbench.model.secrets import is_secret_name, mask_argv
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import clean, clean_json
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import clean_json, clean_text
 from workbench.server import log_patterns
 from workbench.server.launchers import container_scripts as scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
@@ -104,17 +104,17 @@ class Containers:
         try:
             return await host.run(argv, timeout_s=limit_s, check=check)
         except CommandTimeout:
-            raise no_answer(self.name, limit_s, host.name) from None
+            raise no_answer_error(self.name, limit_s, host.name) from None
 
     # ---- what a start needs
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        image = self._image(launch)
+        image = self._image_name(launch)
         found = [*self._option_findings(launch), *self._secret_findings(launch)]
         model = launch.plan.model if is_path(launch.plan.model) else ""
-        cdi = is_on(self._option(launch, "cdi"), self.program.cdi)
+        cdi = is_on(self._option_value(launch, "cdi"), self.program.cdi)
         gpus = "cdi" if cdi else "gpus"
-        if self._option(launch, "gpus") == NONE or host.simulated:
+        if self._option_value(launch, "gpus") == NONE or host.simulated:
             gpus = NONE
         words = (
             self.name,
@@ -123,19 +123,20 @@ class Containers:
             gpus,
             "" if host.simulated else model,
         )
-        done = await self._run(host, sh(scripts.CHECK, *words), _CHECK_S, check=True)
+        done = await self._run(host, shell_argv(scripts.CHECK, *words), _CHECK_S, check=True)
         facts: dict[str, str] = {}
-        for line in clean(done.stdout, lines=True).splitlines():
+        for line in clean_text(done.stdout, lines=True).splitlines():
             key, _, value = line.partition(" ")
             facts[key] = f"{facts[key]}\n{value}" if key in facts else value
         return [*self._host_findings(facts, image, model, launch), *found]
 
     async def fetch(self, host: Host, launch: Launch) -> None:
-        """Pull the image of the server, unless it is on the host."""
-        image, pull = self._image(launch), self._option(launch, "pull")
-        source, platform = self.program.full_name(image), self._option(launch, "platform")
+        """Pull the image of the server, unless it is on the host. Raises ServerError if it cannot be
+        pulled."""
+        image, pull = self._image_name(launch), self._option_value(launch, "pull")
+        source, platform = self.program.full_name(image), self._option_value(launch, "platform")
         done = await host.run(
-            sh(scripts.FETCH, self.name, image, source, pull, platform), timeout_s=_PULL_S
+            shell_argv(scripts.FETCH, self.name, image, source, pull, platform), timeout_s=_PULL_S
         )
         if done.returncode != 0:
             raise ServerError(
@@ -149,28 +150,30 @@ class Containers:
         self, facts: Mapping[str, str], image: str, model: str, launch: Launch
     ) -> Iterator[Finding]:
         if "missing" in facts:
-            yield _error(
+            yield _error_finding(
                 "program",
                 f"{self.name} is not installed",
                 f"install {self.name}, or start it with --as process",
             )
         if problem := facts.get("problem"):
-            known = log_patterns.match(problem.splitlines())
+            known = log_patterns.match_lines(problem.splitlines())
             text = f"{self.name} does not work: {problem.splitlines()[-1]}"
-            yield _error(
+            yield _error_finding(
                 "program", text, (known[0].fix if known else None) or f"try: {self.name} ps"
             )
         if "no-model" in facts:
             fix = "correct the model path, or give a Hugging Face id"
-            yield _error("model", f"model path {model} does not exist", fix)
+            yield _error_finding("model", f"model path {model} does not exist", fix)
         if "no-gpu" in facts:
             fix = "install NVIDIA's driver, or start without GPUs: --run-option gpus=none"
-            yield _error("no-gpu", "the host has no NVIDIA GPU that a container could use", fix)
+            yield _error_finding(
+                "no-gpu", "the host has no NVIDIA GPU that a container could use", fix
+            )
         elif "no-cdi" in facts:
             fix = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
             if self.program.cdi is False:
                 fix = f"{fix}; or leave out the option cdi"
-            yield _error(
+            yield _error_finding(
                 "no-cdi", "no CDI file names the host's GPUs, so a container cannot get them", fix
             )
         if why := facts.get("unsure"):
@@ -182,12 +185,12 @@ class Containers:
                 fix=f"try: {self.name} image inspect {image}",
             )
         elif not problem and "missing" not in facts and "image" not in facts:
-            if self._option(launch, "pull") == "never":
+            if self._option_value(launch, "pull") == "never":
                 fix = (
                     f"{self.name} pull {self.program.full_name(image)}, or leave out the "
                     "option pull"
                 )
-                yield _error("image", f"the image {image} is not on this host", fix)
+                yield _error_finding("image", f"the image {image} is not on this host", fix)
             else:
                 yield Finding(
                     Level.INFO,
@@ -212,18 +215,18 @@ class Containers:
             )
 
     def _option_findings(self, launch: Launch) -> Iterator[Finding]:
-        plan, network = launch.plan, self._option(launch, "network")
+        plan, network = launch.plan, self._option_value(launch, "network")
         if network != "host" and launch.address not in ("0.0.0.0", "::"):
             text = (
                 f"in the network {network!r} a server that binds to {launch.address} cannot "
                 "be reached"
             )
-            yield _error(
+            yield _error_finding(
                 "network",
                 text,
                 "set host=0.0.0.0; the port is published on this host's 127.0.0.1 only",
             )
-        gpus = self._option(launch, "gpus")
+        gpus = self._option_value(launch, "gpus")
         visible = launch.env.get("CUDA_VISIBLE_DEVICES")
         if visible is not None and gpus not in ("all", NONE):
             text = (
@@ -238,7 +241,7 @@ class Containers:
             )
         if is_path(plan.model) and not plan.model.startswith("/"):
             fix = "give the model as an absolute path, or as a Hugging Face id"
-            yield _error(
+            yield _error_finding(
                 "model",
                 f"the model {plan.model} is a relative path, which a container does not see",
                 fix,
@@ -248,7 +251,7 @@ class Containers:
                 text = (
                     f"{path} cannot be mounted, because its name has a colon and a comma or quote"
                 )
-                yield _error(
+                yield _error_finding(
                     "mount",
                     text,
                     "rename the file or directory, or use a link to it with a plain name",
@@ -263,7 +266,7 @@ class Containers:
             )
 
     def _secret_findings(self, launch: Launch) -> Iterator[Finding]:
-        argv, env = self._server(launch)
+        argv, env = self._server_in_container(launch)
         if mask_argv(argv) != tuple(argv):
             text = (
                 f"a secret is on the command line: `ps` and `{self.name} inspect` show it to "
@@ -297,27 +300,27 @@ class Containers:
 
     # ---- the words of the container
 
-    def _option(self, launch: Launch, name: str) -> str:
+    def _option_value(self, launch: Launch, name: str) -> str:
         return value_of(self.name, launch.plan.run_options, name)
 
-    def _options(self, launch: Launch, name: str) -> tuple[str, ...]:
+    def _option_values(self, launch: Launch, name: str) -> tuple[str, ...]:
         return values_of(self.name, launch.plan.run_options, name)
 
-    def _image(self, launch: Launch) -> str:
-        return image_of(launch.plan, _engine(launch))
+    def _image_name(self, launch: Launch) -> str:
+        return image_of(launch.plan, _engine_of_launch(launch))
 
-    def _server(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
+    def _server_in_container(self, launch: Launch) -> tuple[tuple[str, ...], dict[str, str]]:
         """Return (command line, environment) of the server in the container. An API key is moved to
         an environment variable if the engine reads one."""
-        engine, plan = _engine(launch), launch.plan
+        engine, plan = _engine_of_launch(launch), launch.plan
         own = plan.executable and plan.executable_from == "given"
         argv = launch.argv if own else words_in_image(plan, engine, launch.argv)
         return _key_as_variable(engine, argv, launch.env)
 
-    def _words(self, launch: Launch) -> list[str]:
+    def _run_arguments(self, launch: Launch) -> list[str]:
         """Return the arguments of `docker run` or `podman run` that precede the image. The mounts
         of the model and of the hub cache are not among them."""
-        argv, env = self._server(launch)
+        argv, env = self._server_in_container(launch)
         words = [
             "--detach",
             "--name",
@@ -326,67 +329,85 @@ class Containers:
             f"{LABEL}={launch.run_id}",
         ]
         words += [*_LOG_WORDS[self.name], *self.program.limits]
-        cdi = self._option(launch, "cdi")
-        words += self.program.gpu_words(self._option(launch, "gpus"), is_on(cdi) if cdi else None)
+        cdi = self._option_value(launch, "cdi")
+        words += self.program.gpu_options(
+            self._option_value(launch, "gpus"), is_on(cdi) if cdi else None
+        )
         for name in _SAME:
             words += (
-                word for value in self._options(launch, name) for word in (f"--{name}", value)
+                word for value in self._option_values(launch, name) for word in (f"--{name}", value)
             )
-        words += (f"--{name}" for name in _SWITCHES if is_on(self._option(launch, name)))
-        if self._option(launch, "ipc") != "host" and not self._option(launch, "shm-size"):
+        words += (f"--{name}" for name in _SWITCHES if is_on(self._option_value(launch, name)))
+        if self._option_value(launch, "ipc") != "host" and not self._option_value(
+            launch, "shm-size"
+        ):
             words += ("--shm-size", SHM_SIZE)
-        if self._option(launch, "network") != "host":
+        if self._option_value(launch, "network") != "host":
             words += ("--publish", f"127.0.0.1:{launch.port}:{launch.port}")
         if launch.open_files:
             words += ("--ulimit", container_limit(launch.open_files))
         if any(launch.run_dir in word for word in argv):
             words += ("--volume", f"{launch.run_dir}:{launch.run_dir}:ro")
-        words += (word for value in self._options(launch, "mount") for word in ("--volume", value))
+        words += (
+            word for value in self._option_values(launch, "mount") for word in ("--volume", value)
+        )
         for name, value in env.items():
             words += ("--env", f"{name}={value}" if _NOT_BY_NAME.fullmatch(name) else name)
         return [*words, "--entrypoint", argv[0]]
 
-    def _hub_cache(self, launch: Launch) -> str:
+    def _hub_cache_in_container(self, launch: Launch) -> str:
         """Return the path in the container at which the host's Hugging Face cache is mounted; "" if
         the server does not need that cache."""
-        given = self._option(launch, "hub-cache")
+        given = self._option_value(launch, "hub-cache")
         if given == NONE or (not given and is_path(launch.plan.model)):
             return ""
         return given or launch.env.get("HF_HOME") or f"{IMAGE_HOME}/{HUB_CACHE}"
 
     def command(self, launch: Launch) -> Command:
         """Return the `docker run` or `podman run` command that is shown to the user."""
-        argv, env = self._server(launch)
-        cache = self._hub_cache(launch)
-        words = [self.name, "run", *self._words(launch)]
+        argv, env = self._server_in_container(launch)
+        cache = self._hub_cache_in_container(launch)
+        words = [self.name, "run", *self._run_arguments(launch)]
         words += (
             word for path in paths_of(launch.plan) for word in ("--volume", f"{path}:{path}:ro")
         )
         words += ("--volume", f"$HOME/{HUB_CACHE}:{cache}") if cache else ()
-        words += (self.program.full_name(self._image(launch)), *argv[1:])
+        words += (self.program.full_name(self._image_name(launch)), *argv[1:])
         by_name = {name: value for name, value in env.items() if not _NOT_BY_NAME.fullmatch(name)}
         return Command(tuple(words), by_name, host=launch.address, port=launch.port)
 
     # ---- keepers
 
     def keeper(self, launch: Launch) -> Keeper:
-        argv, env = self._server(launch)
-        image, words, paths = self._image(launch), self._words(launch), paths_of(launch.plan)
-        pull, platform = self._option(launch, "pull"), self._option(launch, "platform")
-        start = (image, self.program.full_name(image), pull, platform, self._hub_cache(launch))
-        script = self._script(launch, container_name(launch.run_id), "start")
+        argv, env = self._server_in_container(launch)
+        image, words, paths = (
+            self._image_name(launch),
+            self._run_arguments(launch),
+            paths_of(launch.plan),
+        )
+        pull, platform = self._option_value(launch, "pull"), self._option_value(launch, "platform")
+        start = (
+            image,
+            self.program.full_name(image),
+            pull,
+            platform,
+            self._hub_cache_in_container(launch),
+        )
+        script = self._keeper_script(launch, container_name(launch.run_id), "start")
         counted = (str(len(paths)), *paths, str(len(words)), *words)
         by_name = {name: value for name, value in env.items() if not _NOT_BY_NAME.fullmatch(name)}
         return Keeper((*script, *start, *counted, *argv[1:]), by_name)
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         mode = "keep" if handle == container_name(launch.run_id) else "follow"
-        return Keeper(self._script(launch, handle, mode))
+        return Keeper(self._keeper_script(launch, handle, mode))
 
-    def _script(self, launch: Launch, handle: str, mode: str) -> tuple[str, ...]:
-        gpus = self._option(launch, "gpus")
+    def _keeper_script(self, launch: Launch, handle: str, mode: str) -> tuple[str, ...]:
+        gpus = self._option_value(launch, "gpus")
         given = gpus if gpus not in ("all", NONE) else ""
-        return sh(scripts.KEEPER, launch.run_id, handle, self.name, mode, launch.run_dir, given)
+        return shell_argv(
+            scripts.KEEPER, launch.run_id, handle, self.name, mode, launch.run_dir, given
+        )
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
         """Ask docker or podman for the state of the run's container. In the answer, `lives` is True
@@ -394,7 +415,7 @@ class Containers:
         process that follows the server, must then copy its log and its exit code."""
         own = container_name(launch.run_id)
         handle = launched.handle or ""
-        argv = sh(
+        argv = shell_argv(
             scripts.ASK, launch.run_id, "" if handle == own else handle, self.name, launch.run_dir
         )
         done = await self._run(host, argv, _ASK_S, check=True)
@@ -410,7 +431,7 @@ class Containers:
         if kind == "other" and words[0] in _LIVING:
             return Fate(True, handle=handle)
         if kind == "other":
-            code = whole_number(words[1])
+            code = parse_whole_number(words[1])
             return Fate(
                 False,
                 handle=handle,
@@ -426,11 +447,11 @@ class Containers:
         return Fate(False, handle=handle or None, ended=missing)
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
-        grace = self._option(launch, "grace")
-        argv = sh(scripts.STOP, launch.run_id, self.name, grace, launch.run_dir)
+        grace = self._option_value(launch, "grace")
+        argv = shell_argv(scripts.STOP, launch.run_id, self.name, grace, launch.run_dir)
         done = await self._run(host, argv, self.stop_s + int(grace))
         if done.returncode != 0:
-            known = log_patterns.match(done.err.splitlines())
+            known = log_patterns.match_lines(done.err.splitlines())
             raise ServerError(
                 f"{self.name} could not stop the container of run {launch.run_id}: {done.problem}",
                 host=host.name,
@@ -453,7 +474,7 @@ class Containers:
 
     # ---- containers that others started
 
-    def installed(self, launch: Launch) -> str | None:
+    def installed_unit(self, launch: Launch) -> str | None:
         return None
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
@@ -461,13 +482,13 @@ class Containers:
 
     async def find(self, host: Host, handle: str, options: Mapping[str, str]) -> Adoptable:
         if handle.startswith("-"):
-            raise _no_container(handle, self.name, host)
+            raise _no_container_error(handle, self.name, host)
         done = await self._run(host, [self.name, "container", "inspect", handle], _ASK_S)
         if done.returncode != 0 and _NO_SUCH.search(done.err):
-            raise _no_container(handle, self.name, host, done.problem)
+            raise _no_container_error(handle, self.name, host, done.problem)
         if done.returncode != 0:
-            raise _no_answer(handle, self.name, host, done.problem)
-        return _adoptable(handle, done.stdout, self.name, host)
+            raise _no_answer_error(handle, self.name, host, done.problem)
+        return _parse_adoptable(handle, done.stdout, self.name, host)
 
 
 SHM_SIZE = "16g"
@@ -480,11 +501,11 @@ def container_name(run_id: str) -> str:
     return f"workbench-{run_id}"
 
 
-def _engine(launch: Launch) -> Engine:
-    return registry.get(launch.plan.engine)
+def _engine_of_launch(launch: Launch) -> Engine:
+    return registry.get_engine(launch.plan.engine)
 
 
-def _error(code: str, text: str, fix: str) -> Finding:
+def _error_finding(code: str, text: str, fix: str) -> Finding:
     return Finding(Level.ERROR, f"container.{code}", text, fix=fix)
 
 
@@ -511,7 +532,7 @@ def _key_as_variable(
     return tuple(argv), dict(env)
 
 
-def _no_container(
+def _no_container_error(
     handle: str, program: str, host: Host, problem: str = "no such container"
 ) -> ServerError:
     return ServerError(
@@ -522,7 +543,7 @@ def _no_container(
     )
 
 
-def _no_answer(handle: str, program: str, host: Host, problem: str) -> ServerError:
+def _no_answer_error(handle: str, program: str, host: Host, problem: str) -> ServerError:
     return ServerError(
         f"{program} does not report the container {handle!r}: {problem}",
         host=host.name,
@@ -531,26 +552,26 @@ def _no_answer(handle: str, program: str, host: Host, problem: str) -> ServerErr
     )
 
 
-def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptable:
+def _parse_adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptable:
     """Return the running server in the container `handle`. `answer` is the JSON that `container
     inspect` printed. Raises ServerError if the container does not run, and HostError if the JSON is
     not as expected."""
     try:
         it = clean_json(answer)[0]
         if not it["State"]["Running"]:
-            raise _no_container(handle, program, host, f"it is {it['State']['Status']}")
+            raise _no_container_error(handle, program, host, f"it is {it['State']['Status']}")
         argv = (it["Path"], *(it.get("Args") or ()))
         env = dict(pair.partition("=")[::2] for pair in it["Config"].get("Env") or ())
         network = it.get("NetworkSettings") or {}
-        published = _published(network.get("Ports") or {})
+        published = _published_port(network.get("Ports") or {})
         return Adoptable(
             handle=str(it["Name"]).lstrip("/") or handle,
             argv=tuple(map(str, argv)),
             env=env,
-            workdir=_text(it["Config"].get("WorkingDir")),
-            address="127.0.0.1" if published else _text(network.get("IPAddress")),
+            workdir=_text_or_none(it["Config"].get("WorkingDir")),
+            address="127.0.0.1" if published else _text_or_none(network.get("IPAddress")),
             port=published,
-            image=_text(it.get("ImageName")) or _text(it["Config"].get("Image")),
+            image=_text_or_none(it.get("ImageName")) or _text_or_none(it["Config"].get("Image")),
         )
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise HostError(
@@ -560,12 +581,12 @@ def _adoptable(handle: str, answer: bytes, program: str, host: Host) -> Adoptabl
         ) from None
 
 
-def _text(value: Any) -> str | None:
+def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _published(ports: Mapping[str, Any]) -> int | None:
+def _published_port(ports: Mapping[str, Any]) -> int | None:
     """Return the host's port that leads to the container. None if there is no such port or more
     than one. `ports` is from `container inspect`."""
     found = [binding["HostPort"] for bindings in ports.values() for binding in bindings or ()]
-    return whole_number(str(found[0]), 5) if len(set(found)) == 1 else None
+    return parse_whole_number(str(found[0]), 5) if len(set(found)) == 1 else None

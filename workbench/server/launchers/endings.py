@@ -43,7 +43,7 @@ _ENDINGS = (
 )
 
 
-def finding_of(ended: str | None) -> Finding | None:
+def finding_of_ending(ended: str | None) -> Finding | None:
     """Return the finding about `ended`, the launcher's reason for the end of a server. None if the
     launcher did not end the server, or `ended` is None."""
     for pattern, code, fix in _ENDINGS:

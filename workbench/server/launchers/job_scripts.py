@@ -303,25 +303,25 @@ exit 0
 """
 
 
-def find(scheduler: str) -> str:
+def find_script(scheduler: str) -> str:
     """Return the shell script that prints the commands of the processes of a job. `scheduler` is
     the shell code that defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_FIND}"
 
 
-def keep(scheduler: str) -> str:
+def keeper_script(scheduler: str) -> str:
     """Return the shell script of the keeper, the process that submits a job and follows it.
     `scheduler` is the shell code that defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_KEEP}"
 
 
-def stop(scheduler: str) -> str:
+def cancel_script(scheduler: str) -> str:
     """Return the shell script that cancels a job and waits for its end. `scheduler` is the shell
     code that defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_STOP}"
 
 
-def ask(scheduler: str) -> str:
+def state_script(scheduler: str) -> str:
     """Return the shell script that prints the state of a job. `scheduler` is the shell code that
     defines the scheduler's functions."""
     return f"{_SHARED}{scheduler}{_ASK}"

@@ -14,19 +14,20 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
-from workbench.engines.command_line import recognize
+from workbench.engines.command_line import recognize_engine_start
 from workbench.engines.registry import server_patterns
 from workbench.hosts.base import Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model import open_files
 from workbench.model.errors import HostError, InputError, ServerError
 from workbench.model.findings import Finding, Level, PlanChange
+from workbench.model.job import SCHEDULERS
 from workbench.model.job_request import VISIBLE_TO_CUDA, JobRequest
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.loopback import is_loopback
 from workbench.model.plan import Command
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import VARIABLE_NAME, clean
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import VARIABLE_NAME, clean_text
 from workbench.server import process_command
 from workbench.server.launchers import job_scripts
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
@@ -68,11 +69,14 @@ class Scheduler:
     running jobs."""
 
     name: str
-    title: str
     programs: tuple[str, ...]
     functions: str
     nodes: tuple[str, ...]
     enters: bool = False
+
+    @property
+    def title(self) -> str:
+        return SCHEDULERS[self.name]
 
 
 class JobLauncher(ABC):
@@ -118,18 +122,20 @@ class JobLauncher(ABC):
             *self.scheduler.programs,
             *self.scheduler.nodes,
         )
-        done = await host.run(sh(_CHECK, *words), timeout_s=_ASK_S)
+        done = await host.run(shell_argv(_CHECK, *words), timeout_s=_ASK_S)
         facts: dict[str, list[str]] = {}
         for line in done.out.splitlines():
             key, _, value = line.partition(" ")
             facts.setdefault(key, []).append(value)
-        return tuple(self._findings(launch, facts))
+        return tuple(self._findings_before_start(launch, facts))
 
     async def fetch(self, host: Host, launch: Launch) -> None:
         """Do nothing: the nodes see the files of the login host."""
         return
 
-    def _findings(self, launch: Launch, facts: Mapping[str, Sequence[str]]) -> list[Finding]:
+    def _findings_before_start(
+        self, launch: Launch, facts: Mapping[str, Sequence[str]]
+    ) -> list[Finding]:
         title = self.scheduler.title
         if missing := facts.get("missing"):
             text = f"{title} is not on this host: {', '.join(missing)} not found"
@@ -149,8 +155,8 @@ class JobLauncher(ABC):
         own = {name.split(".")[0] for name in (*facts.get("host", ()), "localhost", "")}
         others = [node for node in facts.get("node", ()) if node.split(".")[0] not in own]
         if others:
-            found += _of_other_nodes(launch, others[0], facts.get("files", [""])[0])
-        request, needed = _request(launch), launch.plan.gpu_count
+            found += _other_node_findings(launch, others[0], facts.get("files", [""])[0])
+        request, needed = _job_request(launch), launch.plan.gpu_count
         asked = request.gpus_text.rpartition(":")[2]
         if 0 < int(asked) < needed:
             text = (
@@ -170,33 +176,33 @@ class JobLauncher(ABC):
         return found
 
     def command(self, launch: Launch) -> Command:
-        files = self._files(launch)
+        files = self._job_file_contents(launch)
         return Command(
-            self.submit(_request(launch), launch.run_dir),
+            self.submit(_job_request(launch), launch.run_dir),
             files=files,
             host=launch.address,
             port=launch.port,
         )
 
-    def _files(self, launch: Launch) -> Mapping[str, str]:
+    def _job_file_contents(self, launch: Launch) -> Mapping[str, str]:
         return {"server": _server_file(launch), "job.sh": job_scripts.JOB}
 
     def keeper(self, launch: Launch) -> Keeper:
-        script = job_scripts.keep(self.scheduler.functions)
-        words = self.words(_request(launch))
-        argv = sh(script, launch.run_dir, job_name_of(launch.run_id), "submit", *words)
-        return Keeper(argv, launch.env, self._files(launch))
+        script = job_scripts.keeper_script(self.scheduler.functions)
+        words = self.words(_job_request(launch))
+        argv = shell_argv(script, launch.run_dir, job_name_of(launch.run_id), "submit", *words)
+        return Keeper(argv, launch.env, self._job_file_contents(launch))
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
-        script = job_scripts.keep(self.scheduler.functions)
+        script = job_scripts.keeper_script(self.scheduler.functions)
         # for other Workbenches, which cannot read the process of another node
         files = {"server": _server_file(launch)}
-        return Keeper(sh(script, launch.run_dir, handle, "follow"), files=files)
+        return Keeper(shell_argv(script, launch.run_dir, handle, "follow"), files=files)
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        script = job_scripts.ask(self.scheduler.functions)
+        script = job_scripts.state_script(self.scheduler.functions)
         words = (job_name_of(launch.run_id), launched.handle or "", launch.run_dir)
-        done = await host.run(sh(script, *words), timeout_s=_ASK_S, check=True)
+        done = await host.run(shell_argv(script, *words), timeout_s=_ASK_S, check=True)
         seen = dict(line.partition(" ")[::2] for line in done.out.splitlines())
         phase, job, code = (
             seen.get("phase", "unknown"),
@@ -221,13 +227,13 @@ class JobLauncher(ABC):
             if job
             else ("the job was not submitted before its keeper was lost")
         )
-        return Fate(False, job, ended, whole_number(code))
+        return Fate(False, job, ended, parse_whole_number(code))
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
         name, job = job_name_of(launch.run_id), launched.handle or ""
-        script = job_scripts.stop(self.scheduler.functions)
+        script = job_scripts.cancel_script(self.scheduler.functions)
         words = (name, job, launch.run_dir, str(int(self.stop_s)))
-        done = await host.run(sh(script, *words), timeout_s=self.stop_s + _ASK_S)
+        done = await host.run(shell_argv(script, *words), timeout_s=self.stop_s + _ASK_S)
         if done.returncode != 0:
             raise ServerError(
                 f"{self.scheduler.title} did not end the job: {done.out.strip() or done.problem} "
@@ -237,7 +243,20 @@ class JobLauncher(ABC):
                 next_step="stop the run again; the job and its log are kept",
             )
 
-    def installed(self, launch: Launch) -> str | None:
+    async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
+        argv = self.restart_command(launch, launched)
+        done = await host.run(argv, timeout_s=_ASK_S)
+        if done.returncode != 0:
+            raise ServerError(
+                f"{self.scheduler.title} did not put the job {launched.handle} back into its queue: "
+                f"{done.problem}",
+                host=host.name,
+                command=shlex.join(argv),
+                next_step="stop the run and start the server again, or ask the operators of the "
+                "cluster to requeue the job",
+            )
+
+    def installed_unit(self, launch: Launch) -> str | None:
         return None
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
@@ -259,22 +278,24 @@ class JobLauncher(ABC):
                 next_step="`workbench jobs` shows the job's NODE; benchmark with `workbench bench "
                 "--url http://NODE:PORT`",
             )
-        script = job_scripts.find(self.scheduler.functions)
+        script = job_scripts.find_script(self.scheduler.functions)
         words = (handle, server_patterns(), process_command.LOOK, job_scripts.INSIDE)
-        done = await host.run(sh(script, *words), timeout_s=_ASK_S, check=True)
+        done = await host.run(shell_argv(script, *words), timeout_s=_ASK_S, check=True)
         about, *processes = re.split(r"(?m)^proc ", done.out)
         seen = dict(line.partition(" ")[::2] for line in about.splitlines())
         if seen.get("phase") != "running":
             state = seen.get("state") or seen.get("why") or "not known to the scheduler"
             raise ServerError(
-                f"the job {handle} does not run: {clean(state)}", host=host.name, next_step=_LISTS
+                f"the job {handle} does not run: {clean_text(state)}",
+                host=host.name,
+                next_step=_LISTS,
             )
-        found = _outermost(processes)
+        found = _outermost_engine_command(processes)
         if found is None:
-            why = f": {clean(seen['refused'])}" if seen.get("refused") else ""
+            why = f": {clean_text(seen['refused'])}" if seen.get("refused") else ""
             raise ServerError(
                 f"no server of a known engine was found in the job {handle} on "
-                f"{clean(seen.get('host', ''))}{why}",
+                f"{clean_text(seen.get('host', ''))}{why}",
                 host=host.name,
                 next_step="if the server is still starting, try again later; `workbench jobs` "
                 "lists your jobs",
@@ -283,7 +304,7 @@ class JobLauncher(ABC):
         return Adoptable(handle, found.argv, found.env or {}, found.workdir)
 
 
-def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
+def _outermost_engine_command(processes: Sequence[str]) -> ProcessCommand | None:
     """Return the command of the first process that starts an engine and whose parent does not; None
     if there is none. `processes` has one text for each process: a line with its id and its parent's
     id, then its command as process_command.LOOK prints it."""
@@ -291,8 +312,8 @@ def _outermost(processes: Sequence[str]) -> ProcessCommand | None:
     for text in processes:
         ids, _, rest = text.partition("\n")
         pid, _, parent = ids.partition(" ")
-        command = parse_command(rest).cleaned()
-        if recognize(command.argv) is not None:
+        command = parse_command(rest).clean_copy()
+        if recognize_engine_start(command.argv) is not None:
             found[pid] = parent, command
     return next((command for parent, command in found.values() if parent not in found), None)
 
@@ -304,11 +325,11 @@ def job_name_of(run_id: str) -> str:
     return f"wb-{words[1]}-{words[-1]}"[:15] if len(words) > 2 else "wb-RUN"
 
 
-def _request(launch: Launch) -> JobRequest:
+def _job_request(launch: Launch) -> JobRequest:
     return JobRequest(job_name_of(launch.run_id), launch.plan.gpu_count, 1, launch.plan.run_options)
 
 
-def _of_other_nodes(launch: Launch, node: str, files: str) -> list[Finding]:
+def _other_node_findings(launch: Launch, node: str, files: str) -> list[Finding]:
     """Return findings about problems of a server that runs on `node`, another machine than this
     host. `files` is the type of the file system that contains the run directory."""
     found: list[Finding] = []

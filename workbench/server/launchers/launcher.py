@@ -17,8 +17,8 @@ from workbench.hosts.base import Host
 from workbench.model.findings import Finding
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command, LaunchPlan
-from workbench.model.untrusted_numbers import whole_number
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import clean_text
 
 _DIGITS = 11  # of the numbers in it: times until the year 5138, and process ids
 # in the run directory; the keeper replaces it as a whole (write to a new file, then `mv`)
@@ -176,7 +176,7 @@ class Launcher(Protocol):
         launcher's program refuses."""
         ...
 
-    def installed(self, launch: Launch) -> str | None:
+    def installed_unit(self, launch: Launch) -> str | None:
         """Return the name of the systemd unit that a start of the server installs and that stays
         after a stop; None if there is none."""
         ...
@@ -199,13 +199,13 @@ def parse_launched(data: bytes | None) -> Launched | None:
     and damaged values are left out."""
     if not data:
         return None
-    values = dict(line.partition(" ")[::2] for line in clean(data, lines=True).splitlines())
+    values = dict(line.partition(" ")[::2] for line in clean_text(data, lines=True).splitlines())
 
     def text(key: str) -> str | None:
         return values.get(key, "").strip() or None
 
     def number(key: str) -> int | None:
-        return whole_number(text(key), _DIGITS)
+        return parse_whole_number(text(key), _DIGITS)
 
     ends, began = number("ends_unix_s"), number("began_unix_s")
     return Launched(

@@ -98,7 +98,6 @@ cancel() {
 
 PBS = Scheduler(
     "pbs",
-    "PBS",
     programs=("qsub", "qstat", "qdel"),
     functions=_FUNCTIONS,
     nodes=("sh", "-c", "pbsnodes -a | sed -n 's/^ *Mom = //p'"),

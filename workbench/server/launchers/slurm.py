@@ -94,7 +94,6 @@ enter() {
 
 SLURM = Scheduler(
     "slurm",
-    "Slurm",
     programs=("sbatch", "squeue", "scancel"),
     functions=_FUNCTIONS,
     nodes=("sinfo", "-h", "-N", "-o", "%N"),

@@ -15,13 +15,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from workbench.hosts.base import CommandTimeout, Completed, Host
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import shell_argv
 from workbench.model.errors import HostError, ServerError
 from workbench.model.findings import Finding, Level
 from workbench.model.plan import Command
 from workbench.model.run_options import value_of, values_of
-from workbench.model.systemd_text import literal, quoted
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.systemd_text import double_dollars, quote_argument
+from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.server.launchers import systemd_scripts as script
 from workbench.server.launchers.launcher import Adoptable, Fate, Keeper, Launch, Launched
 from workbench.server.process_command import read_command
@@ -48,62 +48,74 @@ class Systemd:
         self.name = name
 
     async def check(self, host: Host, launch: Launch) -> Sequence[Finding]:
-        scope, unit = _scope(launch.plan.run_options), _new_unit(launch)
+        scope, unit = _scope_option(launch.plan.run_options), _new_unit(launch)
         done = await host.run(
-            sh(script.CHECK, _manager(launch.plan.run_options, launch.may_sudo), unit)
+            shell_argv(script.CHECK, _manager_word(launch.plan.run_options, launch.may_sudo), unit)
         )
         seen = dict(line.partition("=")[::2] for line in done.out.splitlines())
         if unit == launch.replaced:  # it is stopped before the start
             seen.pop("active", None)
-        return tuple(_problems(scope, unit, seen))
+        return tuple(_unit_problems(scope, unit, seen))
 
     async def fetch(self, host: Host, launch: Launch) -> None:
         """Do nothing: a unit runs a program that is on the host."""
 
     def command(self, launch: Launch) -> Command:
-        scope = _scope(launch.plan.run_options)
-        if _installed(launch):
-            start = ("enable", "--now") if _installed(launch) == "boot" else ("start",)
+        scope = _scope_option(launch.plan.run_options)
+        if _how_unit_is_installed(launch):
+            start = ("enable", "--now") if _how_unit_is_installed(launch) == "boot" else ("start",)
             files = {_new_unit(launch): unit_text(launch)}
             argv = ["systemctl", f"--{scope}", *start, _new_unit(launch)]
             return Command(tuple(argv), launch.env, files, host=launch.address, port=launch.port)
         argv = [
             "systemd-run",
             f"--{scope}",
-            f"--unit={unit_of(launch.run_id)}",
-            *_properties(launch),
+            f"--unit={transient_unit_name(launch.run_id)}",
+            *_property_options(launch),
         ]
         argv += [f"--setenv={name}" for name in launch.env]
         argv += [f"--working-directory={launch.workdir}"] if launch.workdir else []
-        words = (*argv, "--", *map(literal, launch.argv))
+        words = (*argv, "--", *map(double_dollars, launch.argv))
         return Command(words, launch.env, host=launch.address, port=launch.port)
 
     def keeper(self, launch: Launch) -> Keeper:
-        scope, unit = _manager(launch.plan.run_options, launch.may_sudo), _new_unit(launch)
-        if kind := _installed(launch):
-            argv = sh(script.KEEPER, "install", launch.run_dir, unit, scope, _home_of(launch), kind)
+        scope, unit = _manager_word(launch.plan.run_options, launch.may_sudo), _new_unit(launch)
+        if kind := _how_unit_is_installed(launch):
+            argv = shell_argv(
+                script.KEEPER,
+                "install",
+                launch.run_dir,
+                unit,
+                scope,
+                _environment_directory(launch),
+                kind,
+            )
             return Keeper(argv, launch.env, {"unit": unit_text(launch)})
-        words = (*_properties(launch), "--", *map(literal, _program(launch, launch.run_dir)))
-        argv = sh(script.KEEPER, "start", launch.run_dir, unit, scope, *words)
+        words = (
+            *_property_options(launch),
+            "--",
+            *map(double_dollars, _unit_command_line(launch, launch.run_dir)),
+        )
+        argv = shell_argv(script.KEEPER, "start", launch.run_dir, unit, scope, *words)
         return Keeper(argv, launch.env)
 
     def adopting_keeper(self, launch: Launch, handle: str) -> Keeper:
         # The journal of a unit of the run is followed from its beginning, that of another unit from
         # its present start.
-        since = "all" if handle == unit_of(launch.run_id) else "start"
-        scope = _manager(launch.plan.run_options, launch.may_sudo)
-        return Keeper(sh(script.KEEPER, "follow", launch.run_dir, handle, scope, since))
+        since = "all" if handle == transient_unit_name(launch.run_id) else "start"
+        scope = _manager_word(launch.plan.run_options, launch.may_sudo)
+        return Keeper(shell_argv(script.KEEPER, "follow", launch.run_dir, handle, scope, since))
 
     async def ask(self, host: Host, launch: Launch, launched: Launched) -> Fate:
-        unit = _unit(launch, launched)
-        seen = await self._show(host, launch.plan.run_options, unit)
+        unit = _unit_name(launch, launched)
+        seen = await self._show_unit(host, launch.plan.run_options, unit)
         state, sub = seen.get("ActiveState", ""), seen.get("SubState", "")
         # a job is due at boot
         if (state in _LIVING and sub != "exited") or seen.get("Job", "0") not in ("", "0"):
             return Fate(True, unit)
         # What a keeper that was killed has left: the environment, and the failed unit.
         await host.run(["rm", "-f", "--", f"{launch.run_dir}/environment"])
-        if unit == unit_of(launch.run_id) and state == "failed":
+        if unit == transient_unit_name(launch.run_id) and state == "failed":
             await self._systemctl(host, launch.plan.run_options, "reset-failed", "--", unit)
         if seen.get("LoadState") == "not-found":
             return Fate(
@@ -117,7 +129,7 @@ class Systemd:
                 unit,
                 f"{unit} is {state}: it was not started again after the host was restarted",
             )
-        code = whole_number(seen.get("ExecMainStatus")) or 0
+        code = parse_whole_number(seen.get("ExecMainStatus")) or 0
         killed = seen.get("ExecMainCode") in ("2", "3")
         return Fate(
             False,
@@ -127,7 +139,7 @@ class Systemd:
         )
 
     async def stop(self, host: Host, launch: Launch, launched: Launched) -> None:
-        unit = _unit(launch, launched)
+        unit = _unit_name(launch, launched)
         done = await self._systemctl(
             host, launch.plan.run_options, "stop", "--", unit, timeout_s=self.stop_s
         )
@@ -136,17 +148,17 @@ class Systemd:
                 f"systemd did not stop the unit {unit}: {done.problem}",
                 host=host.name,
                 command=shlex.join(
-                    ("systemctl", f"--{_scope(launch.plan.run_options)}", "stop", unit)
+                    ("systemctl", f"--{_scope_option(launch.plan.run_options)}", "stop", unit)
                 ),
                 next_step="run the command `systemctl stop` on the host; it may need root",
             )
 
     def restart_command(self, launch: Launch, launched: Launched) -> tuple[str, ...]:
-        scope = _scope(launch.plan.run_options)
-        return ("systemctl", f"--{scope}", "restart", "--", _unit(launch, launched))
+        scope = _scope_option(launch.plan.run_options)
+        return ("systemctl", f"--{scope}", "restart", "--", _unit_name(launch, launched))
 
     async def restart(self, host: Host, launch: Launch, launched: Launched) -> None:
-        unit, scope = _unit(launch, launched), _scope(launch.plan.run_options)
+        unit, scope = _unit_name(launch, launched), _scope_option(launch.plan.run_options)
         words = ("restart", "--no-block", "--", unit)
         done = await self._systemctl(host, launch.plan.run_options, *words, timeout_s=self.stop_s)
         if done.returncode:
@@ -157,20 +169,24 @@ class Systemd:
                 next_step="run the command `systemctl restart` on the host; it may need root",
             )
 
-    def installed(self, launch: Launch) -> str | None:
-        return _new_unit(launch) if _installed(launch) else None
+    def installed_unit(self, launch: Launch) -> str | None:
+        return _new_unit(launch) if _how_unit_is_installed(launch) else None
 
     async def uninstall(self, host: Host, launch: Launch, launched: Launched) -> Sequence[str]:
         options = launch.plan.run_options
-        if not _installed(launch):
+        if not _how_unit_is_installed(launch):
             return ()
-        words = (_manager(options, host.may_sudo), _new_unit(launch), _home_of(launch))
-        done = await host.run(sh(script.UNINSTALL, *words), timeout_s=self.stop_s)
+        words = (
+            _manager_word(options, host.may_sudo),
+            _new_unit(launch),
+            _environment_directory(launch),
+        )
+        done = await host.run(shell_argv(script.UNINSTALL, *words), timeout_s=self.stop_s)
         if done.returncode:
             raise ServerError(
                 f"the unit {_new_unit(launch)} was not removed: {done.out.strip() or done.problem}",
                 host=host.name,
-                command=f"systemctl --{_scope(options)} cat {_new_unit(launch)}",
+                command=f"systemctl --{_scope_option(options)} cat {_new_unit(launch)}",
                 next_step="read the unit file with `systemctl cat`, and delete it if the unit is "
                 "not needed",
             )
@@ -184,27 +200,29 @@ class Systemd:
                 host=host.name,
                 next_step="name one unit, without *, ? and [",
             )
-        seen = await self._show(host, options, unit)
-        pid = whole_number(seen.get("MainPID")) or 0
+        seen = await self._show_unit(host, options, unit)
+        pid = parse_whole_number(seen.get("MainPID")) or 0
         if not pid:
             state = (
                 "not found"
                 if seen.get("LoadState") == "not-found"
                 else seen.get("ActiveState") or "unknown"
             )
-            other = "system" if _scope(options) == "user" else "user"
+            other = "system" if _scope_option(options) == "user" else "user"
             raise ServerError(
-                f"the unit {unit} is not running: it is {state} in the {_scope(options)}'s service "
+                f"the unit {unit} is not running: it is {state} in the {_scope_option(options)}'s service "
                 "manager",
                 host=host.name,
-                command=shlex.join(("systemctl", f"--{_scope(options)}", "status", unit)),
+                command=shlex.join(("systemctl", f"--{_scope_option(options)}", "status", unit)),
                 next_step=f"start the unit, or use --run-option scope={other} if the {other}'s "
                 "manager runs it",
             )
-        command = (await read_command(host, pid)).cleaned()
+        command = (await read_command(host, pid)).clean_copy()
         return Adoptable(unit, command.argv, command.env or {}, command.workdir)
 
-    async def _show(self, host: Host, options: Mapping[str, str], unit: str) -> Mapping[str, str]:
+    async def _show_unit(
+        self, host: Host, options: Mapping[str, str], unit: str
+    ) -> Mapping[str, str]:
         names = "LoadState,ActiveState,SubState,Job,MainPID,Result,ExecMainCode,ExecMainStatus"
         done = await self._systemctl(host, options, "show", f"--property={names}", "--", unit)
         if done.returncode:
@@ -218,7 +236,8 @@ class Systemd:
     ) -> Completed:
         try:
             return await host.run(
-                sh(script.SYSTEMCTL, _manager(options, host.may_sudo), *words), timeout_s=timeout_s
+                shell_argv(script.SYSTEMCTL, _manager_word(options, host.may_sudo), *words),
+                timeout_s=timeout_s,
             )
         except CommandTimeout as error:
             raise ServerError(
@@ -232,26 +251,33 @@ class Systemd:
 def unit_text(launch: Launch) -> str:
     """Return the text of the unit file for an installed unit. The environment is not part of the
     text: it is in another file, which only the user can read."""
-    command = " ".join(quoted(literal(word)) for word in _program(launch, _home_of(launch)))
-    target = "default.target" if _scope(launch.plan.run_options) == "user" else "multi-user.target"
+    command = " ".join(
+        quote_argument(double_dollars(word))
+        for word in _unit_command_line(launch, _environment_directory(launch))
+    )
+    target = (
+        "default.target"
+        if _scope_option(launch.plan.run_options) == "user"
+        else "multi-user.target"
+    )
     lines = [script.WRITTEN_BY, "[Unit]", f"Description=Workbench: {launch.plan.engine}"]
     lines += [
         "After=network-online.target",
         "",
         "[Service]",
-        *_settings(launch),
+        *_property_settings(launch),
         f"ExecStart={command}",
     ]
     return "\n".join([*lines, "", "[Install]", f"WantedBy={target}", ""])
 
 
-def _program(launch: Launch, home: str) -> tuple[str, ...]:
+def _unit_command_line(launch: Launch, home: str) -> tuple[str, ...]:
     """Return the command line of the unit: a shell that reads the server's environment from a file
     in the directory `home`, and then runs the server."""
     return ("/bin/sh", "-c", script.SERVER, "sh", home, launch.workdir or "", *launch.argv)
 
 
-def _installed(launch: Launch) -> str:
+def _how_unit_is_installed(launch: Launch) -> str:
     """Return how the unit is installed, from the user's option `installed`: "yes", "boot" (also
     started at boot), or "" for a transient unit."""
     kind = value_of(WORD, launch.plan.run_options, "installed")
@@ -260,8 +286,8 @@ def _installed(launch: Launch) -> str:
 
 def _new_unit(launch: Launch) -> str:
     """Return the name of the unit that a start of `launch` creates."""
-    if not _installed(launch):
-        return unit_of(launch.run_id)
+    if not _how_unit_is_installed(launch):
+        return transient_unit_name(launch.run_id)
     name = (
         value_of(WORD, launch.plan.run_options, "unit")
         or f"workbench-{launch.plan.preset_id or launch.plan.engine}"
@@ -269,55 +295,55 @@ def _new_unit(launch: Launch) -> str:
     return f"{name.removesuffix('.service')}.service"
 
 
-def _home_of(launch: Launch) -> str:
+def _environment_directory(launch: Launch) -> str:
     """Return the directory that contains the environment file of an installed unit. It is not the
     run directory, because the unit must work after that is removed."""
     state = posixpath.dirname(posixpath.dirname(launch.run_dir))
     return posixpath.join(state, "units", _new_unit(launch))
 
 
-def unit_of(run_id: str) -> str:
+def transient_unit_name(run_id: str) -> str:
     """Return the name of the transient unit in which Workbench starts the server of a run."""
     return f"workbench-{run_id}.service"
 
 
-def _unit(launch: Launch, launched: Launched) -> str:
-    return launched.handle or unit_of(launch.run_id)
+def _unit_name(launch: Launch, launched: Launched) -> str:
+    return launched.handle or transient_unit_name(launch.run_id)
 
 
-def _scope(options: Mapping[str, str]) -> str:
+def _scope_option(options: Mapping[str, str]) -> str:
     return value_of(WORD, options, "scope")
 
 
-def _manager(options: Mapping[str, str], may_sudo: bool) -> str:
+def _manager_word(options: Mapping[str, str], may_sudo: bool) -> str:
     """Return the word by which the scripts know the service manager of the unit: "user" for the
     user's, "system" for the system's through sudo, "own" for the system's without sudo."""
-    scope = _scope(options)
+    scope = _scope_option(options)
     return scope if scope == "user" or may_sudo else "own"
 
 
-def _properties(launch: Launch) -> list[str]:
+def _property_options(launch: Launch) -> list[str]:
     """Return the `--property` options for systemd-run that set the properties of the unit."""
-    return [f"--property={text}" for text in _settings(launch)]
+    return [f"--property={text}" for text in _property_settings(launch)]
 
 
-def _settings(launch: Launch) -> list[str]:
+def _property_settings(launch: Launch) -> list[str]:
     """Return the properties of the unit, each as NAME=VALUE."""
     options = launch.plan.run_options
     restart = value_of(WORD, options, "restart")
     given = [f"TimeoutStopSec={STOP_S}"]
     given += [f"Restart={restart}"] if restart != "no" else []
     # systemd forgets a unit that has succeeded
-    forgets = restart != "always" and not _installed(launch)
+    forgets = restart != "always" and not _how_unit_is_installed(launch)
     given += ["RemainAfterExit=yes"] if forgets else []
     given += [f"LimitNOFILE={launch.open_files}"] if launch.open_files else []
     return [*given, *values_of(WORD, options, "property")]
 
 
-def _problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
+def _unit_problems(scope: str, unit: str, seen: Mapping[str, str]) -> list[Finding]:
     """Return findings about problems that prevent or endanger a start. `seen` has the values that
     the script CHECK printed."""
-    version = whole_number(seen.get("version")) or 0
+    version = parse_whole_number(seen.get("version")) or 0
     user, problem = seen.get("user") or "USER", seen.get("problem", "")
     fix = ""
     if not version:

@@ -8,16 +8,23 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.connection import Connection, Endpoint, ReceiveClock, failure_of, resolve
+from workbench.bench.connection import (
+    Connection,
+    Endpoint,
+    ReceiveClock,
+    failure_of,
+    resolve_endpoint,
+)
 from workbench.bench.http1 import HttpError, ResponseReader
 from workbench.model.errors import WorkbenchError
-from workbench.model.untrusted_text import clean
-from workbench.server.small_requests import CONNECT_S, Reply, late, reply_of
+from workbench.model.untrusted_text import clean_text
+from workbench.server.small_requests import CONNECT_S, Reply, late_reply, reply_of
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
 
 _MOST_BYTES = 16 * 1024 * 1024  # of one answer
+_BEAT_S = 0.05  # between two reads of a streamed answer
 
 
 class AnswerClient:
@@ -34,11 +41,11 @@ class AnswerClient:
         """Make one request, and return the reply or the reason why there is none."""
         try:
             async with asyncio.timeout(timeout_s + CONNECT_S):
-                return await self._posted(json.dumps(body, ensure_ascii=False).encode())
+                return await self._post_request(json.dumps(body, ensure_ascii=False).encode())
         except TimeoutError:
-            return late(timeout_s)
+            return late_reply(timeout_s)
         except HttpError as error:
-            return Reply(None, problem=clean(str(error)))
+            return Reply(None, problem=clean_text(str(error)))
         except WorkbenchError as error:
             return Reply(None, problem=error.message)
 
@@ -47,14 +54,14 @@ class AnswerClient:
         while self._idle:
             self._idle.pop().close()
 
-    async def _posted(self, body: bytes) -> Reply:
+    async def _post_request(self, body: bytes) -> Reply:
         if self._endpoint is None:
-            self._endpoint = await asyncio.to_thread(resolve, self._spec)
-        request = self._request(self._endpoint, body)
+            self._endpoint = await asyncio.to_thread(resolve_endpoint, self._spec)
+        request = self._request_bytes(self._endpoint, body)
         while self._idle:
             exchange = _Exchange(self._idle.pop(), request, is_open=True)
             try:
-                return await self._answer(exchange)
+                return await self._receive_answer(exchange)
             except OSError:
                 # The server may close a kept connection at any time. The request is then sent
                 # again, unless its answer had begun.
@@ -62,12 +69,12 @@ class AnswerClient:
                     return Reply(None, problem="the server closed the connection")
         try:
             connection = Connection(self._endpoint, self._clock)
-            return await self._answer(_Exchange(connection, request, is_open=False))
+            return await self._receive_answer(_Exchange(connection, request, is_open=False))
         except OSError as error:
             kind, detail = failure_of(error, connecting=False)
-            return Reply(None, problem=clean(f"{kind}: {detail}"))
+            return Reply(None, problem=clean_text(f"{kind}: {detail}"))
 
-    def _request(self, endpoint: Endpoint, body: bytes) -> bytes:
+    def _request_bytes(self, endpoint: Endpoint, body: bytes) -> bytes:
         lines = [
             f"POST {endpoint.path} HTTP/1.1",
             f"Host: {endpoint.host_header}",
@@ -79,7 +86,7 @@ class AnswerClient:
         ]
         return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
-    async def _answer(self, exchange: _Exchange) -> Reply:
+    async def _receive_answer(self, exchange: _Exchange) -> Reply:
         """Return the answer to one request, and keep its connection if it stays open."""
         kept = False
         try:
@@ -113,6 +120,7 @@ class _Exchange:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._writing = False
+        self._next_read: asyncio.TimerHandle | None = None  # of a streamed answer
 
     async def done(self) -> None:
         """Send the request and wait for the end of the answer. Raises OSError if the connection
@@ -127,6 +135,8 @@ class _Exchange:
         finally:
             self._loop.remove_reader(fd)
             self._loop.remove_writer(fd)
+            if self._next_read is not None:
+                self._next_read.cancel()
 
     def _watch_writing(self) -> None:
         wanted = self.connection.wants_write
@@ -157,7 +167,10 @@ class _Exchange:
             connection.flush()
             self._watch_writing()
         data, _ = connection.receive()
-        if data is None or self._done.done():
+        if self._done.done():
+            return
+        if data is None:
+            self._loop.add_reader(connection.fd, self._on_ready)  # it may have rested
             return
         if data:
             self.body += self.response.feed(data)
@@ -167,6 +180,20 @@ class _Exchange:
             raise HttpError(f"the server's answer is larger than {_MOST_BYTES >> 20} MiB")
         if self.response.complete:
             self._done.set_result(None)
+        elif self._is_streamed:
+            self._rest()
+
+    @property
+    def _is_streamed(self) -> bool:
+        kind = self.response.headers.get("content-type", "")
+        return bool(self.body) and kind.startswith("text/event-stream")
+
+    def _rest(self) -> None:
+        """Read next at the next beat, together with the other streamed answers. Nobody asks when a
+        piece came, so one read takes all pieces of a beat."""
+        self._loop.remove_reader(self.connection.fd)
+        beats = self._loop.time() // _BEAT_S + 1
+        self._next_read = self._loop.call_at(beats * _BEAT_S, self._on_ready)
 
     def _at_end(self) -> None:
         if not self.response.received:

@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import profiles
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.disturbance import locks_changed
-from workbench.gpu.settings.preset_settings import not_applied
+from workbench.gpu.settings.disturbance import lock_change_texts, with_setters
+from workbench.gpu.settings.preset_settings import settings_not_applied
 from workbench.hosts.base import HostUnreachable
-from workbench.model.bench_cli_options import options
+from workbench.model.bench_cli_options import bench_cli_options
 from workbench.model.errors import BenchError, StoreError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.json_records import to_json
 from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import mask_argv, mask_data
+from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.server.model_fingerprint import ModelBytes, identify
-from workbench.session.bench.earlier_results import earlier_result, of_server
+from workbench.model.tune import TUNE
+from workbench.server.model_fingerprint import ModelBytes, identify_model
+from workbench.session.bench.earlier_results import earlier_result, tokenizer_of_server
+from workbench.session.bench.left_benchmarks import as_message
 from workbench.session.bench.measurement import Measurement
 from workbench.session.bench.result_rows import last_usable
 from workbench.session.conditions import conditions_of, load_digest
@@ -35,6 +38,7 @@ from workbench.store import left_benchmarks
 
 if TYPE_CHECKING:
     from workbench.bench.energy import Idle
+    from workbench.bench.records import BenchOutcome
     from workbench.gpu.settings.clock_contrasts import ContrastEvidence
     from workbench.gpu.settings.journal import Journal
     from workbench.gpu.settings.register_client import LockChange
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from workbench.session.quality.restarted import AnswersOfRestart
     from workbench.session.results.results import Results
     from workbench.session.servers.servers import Servers
+    from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
 
 _AGAIN = "restart, benchmark, compare"
@@ -87,16 +92,16 @@ class Bench:
 
     # ---- shapes
 
-    def defaults(self) -> BenchSpec:
+    def default_spec(self) -> BenchSpec:
         """Return the spec of the last valid benchmark that the user ran in this session. Without
         one, return the spec that the preset of the selected run suggests."""
         server = self._core.state.server
         return self.asked or self._load.spec_of(server.preset_id if server else None, {})
 
-    def shape(self) -> dict[str, Any]:
+    def default_fields(self) -> dict[str, Any]:
         """Return the fields of the default benchmark that are set, by name, as keyword arguments
         for a sweep or an experiment."""
-        spec = self.defaults()
+        spec = self.default_spec()
         # may be a preset's own word
         fields = {name: getattr(spec, name) for name in REPEATED if name != "profile"}
         return {name: value for name, value in fields.items() if value not in (None, (), {}, "")}
@@ -104,7 +109,10 @@ class Bench:
     def profiles(self) -> Mapping[str, tuple[str, Mapping[str, Any]]]:
         """Return the benchmark profiles by name. Each is a pair (title, fields of BenchSpec by
         name)."""
-        return {name: (title, profiles.fields(name)) for name, title in profiles.titles().items()}
+        return {
+            name: (title, profiles.profile_fields(name))
+            for name, title in profiles.profile_titles().items()
+        }
 
     # ---- the user's benchmark
 
@@ -112,7 +120,7 @@ class Bench:
         """Benchmark the selected run with the given fields of BenchSpec. Return the id of the
         result, or None if the benchmark was queued until the server is READY. Raises BenchError if
         there is no server to measure."""
-        if self._servers.starting and not await self._started():
+        if self._servers.starting and not await self._wait_until_start_is_listed():
             return None
         status, host = self._core.state.server, self._core.host.name
         if status is None:
@@ -136,7 +144,7 @@ class Bench:
             )
         return await self.run_asked(status.run_id, spec, overrides)
 
-    async def _started(self) -> bool:
+    async def _wait_until_start_is_listed(self) -> bool:
         """Wait until the server that is being started is listed, and show the benchmark as queued
         meanwhile. Return False if the user cancelled the benchmark while it waited, else True."""
         self._core.update(bench=replace(self._core.state.bench, queued=True, error=None))
@@ -155,15 +163,16 @@ class Bench:
         return result_id
 
     @contextmanager
-    def _noted(self, load: Load) -> Iterator[None]:
+    def _keep_note(self, load: Load) -> Iterator[Callable[[BenchOutcome], None]]:
         """Keep a note about a benchmark on disk while the block runs. If this process is killed,
-        the next Workbench keeps what was measured (session/bench/left_benchmarks.py)."""
+        the next Workbench keeps what was measured (session/bench/left_benchmarks.py). Yield a
+        function that adds the outcome of the load to the note: the load client has ended then."""
         kept = load.prestarted.worker.kept if load.prestarted.worker is not None else None
         if kept is None:  # a command of the user's own
-            yield
+            yield lambda _: None
             return
         there = load.prestarted.client == "host"
-        name = left_benchmarks.new_name() if there else Path(kept.path).stem
+        name = left_benchmarks.new_benchmark_name() if there else Path(kept.path).stem
         about = {
             "host": self._core.host.name,
             "run_id": load.server.status.run_id if load.server.status else None,
@@ -174,24 +183,27 @@ class Bench:
             "client": load.prestarted.client,
             "kept": asdict(kept),
             "spec": to_json(replace(load.spec, prompts=(), trace=())),
+            "series": _series_under_way(self._core.state),
             "began_unix_s": time.time(),
             "pid": os.getpid(),
         }
-        with left_benchmarks.noted(name, about) as change:
+        with left_benchmarks.keep_note(name, about) as change:
             self._change_note = change
             try:
-                yield
+                yield lambda outcome: left_benchmarks.keep_result(name, as_message(outcome))
             finally:
                 self._change_note = None
 
-    def goes_on_alone(self) -> None:
+    def note_screen_ended(self) -> None:
         """Note that the screen has ended while the benchmark goes on."""
         if self._change_note is not None:
             self._change_note(alone=True)
 
     async def keep_left(self, load: Load, measured: Measured) -> int:
         """Store what a killed Workbench has measured. Return the id of the result."""
-        result_id = await self._store(measured, load, await self._model_bytes(load.server))
+        files = await self._model_bytes(load.server)
+        ended_unix_s = measured.outcome.t1_unix or None
+        result_id = await self._store(measured, load, files, ended_unix_s=ended_unix_s)
         await self._results.refresh()
         return result_id
 
@@ -222,14 +234,14 @@ class Bench:
 
     async def run_on(self, run_id: str, **overrides: Any) -> int:
         """Benchmark a run whose server is READY. Return the id of the stored result."""
-        async with self._load.at_run(run_id, overrides, ahead=True) as load:
+        async with self._load.load_at_run(run_id, overrides, ahead=True) as load:
             return await self._measure(load)
 
     async def run_url(self, url: str, **overrides: Any) -> int:
         """Benchmark the server at a base URL, started by others. Return the id of the stored
         result. The result has GPU metrics only if the URL is a loopback address, which means the
         session's host."""
-        async with self._load.at_url(url, overrides, ahead=True) as load:
+        async with self._load.load_at_url(url, overrides, ahead=True) as load:
             return await self._measure(load)
 
     async def run_target(self, run_id: str | None, url: str | None, **overrides: Any) -> int:
@@ -262,7 +274,7 @@ class Bench:
         finally:
             bench = replace(self._core.state.bench, running=False, error=error, stored_id=stored_id)
             self._core.update(bench=bench)
-        self._core.record(_command(load), f"result {result_id}")
+        self._core.record(_repeat_command(load), f"result {result_id}")
         await self._results.refresh()
         if not (await self._results.get(result_id)).summary.refused:
             # now in `state.results`
@@ -279,29 +291,39 @@ class Bench:
         if time.monotonic() - alterations.read_monotonic_s > _READ_VALID_S:
             await alterations.read()
         locks, changes = alterations.locks_on, alterations.lock_changes
+        claimed = self._core.state.others
         known = await self._gpu.evidence.known_clocks(load_digest(load.spec, server))
         files = await self._model_bytes(load.server)
+        earlier = await asyncio.to_thread(self._earlier_result_of, load, files)
         read: list[asyncio.Future[Journal]] = []
-        measurement = Measurement(
-            self._core.host,
-            load,
-            on_progress=self.show_progress,
-            on_sent=lambda: read.append(asyncio.ensure_future(alterations.read())),
-            alterations=self._core.state.alterations,
-            known=known,
-            idle=idle,
-            earlier=await asyncio.to_thread(self._earlier, load, files),
-        )
-        try:
-            with self._noted(load):
+        with self._keep_note(load) as keep_outcome:
+
+            def sent(outcome: BenchOutcome) -> None:
+                keep_outcome(outcome)
+                read.append(asyncio.ensure_future(alterations.read()))
+
+            measurement = Measurement(
+                self._core.host,
+                load,
+                on_progress=self.show_progress,
+                on_sent=sent,
+                alterations=self._core.state.alterations,
+                known=known,
+                idle=idle,
+                earlier=earlier,
+            )
+            try:
                 measured = await measurement.run()
-            if idle is None and measured.idle is not None and measured.idle.power_w is not None:
-                self._idles = {idle_key: (measured.idle, time.monotonic())}
-            measured = await self._checked(measured, read, locks, changes, known)
-        finally:
-            for reading in read:
-                reading.cancel()
-        result_id = await self._store(measured, load, files)
+                if idle is None and measured.idle is not None and measured.idle.power_w is not None:
+                    self._idles = {idle_key: (measured.idle, time.monotonic())}
+                measured = await self._mark_if_disturbed(measured, read, locks, changes, known)
+                new = [one for one in self._core.state.others if one not in claimed]
+                refused = with_setters(measured.summary.refused, new, measured.gpus)
+                measured = replace(measured, summary=replace(measured.summary, refused=refused))
+            finally:
+                for reading in read:
+                    reading.cancel()
+            result_id = await self._store(measured, load, files)
         await self._results.timelines.keep(result_id, measured)
         if measured.outcome.partial and load.cancel.is_set():
             cancelled = BenchCancelled(
@@ -311,8 +333,10 @@ class Bench:
             raise cancelled
         return result_id
 
-    def _earlier(self, load: Load, files: ModelBytes) -> Earlier | None:
-        tokenizer = of_server(load.server, load.spec, files, simulated=self._is_simulated(load))
+    def _earlier_result_of(self, load: Load, files: ModelBytes) -> Earlier | None:
+        tokenizer = tokenizer_of_server(
+            load.server, load.spec, files, simulated=self._is_simulated(load)
+        )
         with suppress(StoreError):
             return earlier_result(self._results.db.list(_EARLIER_RESULTS), load.spec, tokenizer)
         return None
@@ -322,7 +346,7 @@ class Bench:
         started = server.status is not None and server.status.simulated
         return self._core.state.simulated or server.simulated or started
 
-    async def _checked(
+    async def _mark_if_disturbed(
         self,
         measured: Measured,
         read: Sequence[Awaitable[Journal]],
@@ -338,13 +362,13 @@ class Bench:
         try:
             await asyncio.gather(*read)
             meanwhile = alterations.lock_changes - changes
-            if changed := locks_changed(locks, alterations.locks_on, measured.gpus, meanwhile):
+            if changed := lock_change_texts(locks, alterations.locks_on, measured.gpus, meanwhile):
                 measured = measured.with_locks_changed(changed)
             else:
                 await self._gpu.evidence.keep_clocks(known, measured.clocks, measured.proofs)
             await self._gpu.evidence.show(measured.proofs)
         except HostUnreachable as lost:
-            return measured.after_lost_link(lost)
+            return measured.mark_as_partial(lost)
         return measured
 
     def _idle_key(self, load: Load) -> tuple[Any, ...]:
@@ -359,7 +383,16 @@ class Bench:
         """Show the progress of a load in the session's state."""
         self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
-    async def _store(self, measured: Measured, load: Load, files: ModelBytes) -> int:
+    async def _store(
+        self,
+        measured: Measured,
+        load: Load,
+        files: ModelBytes,
+        *,
+        ended_unix_s: float | None = None,
+    ) -> int:
+        """Store a result, of a measurement that ended now unless `ended_unix_s` says when. Return its
+        id."""
         server = load.server
         # a result keeps their names and digests
         spec = replace(measured.outcome.spec, prompts=(), trace=())
@@ -376,9 +409,19 @@ class Bench:
         if why := load.prestarted.why_not_there:
             text = f"the load came from this machine through a tunnel: {why}"
             summary = replace(summary, notes=(*summary.notes, text))
-        if self._load.beside is not None:
-            text = f"somebody else measured on this host at the same time: {self._load.beside}"
+        if others := self._load.other_measurements:
+            text = f"somebody else measured on this host at the same time: {'; '.join(others)}"
             summary = replace(summary, marked=(*summary.marked, text))
+        lost_s = self._load.without_lock_s
+        if lost_s is not None:
+            text = (
+                f"the measurement lock of this host was lost for {lost_s:.1f} s of the run: "
+                "somebody else may have measured in that time"
+            )
+            summary = replace(summary, marked=(*summary.marked, text))
+        if why := self._load.why_without_preset(conditions.preset_id):
+            text = f"the preset of this run cannot be read, so the load has nothing of it: {why}"
+            summary = replace(summary, notes=(*summary.notes, text))
         if missing := self._not_in_force(conditions.preset_id, measured.telemetry):
             text = f"GPU settings of the preset were not applied: {', '.join(missing)}"
             summary = replace(summary, notes=(*summary.notes, text))
@@ -387,14 +430,15 @@ class Bench:
         ):
             text = f"the preset was not applied whole: {', '.join(parts)}"
             summary = replace(summary, notes=(*summary.notes, text))
-        return await self._results.add(spec, conditions, summary, measured.outcome.samples)
+        samples = measured.outcome.samples
+        return await self._results.add(spec, conditions, summary, samples, unix_s=ended_unix_s)
 
     def _not_in_force(self, preset_id: str | None, telemetry: Telemetry | None) -> tuple[str, ...]:
         """Return a text for each GPU or CPU setting of a preset that is not applied on the host. ()
         if the preset no longer exists."""
         with suppress(WorkbenchError):
             wanted = self._plans.preset_gpu_settings(preset_id) if preset_id else ()
-            return not_applied(wanted, telemetry, self._core.state.alterations)
+            return settings_not_applied(wanted, telemetry, self._core.state.alterations)
         return ()
 
     async def _model_bytes(self, server: ServerUnderTest) -> ModelBytes:
@@ -407,7 +451,7 @@ class Bench:
             return ModelBytes(None, "a simulated engine loads no model")
         env, workdir = record.command.env, record.command.workdir
         try:
-            return await identify(
+            return await identify_model(
                 self._core.host, record.plan, env, workdir, started_unix_s=status.started_unix_s
             )
         except HostUnreachable as lost:
@@ -418,12 +462,13 @@ class Bench:
     def answers_cost(self) -> str:
         """Return in a sentence what comparing the answers adds to `restart_and_compare`; "" if they
         are not compared."""
-        return "" if self.defaults().endpoint == "embeddings" else self._answers().cost()
+        return "" if self.default_spec().endpoint == "embeddings" else self._answers().cost_text()
 
     async def restart_and_compare(self, *, quality: bool = True) -> None:
         """Restart the server with the plan under edit, repeat the last benchmark, and compare the
         two results. If the plan changes a setting on which the answers depend, compare the answers
-        before and after the restart too, unless `quality` is false."""
+        before and after the restart too, unless `quality` is false. Raises BenchError if such a
+        restart is under way already, or if the new server does not become READY."""
         host = self._core.host.name
         if _AGAIN in self._core.state.busy:
             raise BenchError(
@@ -441,7 +486,7 @@ class Bench:
             if before is not None:
                 earlier = await self._results.get(before)
                 shape = self.shape_again(earlier.spec)
-                answers = await self._answers().before(earlier) if quality else None
+                answers = await self._answers().measure_before(earlier) if quality else None
             run_id = await self._servers.start()
             status = await self._servers.wait_ready(run_id)
             if status.state is not ServerState.READY:
@@ -464,7 +509,10 @@ class Bench:
                 return
             self._core.update(mark_a=before, mark_b=after, b_chosen=False)
             await self._results.compare(before, after)
-            if answers is not None and await self._answers().after(answers, run_id) is not None:
+            if (
+                answers is not None
+                and await self._answers().measure_after(answers, run_id) is not None
+            ):
                 await self._results.compare(before, after)
 
     def shape_again(self, spec: BenchSpec) -> dict[str, Any]:
@@ -477,7 +525,7 @@ class Bench:
             del shape["profile"]  # a preset's own word, which names no values
         if spec.prompts_name or spec.trace_name or spec.command:
             last = self.asked or self._core.state.bench.spec
-            if last is None or _own_content(last) != _own_content(spec):
+            if last is None or _content_identity(last) != _content_identity(spec):
                 what = spec.prompts_name or spec.trace_name or "a command of your own"
                 raise BenchError(
                     f"the last benchmark used {what}, which results do not contain, so it cannot "
@@ -489,18 +537,29 @@ class Bench:
         return shape
 
 
-def _own_content(spec: BenchSpec) -> tuple[object, ...]:
+def _series_under_way(state: SessionState) -> tuple[str, int] | None:
+    """Return the kind and the id of the series that measures now; None if none does. A sweep resumes
+    the experiments of its own."""
+    sweep, experiment = state.sweep, state.experiment
+    if sweep is not None and sweep.state == SeriesState.RUNNING:
+        return "tune" if sweep.kind == TUNE else "sweep", sweep.id
+    if experiment is not None and experiment.state == SeriesState.RUNNING:
+        return "experiment", experiment.id
+    return None
+
+
+def _content_identity(spec: BenchSpec) -> tuple[object, ...]:
     """Return what identifies the content of a load that results do not contain."""
     return spec.prompts_name, spec.trace_name, spec.command
 
 
-def _command(load: Load) -> str:
+def _repeat_command(load: Load) -> str:
     """Return the command that repeats a benchmark, without secrets."""
     spec, status = load.spec, load.server.status
     words: list[str] = ["workbench", "bench"]
     words += [status.run_id] if status else ["--url", load.server.address, "--model", spec.model]
     masked = replace(spec, extra_body=mask_data(spec.extra_body))
-    words += options(masked, status.preset_id if status else None)
+    words += bench_cli_options(masked, status.preset_id if status else None)
     if spec.command:
         words += ["--", *mask_argv(spec.command)]
     return shlex.join(words)

@@ -42,8 +42,8 @@ class ServerUnderTest:
 
     @property
     def plan(self) -> LaunchPlan | None:
-        """The plan of the server. If a scheduler assigned GPUs to the server, the plan's
-        CUDA_VISIBLE_DEVICES names these GPUs."""
+        """The plan of the server; None if Workbench did not start it. If a scheduler assigned GPUs
+        to the server, the plan's CUDA_VISIBLE_DEVICES names these GPUs."""
         plan = self.record.plan if self.record else None
         given = self.status.gpus if self.status else ()
         return plan.with_env(VISIBLE_TO_CUDA, ",".join(given)) if plan and given else plan
@@ -93,7 +93,7 @@ class Load:
 
 
 @asynccontextmanager
-async def prestarted(
+async def prestart_client(
     host: Host,
     lock: AbstractAsyncContextManager[None],
     *,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, ServerError
-from workbench.session.bench.server_load import forwarded
+from workbench.session.bench.server_load import forward_server_port
 from workbench.session.servers import server_address
 
 if TYPE_CHECKING:
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def reached(
+async def reach_server(
     session: Session, run_id: str | None, url: str | None
 ) -> AsyncIterator[tuple[str, int]]:
     """Make a server reachable on this machine while the block runs, and yield its address and port
     there. The server is the one at `url`, or else the run `run_id`. Raises InputError for a URL with
-    https, whose bytes cannot be read."""
+    https, whose bytes cannot be read, and ServerError for a run whose port is unknown."""
     if url is None:
         assert run_id is not None
         status = session.servers.supervisor.status(run_id)
         if status.port is None:
             raise ServerError(f"the port of run {run_id} is not known", host=session.host.name)
-        opened = forwarded(session.host, status.port, status.node)
+        opened = forward_server_port(session.host, status.port, status.node)
     else:
-        address = server_address.parse(url)
+        address = server_address.parse_server_url(url)
         if address.base.startswith("https:"):
             raise InputError(
                 f"{url} is encrypted, so what passes cannot be read",
@@ -37,7 +37,7 @@ async def reached(
         if not address.loopback or session.host.is_local:
             yield address.hostname, address.port
             return
-        opened = forwarded(session.host, address.port)
+        opened = forward_server_port(session.host, address.port)
     async with opened as base:
-        there = server_address.parse(base)
+        there = server_address.parse_server_url(base)
         yield there.hostname, there.port

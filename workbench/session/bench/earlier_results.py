@@ -49,9 +49,10 @@ class Tokenizer:
         return place == others
 
 
-def of_server(
+def tokenizer_of_server(
     server: ServerUnderTest, spec: BenchSpec, files: ModelBytes, *, simulated: bool
 ) -> Tokenizer:
+    """Return what identifies the tokenizer of the server under test."""
     status, plan = server.status, server.plan
     return Tokenizer(
         host=server.host,
@@ -65,7 +66,8 @@ def of_server(
     )
 
 
-def of_result(conditions: Conditions) -> Tokenizer:
+def tokenizer_of_result(conditions: Conditions) -> Tokenizer:
+    """Return what identifies the tokenizer of the server that a stored result measured."""
     return Tokenizer(
         host=conditions.host,
         model=conditions.model,
@@ -87,15 +89,17 @@ def earlier_result(
     newest: Earlier | None = None
     for result in results:
         text = result.summary.text
-        if text is None or result.summary.refused or not _equal_in(_LOAD, result.spec, spec):
+        if text is None or result.summary.refused or not _equal_in_fields(_LOAD, result.spec, spec):
             continue
-        if result.conditions.imported or not of_result(result.conditions).may_be(tokenizer):
+        if result.conditions.imported or not tokenizer_of_result(result.conditions).may_be(
+            tokenizer
+        ):
             continue
-        if _equal_in(_LENGTHS, result.spec, spec):
+        if _equal_in_fields(_LENGTHS, result.spec, spec):
             return Earlier(result.id, text.load, same_lengths=True)
         newest = newest or Earlier(result.id, text.load)
     return newest
 
 
-def _equal_in(names: Sequence[str], a: BenchSpec, b: BenchSpec) -> bool:
+def _equal_in_fields(names: Sequence[str], a: BenchSpec, b: BenchSpec) -> bool:
     return all(getattr(a, name) == getattr(b, name) for name in names)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from workbench.hosts.task_cancellation import end
+from workbench.hosts.task_cancellation import cancel_and_wait
 from workbench.model.server_run import EngineMetrics
 from workbench.server import engine_counters
 from workbench.session.bench.gpu_meter import RequestCounts
@@ -27,11 +27,11 @@ _LOOK_S = 0.1
 
 
 class EngineWatch:
-    """Reads the engine's metrics before, during and after a load: call `before`, run the load
-    inside `watching`, then call `after`. No method raises an error for a metric that cannot be
-    read: the metric is None and has a reason. `ask` requests pages of the server. If `engine` is
-    None, the engine is identified by its metrics page. `hear` is called with each reading during
-    the load."""
+    """Reads the engine's metrics before, during and after a load: call `read_before_load`, run the
+    load inside `watch_during`, then call `read_after_load`. No method raises an error for a metric
+    that cannot be read: the metric is None and has a reason. `ask` requests pages of the server. If
+    `engine` is None, the engine is identified by its metrics page. `hear` is called with each
+    reading during the load."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class EngineWatch:
         self._before: EngineMetrics | None = None
         self._samples: list[EngineMetrics] = []
 
-    async def identify(self) -> None:
+    async def identify_engine(self) -> None:
         """Identify the engine by its metrics page, if the engine is not known. The page is read at
         most once for this."""
         if self.engine is None and self._problem is None:
-            await self._recognize()
+            await self._recognize_engine()
 
     async def read(self) -> EngineMetrics:
         """Return the engine's present metrics. If they cannot be read, every metric is None and has
@@ -58,12 +58,12 @@ class EngineWatch:
         from workbench.server.readiness import ASKED_BY
         from workbench.server.small_requests import getter
 
-        await self.identify()
+        await self.identify_engine()
         if self.engine is None:
             return metrics.no_metrics(self._problem or "the engine is not known")
-        return await metrics.fetch(getter(self._ask, urlencode(ASKED_BY)), self.engine)
+        return await metrics.fetch_metrics(getter(self._ask, urlencode(ASKED_BY)), self.engine)
 
-    async def _recognize(self) -> None:
+    async def _recognize_engine(self) -> None:
         from workbench.server import metrics
 
         answer = await self._ask("/metrics", None, metrics.TIMEOUT_S)
@@ -75,29 +75,29 @@ class EngineWatch:
                 f"/metrics answers with HTTP {answer.status}, so the engine is not known"
             )
             return
-        self.engine = metrics.engine_of(answer.text)
+        self.engine = metrics.engine_of_page(answer.text)
         if self.engine is None:
             self._problem = "/metrics is not the page of an engine that Workbench knows"
 
-    async def requests(self) -> RequestCounts:
+    async def count_requests(self) -> RequestCounts:
         """Return the number of requests that the engine is serving or has queued now, and its
         counters of all requests so far."""
         now = await self.read()
         known = [count for count in (now.running, now.waiting) if count is not None]
-        return RequestCounts(sum(known) if known else None, _counters(now))
+        return RequestCounts(sum(known) if known else None, _counters_for_comparison(now))
 
     async def read_before_load(self) -> None:
         """Read the engine's counters before the load."""
         self._before = await self.read()
 
     @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
+    async def watch_during(self) -> AsyncIterator[None]:
         """Read the engine's metrics every second while the block runs."""
         watch = asyncio.ensure_future(self._watch())
         try:
             yield
         finally:
-            await end(watch)
+            await cancel_and_wait(watch)
 
     async def _watch(self) -> None:
         while True:
@@ -111,9 +111,9 @@ class EngineWatch:
         """Return what the engine counted since the call of `before`, and its other metrics between
         the two Unix times. Waits, at most 3 s, until `settled` is true of the result or the
         counters no longer change."""
-        if self._before is None or not engine_counters.readable(self._before):
+        if self._before is None or not engine_counters.is_readable(self._before):
             now = await self.read()
-            if not engine_counters.readable(now):
+            if not engine_counters.is_readable(now):
                 return engine_counters.no_counters(next(iter(now.absent.values()), "no counters"))
         before = self._before or EngineMetrics()
         inside = [m for m in self._samples if t0_unix <= m.unix_s <= t1_unix]
@@ -121,16 +121,16 @@ class EngineWatch:
         until_s = changed_s + SETTLE_S
         while True:
             now = await self.read()
-            found = engine_counters.summarize(before, inside, now)
+            found = engine_counters.summarize_counters(before, inside, now)
             if settled is not None and settled(found):
                 return found
             moment_s = time.monotonic()
-            if _counters(now) != _counters(last):
+            if _counters_for_comparison(now) != _counters_for_comparison(last):
                 last, changed_s = now, moment_s
             if moment_s >= until_s or (moment_s - changed_s >= _STILL_S and not now.running):
                 return found
             await asyncio.sleep(_LOOK_S)
 
 
-def _counters(metrics: EngineMetrics) -> tuple[int | None, ...]:
+def _counters_for_comparison(metrics: EngineMetrics) -> tuple[int | None, ...]:
     return metrics.requests_finished, metrics.prompt_tokens, metrics.generation_tokens

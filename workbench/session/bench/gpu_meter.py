@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.bench.energy import Idle, with_energy, without_energy
 from workbench.gpu.settings.alterations import locks_on
-from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, clocks_of
+from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, measured_clocks
 from workbench.gpu.settings.disturbance import DisturbanceWatch
-from workbench.gpu.settings.proof import Proof, judge_all
+from workbench.gpu.settings.proof import Proof, judge_all_settings
 from workbench.gpu.telemetry.benchmark_readings import summarize
 from workbench.gpu.telemetry.source_of_host import source_of
 from workbench.model.counts import count_of
@@ -54,8 +54,8 @@ class RequestCounts(NamedTuple):
 
 class Meter:
     """Reads the GPUs of a host at 10 Hz. Use `async with Meter(host) as meter:` around the run,
-    then call `after` and `with_gpus`. If `wait` is False, the block begins before the first
-    reading, and the caller must await `ready`."""
+    then call `reading_after` and `with_gpus`. If `wait` is False, the block begins before the first
+    reading, and the caller must await `wait_until_ready`."""
 
     def __init__(self, host: Host, *, wait: bool = True) -> None:
         self._source = source_of(host, INTERVAL_S, self._take, agent_options={"slow_s": PROGRAMS_S})
@@ -65,10 +65,10 @@ class Meter:
     async def __aenter__(self) -> Meter:
         await self._source.start()
         if self._wait:
-            await self.ready()
+            await self.wait_until_ready()
         return self
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Wait for the first reading. Return also if it turns out that the GPUs cannot be read."""
         # without GPUs the run is measured anyway; `absent` has the reason
         with suppress(HostError, TimeoutError):
@@ -79,24 +79,24 @@ class Meter:
 
     def _take(self, telemetry: Telemetry) -> None:
         if self._watch is not None:
-            self._watch.see(telemetry)
+            self._watch.take_telemetry(telemetry)
 
     def watch(self, gpus: Sequence[int]) -> DisturbanceWatch:
         """Begin to record what changes on the GPUs with these indices, and return the record."""
         self._watch = DisturbanceWatch(gpus)
-        self._watch.see(self.latest)
+        self._watch.take_telemetry(self.latest)
         return self._watch
 
     @property
     def latest(self) -> Telemetry | None:
         return self._source.latest
 
-    def moments(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
+    def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
         """Return the GPUs' readings between two times of this process's time.monotonic(). The last
         reading before and the first one after are included."""
         return self._source.during(t0_s, t1_s)
 
-    async def after(self, unix_s: float) -> Telemetry | None:
+    async def reading_after(self, unix_s: float) -> Telemetry | None:
         """Return the first reading of the GPUs after `unix_s`, or the newest one if none comes
         within 2.5 s. None if there was no reading at all."""
         await self._source.refresh()  # also programs and persistence mode, which are read seldom
@@ -110,7 +110,7 @@ class Meter:
             await asyncio.sleep(INTERVAL_S / 2)
         return self._source.latest
 
-    def proofs(
+    def proofs_of_settings(
         self,
         t0_s: float,
         t1_s: float,
@@ -120,23 +120,29 @@ class Meter:
         """Return, for each altered setting that the readings under load can judge, a proof of
         whether it is in force. The load ran from `t0_s` to `t1_s` in this process's
         time.monotonic(), and `known` has the clocks of earlier loads."""
-        return judge_all(alterations, self._loaded(t0_s, t1_s), self._source.latest, known)
+        return judge_all_settings(
+            alterations, self._readings_under_load(t0_s, t1_s), self._source.latest, known
+        )
 
-    def clocks(
+    def clocks_under_load(
         self, t0_s: float, t1_s: float, alterations: Sequence[Alteration], known: ContrastEvidence
     ) -> tuple[Clock, ...]:
         """Return the GPUs' clocks under a load between two times of this process's
         time.monotonic(). Later loads are compared with them to prove which clock locks are in
         force. () without a reading."""
         latest, on = self._source.latest, locks_on(alterations, known.others)
-        return clocks_of(on, self._loaded(t0_s, t1_s), latest, known.load) if latest else ()
+        return (
+            measured_clocks(on, self._readings_under_load(t0_s, t1_s), latest, known.load)
+            if latest
+            else ()
+        )
 
-    def _loaded(self, t0_s: float, t1_s: float) -> list[Moment]:
+    def _readings_under_load(self, t0_s: float, t1_s: float) -> list[Moment]:
         """Return the readings between the two times of a load, without its first second, in which
         clocks still rise."""
         return [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
 
-    async def idle(
+    async def idle_power(
         self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]
     ) -> Idle:
         """Return the summed power of these GPUs before the run, or why it is not known. The server
@@ -156,7 +162,7 @@ class Meter:
         while True:
             at_s = time.monotonic()
             first, second = (
-                self._during(gpus, at_s - part * IDLE_S, IDLE_S / 2) for part in (1.0, 0.5)
+                self._summary_during(gpus, at_s - part * IDLE_S, IDLE_S / 2) for part in (1.0, 0.5)
             )
             falling = (first.power_w or 0.0) > STEADY * (second.power_w or 0.0)
             if not falling or at_s - began_s >= 3 * IDLE_S:
@@ -178,7 +184,7 @@ class Meter:
             )
         return Idle(round(second.power_w, 3), "")
 
-    def _during(self, gpus: Sequence[int], t0_s: float, seconds: float) -> GpuDuring:
+    def _summary_during(self, gpus: Sequence[int], t0_s: float, seconds: float) -> GpuDuring:
         moments = self._source.during(t0_s, t0_s + seconds)
         return summarize(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
 
@@ -193,9 +199,9 @@ class Meter:
                 "no GPU on this host"
             )
             return without_energy(outcome.summary, why)
-        t0_s, t1_s = span_of(outcome)
+        t0_s, t1_s = rate_window(outcome)
         seconds = t1_s - t0_s
-        during = self._during(gpus, t0_s, seconds)
+        during = self._summary_during(gpus, t0_s, seconds)
         if seconds >= SHORTEST_S:
             return with_energy(outcome.summary, during, idle, seconds=seconds)
         what = "the steady window" if outcome.summary.window == "steady" else "the run"
@@ -203,10 +209,10 @@ class Meter:
             f"{what} took {seconds:.1f} s, too short for power readings, which are means over 1 s"
         )
         why = f"{short}: run {SHORTEST_S:.0f} s or longer"
-        return replace(without_energy(outcome.summary, why, idle), gpu=_without_power(during))
+        return replace(without_energy(outcome.summary, why, idle), gpu=_drop_power(during))
 
 
-def _without_power(during: GpuDuring) -> GpuDuring:
+def _drop_power(during: GpuDuring) -> GpuDuring:
     return replace(
         during,
         power_w=None,
@@ -226,7 +232,7 @@ def window_unix(outcome: BenchOutcome) -> tuple[float, float]:
     return outcome.t0_unix, outcome.t1_unix
 
 
-def span_of(outcome: BenchOutcome) -> tuple[float, float]:
+def rate_window(outcome: BenchOutcome) -> tuple[float, float]:
     """Return (begin, end) of the part of a run from which its rates are computed, in this process's
     time.monotonic()."""
     shift = time.monotonic() - time.time()

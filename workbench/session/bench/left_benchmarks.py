@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from workbench.bench.workers import KeptResult, fetch_kept
 from workbench.model.bench import BenchSpec, BenchSummary
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.json_records import from_json
+from workbench.model.json_records import from_json, to_json
 from workbench.session.bench.benchmark_load import Load, Prestarted, ServerUnderTest
 from workbench.session.bench.measurement import Measured
 from workbench.store import left_benchmarks
@@ -28,54 +29,85 @@ if TYPE_CHECKING:
 _END_S = 60.0  # for a load client to write its result after its Workbench was killed
 _EACH_S = 0.2
 _TIMES = ("t0_unix", "t1_unix", "window_t0_unix", "window_t1_unix")
+_PAGES = {"experiment": "X", "sweep": "S", "tune": "N"}  # kind of a series -> key of its page
 _WHY = "its Workbench was killed"
+_NOT_JUDGED = (
+    f"partial result: {_WHY} after the load, before the counters of the engine and the text of the "
+    "answers were looked at"
+)
+_STORED_MEANWHILE = 20  # newest results among which that of a killed Workbench is looked for
 
 
-async def look(session: Session, found: Iterable[LeftBenchmark]) -> None:
+def as_message(outcome: BenchOutcome) -> dict[str, Any]:
+    """Return the outcome of a load in the form of its load client's final message. `salt`, which no
+    two runs share, says which run it is of."""
+    times = {name: getattr(outcome, name) for name in _TIMES}
+    return {
+        "type": "summary",
+        "summary": to_json(outcome.summary),
+        "partial": outcome.partial,
+        "salt": outcome.spec.salt,
+        **times,
+    }
+
+
+async def store_left_results(session: Session, found: Iterable[LeftBenchmark]) -> None:
     """Store the results that killed Workbenches have left of the benchmarks in `found`, which are
     those of the session's host. Tell the user about them, and about benchmarks that go on without a
     screen."""
     for left in found:
         with suppress(InputError):  # another Workbench takes it
             if not left.alive:
-                await _take(session, left)
+                await _take_left_result(session, left)
             elif left.about.get("alone"):
                 session.core.notify(
                     Level.INFO,
-                    f"{_title(left)} goes on without its screen (process {left.about.get('pid')})",
+                    f"{_title_of_left(left)} goes on without its screen (process {left.about.get('pid')})",
                     f"its result appears here; `kill {left.about.get('pid')}` ends it and keeps the"
                     " part that is measured",
                 )
 
 
-async def _take(session: Session, left: LeftBenchmark) -> None:
-    with left_benchmarks.taken(left):
+async def _take_left_result(session: Session, left: LeftBenchmark) -> None:
+    with left_benchmarks.take_note_over(left):
         result_id = None
         with suppress(WorkbenchError, ValueError, TypeError, KeyError):
-            message = await _message(session, left)
+            message = await _final_message(session, left)
+            if message is not None and await _is_stored(session, message):
+                return  # it was killed after that: the result is among the others
             if message is not None:
-                result_id = await _stored(session, left.about, message)
+                result_id = await _store_result(session, left.about, message)
     outcome = "nothing was stored, because no request had been measured"
     if result_id is not None:
         outcome = f"what was measured until then is result {result_id}, a partial one"
-    session.core.record(f"# {_title(left)} was cut off: {_WHY}", outcome)
-    text = f"{_title(left)} was cut off, because {_WHY}; {outcome}"
-    session.core.notify(Level.WARN, text, "press b to measure again")
+    session.core.record(f"# {_title_of_left(left)} was cut off: {_WHY}", outcome)
+    text = f"{_title_of_left(left)} was cut off, because {_WHY}; {outcome}"
+    bench = session.state.bench
+    if not (bench.running or bench.queued):
+        session.core.update(bench=replace(bench, error=text, stored_id=result_id))
+    session.core.notify(Level.WARN, text, _next_step(left))
 
 
-def _title(left: LeftBenchmark) -> str:
+def _next_step(left: LeftBenchmark) -> str:
+    match left.about.get("series"):
+        case [str(kind), int(number)] if kind in _PAGES:
+            return f"press {_PAGES[kind]}, then R to resume {kind} {number}"
+    return "press b to measure again"
+
+
+def _title_of_left(left: LeftBenchmark) -> str:
     run_id, began = left.about.get("run_id"), left.about.get("began_unix_s")
     what = f"a benchmark of run {run_id}" if run_id else "a benchmark"
     at = time.strftime("%H:%M:%S", time.localtime(began)) if isinstance(began, float) else ""
     return f"{what} that began at {at}" if at else what
 
 
-async def _message(session: Session, left: LeftBenchmark) -> Mapping[str, Any] | None:
+async def _final_message(session: Session, left: LeftBenchmark) -> Mapping[str, Any] | None:
     """Return the final message of the load client; None if it left none."""
-    if left.about["client"] == "host":
+    if left.about["client"] == "host" and not left.result.exists():
         return await fetch_kept(session.host, from_json(KeptResult, left.about["kept"]))
     for _ in range(round(_END_S / _EACH_S)):
-        if not _lives(left):
+        if not _client_lives(left):
             break
         await asyncio.sleep(_EACH_S)  # it may be writing the result now
     if not left.result.exists():
@@ -84,7 +116,7 @@ async def _message(session: Session, left: LeftBenchmark) -> Mapping[str, Any] |
     return found if isinstance(found, dict) else None
 
 
-def _lives(left: LeftBenchmark) -> bool:
+def _client_lives(left: LeftBenchmark) -> bool:
     """Return whether the load client of a benchmark on this machine still runs."""
     try:
         command = Path(f"/proc/{left.about['kept']['pid']}/cmdline").read_bytes()
@@ -93,7 +125,16 @@ def _lives(left: LeftBenchmark) -> bool:
     return left.name.encode() in command
 
 
-async def _stored(
+async def _is_stored(session: Session, message: Mapping[str, Any]) -> bool:
+    """Return whether the killed Workbench had stored the result in `message`."""
+    salt = message.get("salt")
+    if not salt:
+        return False
+    newest = await asyncio.to_thread(session.results.db.list, _STORED_MEANWHILE)
+    return any(result.spec.salt == salt for result in newest)
+
+
+async def _store_result(
     session: Session, about: Mapping[str, Any], message: Mapping[str, Any]
 ) -> int | None:
     """Store the result in the final message of a load client, and return its id. None if the
@@ -101,7 +142,9 @@ async def _stored(
     if message.get("type") != "summary":
         return None
     summary = from_json(BenchSummary, message["summary"])
-    spec = from_json(BenchSpec, about["spec"])
+    if "salt" in message:  # the load had ended
+        summary = replace(summary, refused=(*summary.refused, _NOT_JUDGED))
+    spec = replace(from_json(BenchSpec, about["spec"]), salt=str(message.get("salt", "")))
     times = {name: message[name] for name in _TIMES}
     supervisor, run_id = session.servers.supervisor, about["run_id"]
     status = await supervisor.look(run_id) if run_id else None

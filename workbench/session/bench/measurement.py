@@ -29,13 +29,17 @@ from workbench.model.errors import BenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.setting_commands import is_lock
 from workbench.model.settings import HOST_INDEX
-from workbench.server.engine_counters import caught_up, disagreements, foreign
-from workbench.server.kept_connection import asking
+from workbench.server.engine_counters import (
+    count_disagreements,
+    counts_caught_up,
+    foreign_load_reason,
+)
+from workbench.server.kept_connection import kept_connection_to
 from workbench.session.bench.answer_client import AnswerClient
 from workbench.session.bench.engine_watch import EngineWatch
-from workbench.session.bench.gpu_meter import Meter, span_of, window_unix
+from workbench.session.bench.gpu_meter import Meter, rate_window, window_unix
 from workbench.session.bench.text_probe import PART_S, GivenUp, TextProbe, nonsense_expected
-from workbench.session.conditions import gpus_of
+from workbench.session.conditions import gpus_of_plan
 from workbench.session.state import PREPARING
 
 if TYPE_CHECKING:
@@ -64,6 +68,25 @@ _CACHED_SHARE = 0.01  # of the prompt tokens: more hits in the prefix cache deci
 _TEMPLATE_TOKENS = 64  # of an unknown chat template, which may come from the cache in every request
 
 
+def decided_by_cache(spec: BenchSpec, during: EngineDuring, requests: int) -> str | None:
+    """Return why a result of `requests` requests is invalid because more than _CACHED_SHARE of its
+    prompt tokens came from the engine's prefix cache; None if it is not. Cached tokens that all
+    prompts begin with do not count: a chat template, or the token that begins a text."""
+    hits, prompt = during.prefix_hit_tokens, during.prompt_tokens
+    if spec.shared_prefix or spec.prompts or spec.trace_name or not hits or not prompt:
+        return None
+    template = float(_TEMPLATE_TOKENS if spec.endpoint == "chat" else 0)
+    if spec.prompt_words and requests:  # what the words of a prompt cannot have may be template
+        least = spec.least_text_tokens(spec.prompt_words)
+        template = max(0.0, prompt / requests - least)
+    if hits - template * requests <= _CACHED_SHARE * prompt:
+        return None
+    return (
+        f"{100 * hits / prompt:.0f} % of the prompt tokens came from the prefix cache by "
+        "the engine's own count"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A measurement that is not stored yet. `gpus` has the indices of the server's GPUs, and `idle`
@@ -80,7 +103,7 @@ class Measured:
     clocks: tuple[Clock, ...] = ()
     moments: tuple[Moment, ...] = ()  # the readings from a little before the run to a little after
 
-    def after_lost_link(self, lost: HostUnreachable) -> Measured:
+    def mark_as_partial(self, lost: HostUnreachable) -> Measured:
         """Return the measurement marked as partial, because the connection to the host was lost. It
         has no clocks under load and no proofs of which GPU settings are in force."""
         why = (
@@ -104,7 +127,7 @@ class Measured:
 class Measurement:
     """Sends one load to a server and measures it. `idle` is the idle power of the server's GPUs if
     an earlier benchmark has measured it. `known` has the GPUs' clocks under earlier loads, and
-    `on_sent` is called when the load has ended, before the last readings of GPUs and engine.
+    `on_sent` gets the outcome of the load, before the last readings of GPUs and engine.
     `earlier` is an earlier result of the same model and load, None if there is none."""
 
     def __init__(
@@ -113,7 +136,7 @@ class Measurement:
         load: Load,
         *,
         on_progress: Callable[[BenchProgress], None],
-        on_sent: Callable[[], None],
+        on_sent: Callable[[BenchOutcome], None],
         alterations: Sequence[Alteration] = (),
         known: ContrastEvidence | None = None,
         idle: Idle | None = None,
@@ -132,52 +155,60 @@ class Measurement:
         """Prepare, send and measure the load. Raises BenchCancelled when the load is cancelled, and
         BenchError if the load cannot be measured."""
         async with AsyncExitStack() as stack:
-            secure = partial(tls.context, self._spec)
-            ask = await stack.enter_async_context(asking(self._spec.url, self._key(), secure))
+            secure = partial(tls.tls_context, self._spec)
+            ask = await stack.enter_async_context(
+                kept_connection_to(self._spec.url, self._api_key(), secure)
+            )
             status = self._server.status
             engine = EngineWatch(
-                ask, engines.get(status.engine) if status else None, self._load.on_engine_reading
+                ask,
+                engines.get_engine(status.engine) if status else None,
+                self._load.on_engine_reading,
             )
-            client = stack.enter_context(closing(AnswerClient(self._spec, self._key())))
+            client = stack.enter_context(closing(AnswerClient(self._spec, self._api_key())))
             self._probe = TextProbe(
                 client, self._spec, nonsense_expected(self._spec, self._server.plan)
             )
-            measured = await (self._with_meter if self._server.gpus_known else self._without_meter)(
-                ask, engine
-            )
+            measured = await (
+                self._with_meter if self._server.gpus_known else self._measure_without_meter
+            )(ask, engine)
             if not (measured.outcome.partial or self._cancel.is_set()):
                 await self._probe_after(measured.outcome)
-            summary = self._probe.judged(measured.summary, self._earlier)
+            summary = self._probe.judge_text(measured.summary, self._earlier)
             name = engine.engine.name if engine.engine else None
             return replace(measured, summary=summary, engine=name)
 
     async def _with_meter(self, ask: Ask, engine: EngineWatch) -> Measured:
         started = self._load.prestarted.meter
         async with nullcontext(started) if started else Meter(self._host, wait=False) as meter:
-            await self._until_cancelled(asyncio.gather(meter.ready(), engine.identify()))
-            return await self._metered(ask, engine, meter)
+            await self._result_unless_cancelled(
+                asyncio.gather(meter.wait_until_ready(), engine.identify_engine())
+            )
+            return await self._measure_with_meter(ask, engine, meter)
 
-    async def _without_meter(self, ask: Ask, engine: EngineWatch) -> Measured:
-        await self._until_cancelled(self._prepare(ask, engine))
-        outcome, during = await self._send(engine)
+    async def _measure_without_meter(self, ask: Ask, engine: EngineWatch) -> Measured:
+        await self._result_unless_cancelled(self._prepare(ask, engine))
+        outcome, during = await self._send_load(engine)
         summary = self._with_engine(outcome, during)
         return Measured(outcome, without_energy(summary, self._server.gpus_unknown_because))
 
-    async def _metered(self, ask: Ask, engine: EngineWatch, meter: Meter) -> Measured:
-        gpus = gpus_of(self._server.plan, meter.latest.infos if meter.latest else ())
+    async def _measure_with_meter(self, ask: Ask, engine: EngineWatch, meter: Meter) -> Measured:
+        gpus = gpus_of_plan(self._server.plan, meter.latest.infos if meter.latest else ())
         idle = self._idle
         if idle is None:
-            self._show(PREPARING)
-            idle = await self._until_cancelled(meter.idle(gpus, engine.requests))
-        await self._until_cancelled(self._prepare(ask, engine))
+            self._show_phase(PREPARING)
+            idle = await self._result_unless_cancelled(
+                meter.idle_power(gpus, engine.count_requests)
+            )
+        await self._result_unless_cancelled(self._prepare(ask, engine))
         watch = meter.watch(gpus)
-        outcome, during = await self._send(engine)
+        outcome, during = await self._send_load(engine)
         outcome = replace(outcome, summary=self._with_engine(outcome, during))
         try:
             return await self._with_gpus(outcome, idle, meter, watch)
         except HostUnreachable as lost:
             why = f"the connection to {self._server.host} was lost during the run"
-            return Measured(outcome, without_energy(outcome.summary, why), gpus).after_lost_link(
+            return Measured(outcome, without_energy(outcome.summary, why), gpus).mark_as_partial(
                 lost
             )
 
@@ -187,21 +218,23 @@ class Measurement:
         """Return the measurement of the load `outcome`, with the GPUs' readings by `meter` and
         their power `idle` before the load. `watch` has recorded what changed on the GPUs during the
         load."""
-        telemetry = await meter.after(outcome.t1_unix)
-        gpus = gpus_of(self._server.plan, telemetry.infos if telemetry else ())
+        telemetry = await meter.reading_after(outcome.t1_unix)
+        gpus = gpus_of_plan(self._server.plan, telemetry.infos if telemetry else ())
         summary = meter.with_gpus(outcome, gpus, idle)
-        span, used = span_of(outcome), (*gpus, HOST_INDEX)
-        proofs = meter.proofs(
+        span, used = rate_window(outcome), (*gpus, HOST_INDEX)
+        proofs = meter.proofs_of_settings(
             *span, [a for a in self._alterations if a.gpu_index in used], self._known
         )
-        clocks = meter.clocks(*span, self._alterations, self._known) if self._known else ()
+        clocks = (
+            meter.clocks_under_load(*span, self._alterations, self._known) if self._known else ()
+        )
         changed, beside = await self._disturbances(watch)
         summary = replace(
             summary,
             notes=(*summary.notes, *(p.line for p in proofs), *beside),
             refused=(*summary.refused, *changed),
         )
-        moments = meter.moments(span[0] - MOMENTS_S, span[1] + MOMENTS_S)
+        moments = meter.readings_between(span[0] - MOMENTS_S, span[1] + MOMENTS_S)
         return Measured(
             outcome, summary, gpus, telemetry, proofs, idle, clocks=clocks, moments=moments
         )
@@ -214,9 +247,9 @@ class Measurement:
         as foreign, because that command may use the GPUs."""
         status = self._server.status
         if self._spec.command:
-            return watch.changes(watch.came), ()
+            return watch.changes_during_run(watch.new_process_ids), ()
         ours: frozenset[int] = frozenset()
-        if (watch.came or watch.running) and status is not None:
+        if (watch.new_process_ids or watch.is_under_way) and status is not None:
             every = self._host.nodes if isinstance(self._host, ClusterHost) else ()
             nodes = {node.name: node.host for node in every}
             ranks = [
@@ -225,7 +258,7 @@ class Measurement:
             for host, run_dir in ranks or [(self._host, status.run_dir)]:
                 runs, _ = await detached_process.list_runs(host, f"{await host.state_dir()}/runs")
                 ours |= {pid for run in runs if run.run_dir == run_dir for pid in run.members}
-        return watch.changes(ours), watch.programs_beside(ours)
+        return watch.changes_during_run(ours), watch.programs_beside(ours)
 
     # ---- before the load
 
@@ -242,24 +275,24 @@ class Measurement:
         it, so that the counters of the load do not contain it."""
         if self._probe.skipped:
             return
-        self._show("looking at the text of answers")
+        self._show_phase("looking at the text of answers")
         await engine.read_before_load()
-        await self._probe.before(self._spec, self._count)
-        sent = self._probe.sent
-        await engine.read_after_load(0.0, 0.0, lambda counted: caught_up(counted, *sent))
-        if self._probe.given_up.requests and not await _idle(engine):
+        await self._probe.probe_before_load(self._spec, self._count)
+        sent = self._probe.sent_counts
+        await engine.read_after_load(0.0, 0.0, lambda counted: counts_caught_up(counted, *sent))
+        if self._probe.given_up.requests and not await _wait_until_idle(engine):
             self._left = self._probe.given_up
 
     async def _probe_after(self, outcome: BenchOutcome) -> None:
         if outcome.summary.requests_ok and not self._probe.skipped:
-            self._show("looking at the text of answers")
-            await self._probe.after()
+            self._show_phase("looking at the text of answers")
+            await self._probe.probe_after_load()
 
     async def _find_tokenizer(self, ask: Ask, engine: EngineWatch) -> None:
         """Find out whether the server counts tokens, and let it count the synthetic prompts."""
         from workbench.server.tokenizer import Tokenizer
 
-        await engine.identify()
+        await engine.identify_engine()
         if engine.engine is None:
             return
         tokenizer = Tokenizer(ask, engine.engine, self._spec.model)
@@ -267,8 +300,12 @@ class Measurement:
             return
         self._count = tokenizer.count
         own = self._spec.prompts or self._spec.has_conversations
-        if not (own or self._spec.prompt_words):
-            await (self._fit_trace if self._spec.trace else self._fit_prompts)(tokenizer)
+        if own:
+            return
+        if self._spec.trace:
+            await self._fit_trace(tokenizer)
+        elif not self._spec.prompt_words:
+            await self._fit_prompts(tokenizer)
 
     async def _fit_prompts(self, tokenizer: Tokenizer) -> None:
         spec = self._spec
@@ -283,7 +320,7 @@ class Measurement:
                 next_step="lower --input-tokens or --max-tokens, or start the server with a longer "
                 "context",
             )
-        self._length = await prompt_length.measure(spec, tokenizer.count)
+        self._length = await prompt_length.measure_prompt_length(spec, tokenizer.count)
         if self._length is not None:
             self._spec = replace(spec, prompt_words=self._length.words)
 
@@ -298,28 +335,32 @@ class Measurement:
                 next_step="start the server with a longer context, or take the longer requests out "
                 "of the trace",
             )
-        self._length = await prompt_length.measure_trace(spec, tokenizer.count)
-        if self._length is not None:
-            self._spec = replace(spec, prompt_words=self._length.words)
+        if spec.passage_tokens:
+            return
+        known = await prompt_length.measure_passages(spec, tokenizer.count)
+        if known is not None:
+            self._spec = replace(
+                spec, prompt_words=known.words, passage_tokens=known.tokens.numbers
+            )
 
     # ---- the load
 
-    async def _send(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
-        async with engine.watching():
-            outcome = await (self._own_command() if self._spec.command else self._client())
-        self._on_sent()
+    async def _send_load(self, engine: EngineWatch) -> tuple[BenchOutcome, EngineDuring]:
+        async with engine.watch_during():
+            outcome = await (self._run_own_command() if self._spec.command else self._run_client())
+        self._on_sent(outcome)
         begin, end = window_unix(outcome)
         if self._spec.command:
             return outcome, await engine.read_after_load(begin, end)
         sent = _sent_counts(outcome.summary)
         return outcome, await engine.read_after_load(
-            begin, end, lambda e: caught_up(e, *sent) or self._cancel.is_set()
+            begin, end, lambda e: counts_caught_up(e, *sent) or self._cancel.is_set()
         )
 
-    async def _client(self) -> BenchOutcome:
+    async def _run_client(self) -> BenchOutcome:
         started, spec, env = self._load.prestarted, self._spec, dict(self._load.env)
         # a client on the host has another environment
-        if spec.api_key_env and (key := self._key()):
+        if spec.api_key_env and (key := self._api_key()):
             env[spec.api_key_env] = key
         there = self._load.url_there if started.client == "host" else spec.url
         no_language = bool(nonsense_expected(spec, self._server.plan))
@@ -333,20 +374,20 @@ class Measurement:
         asked = replace(outcome.spec, url=spec.url, random_weights=spec.random_weights)
         return replace(outcome, spec=asked)
 
-    async def _own_command(self) -> BenchOutcome:
+    async def _run_own_command(self) -> BenchOutcome:
         spec, base_url = self._spec, f"{self._spec.url}/v1"
-        env = own_command.environment(base_url, spec.model, self._key())
+        env = own_command.environment(base_url, spec.model, self._api_key())
 
         def show_line(line: str, elapsed_s: float) -> None:
-            self._show("running the command", line, elapsed_s)
+            self._show_phase("running the command", line, elapsed_s)
 
-        self._show("running the command")
-        with own_command.filled(spec.command, base_url, spec.model) as argv:
+        self._show_phase("running the command")
+        with own_command.fill_in_server(spec.command, base_url, spec.model) as argv:
             done = await own_command.run(
                 argv, env, on_line=show_line, cancel=self._cancel, deadline_s=spec.deadline_s
             )
         return BenchOutcome(
-            spec, own_command.summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix
+            spec, own_command.command_summary(done), t0_unix=done.t0_unix, t1_unix=done.t1_unix
         )
 
     # ---- what the engine counted
@@ -371,12 +412,14 @@ class Measurement:
             )
         # the engine may count a part of a failed request
         if not (summary.requests_failed or outcome.partial or left.requests):
-            during = replace(during, disagreements=disagreements(during, *_sent_counts(summary)))
-        others = foreign(
+            during = replace(
+                during, disagreements=count_disagreements(during, *_sent_counts(summary))
+            )
+        others = foreign_load_reason(
             during,
             *_sent_counts(summary),
             outcome.spec.concurrency + left.requests,
-            uncounted=_of_failed(outcome.spec, summary, left),
+            uncounted=_tokens_of_failed_requests(outcome.spec, summary, left),
         )
         if others is not None:
             invalid.append(others)
@@ -388,7 +431,7 @@ class Measurement:
             )
         reuse = reuse_findings(outcome.spec, summary, during, partial=outcome.partial)
         notes += reuse.notes
-        cached = self._decided_by_cache(outcome, during)
+        cached = decided_by_cache(outcome.spec, during, _sent_counts(summary)[0])
         if cached and not any("cache" in reason for reason in invalid):
             invalid.append(cached)
         return replace(
@@ -400,32 +443,13 @@ class Measurement:
             refused=tuple(invalid),
         )
 
-    def _decided_by_cache(self, outcome: BenchOutcome, during: EngineDuring) -> str | None:
-        """Return why the result is invalid because most of its prompt tokens came from the engine's
-        prefix cache; None if it is not. Cached tokens of a chat template, which all requests share,
-        do not count."""
-        spec, hits, prompt = outcome.spec, during.prefix_hit_tokens, during.prompt_tokens
-        if spec.shared_prefix or spec.prompts or spec.trace_name or not hits or not prompt:
-            return None
-        template = _TEMPLATE_TOKENS if spec.endpoint == "chat" else 0
-        # what the words of the prompt cannot have may be template
-        if self._length is not None:
-            template = max(0, self._length.tokens - spec.least_text_tokens(self._length.words))
-        requests = _sent_counts(outcome.summary)[0]
-        if hits - template * requests <= _CACHED_SHARE * prompt:
-            return None
-        return (
-            f"{100 * hits / prompt:.0f} % of the prompt tokens came from the prefix cache by "
-            "the engine's own count"
-        )
-
     # ---- shared by the above
 
-    def _key(self) -> str | None:
+    def _api_key(self) -> str | None:
         name = self._spec.api_key_env
         return api_key(name, {**os.environ, **self._load.env}) if name else None
 
-    def _show(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
+    def _show_phase(self, phase: str, line: str = "", elapsed_s: float = 0.0) -> None:
         """Show that the benchmark is in `phase`, in which no requests are counted. `line` is a text
         on the progress."""
         total = 1 if self._spec.command else self._spec.requests
@@ -433,7 +457,7 @@ class Measurement:
             BenchProgress(0, 0, total, 0, 0, 0.0, round(elapsed_s, 3), phase, line=line)
         )
 
-    async def _until_cancelled(self, work: Awaitable[T]) -> T:
+    async def _result_unless_cancelled(self, work: Awaitable[T]) -> T:
         """Return the result of `work`. Raises BenchCancelled as soon as the user cancels the
         benchmark."""
         working, cancelled = asyncio.ensure_future(work), asyncio.ensure_future(self._cancel.wait())
@@ -450,19 +474,21 @@ class Measurement:
             cancelled.cancel()
 
 
-async def _idle(engine: EngineWatch) -> bool:
+async def _wait_until_idle(engine: EngineWatch) -> bool:
     """Wait, at most IDLE_S, until the engine has no request. Return whether it has none; False if it
     does not say so."""
     until_s = time.monotonic() + IDLE_S
     while time.monotonic() < until_s:
-        in_flight = (await engine.requests()).in_flight
+        in_flight = (await engine.count_requests()).in_flight
         if not in_flight:
             return in_flight is not None
         await asyncio.sleep(_LOOK_S)
     return False
 
 
-def _of_failed(spec: BenchSpec, summary: BenchSummary, left: GivenUp) -> tuple[int, int]:
+def _tokens_of_failed_requests(
+    spec: BenchSpec, summary: BenchSummary, left: GivenUp
+) -> tuple[int, int]:
     """Return how many prompt tokens and output tokens the engine may have counted for the failed
     requests and those that the probe `left`, at most."""
     failed, good = summary.requests_failed, summary.requests_ok

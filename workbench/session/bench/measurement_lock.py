@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 class MeasurementLock:
     """Takes the measurement lock of the host. `if_held` says what to do if somebody else has the
-    lock. `tell` gets a text when the waiting begins; by default the text goes to the activity log.
-    While a measurement runs beside that of somebody else, `beside` says who that is."""
+    lock. `tell` gets a text when the waiting begins, and when somebody else begins to measure beside
+    this one; by default the text goes to the activity log."""
 
     def __init__(self, core: StateHolder, alterations: GpuAlterations) -> None:
         self._core, self._alterations = core, alterations
         self._depth = 0  # of nested `hold` blocks: an experiment holds the lock for all of its runs
         self.if_held = IfHeld.REFUSE
         self.tell: Callable[[str], None] | None = None
-        self.beside: str | None = None
+        self._others = measurement_lock.OtherMeasurements()
 
     @asynccontextmanager
     async def hold(self, what: str) -> AsyncIterator[None]:
@@ -33,24 +33,34 @@ class MeasurementLock:
         work for other Workbenches. Raises HostOccupied if somebody else holds the lock and
         `if_held` is REFUSE."""
         if self._depth:
-            async with self._counted():
+            async with self._hold_once_more():
                 yield
             return
         tell = self.tell or (lambda text: self._core.record(f"# {text}"))
         lock = measurement_lock.locked_for_measurement(
             self._core.host, what, if_held=self.if_held, tell=tell
         )
-        async with lock as self.beside, self._counted():
+        async with lock as self._others, self._hold_once_more():
             self._core.update_host(measured_by=None)
             yield
 
     @asynccontextmanager
-    async def _counted(self) -> AsyncIterator[None]:
+    async def _hold_once_more(self) -> AsyncIterator[None]:
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
+
+    def others_since(self, begin_s: float) -> tuple[str, ...]:
+        """Return who else measured on this host at any time after `begin_s` of `time.monotonic`,
+        while this session held the lock or measured beside its holder."""
+        return self._others.since(begin_s)
+
+    def without_lock_s(self, begin_s: float) -> float | None:
+        """Return for how many seconds since `begin_s` of `time.monotonic` this session had lost the
+        lock, None if it has not lost it."""
+        return self._others.without_lock_s(begin_s)
 
     @contextmanager
     def also_beside_others(self) -> Iterator[None]:

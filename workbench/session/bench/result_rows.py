@@ -7,16 +7,21 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.declared_options import SHAPE, Command, JsonObject, Switch
+from workbench.model.declared_options import (
+    LABEL,
+    SIZE,
+    STREAMS,
+    Command,
+    DeclaredOption,
+    JsonObject,
+    Switch,
+)
 from workbench.model.load_spec import OPTIONS
 from workbench.session.bench.row import BenchRow, CeilingView
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec
 
-
-# A profile is its values, the other fields change the load little.
-_NOT_IN_LABEL = ("profile", "slo", "until_steady", "arrival")
 EXPERIMENT_TAG = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
 
 
@@ -36,8 +41,21 @@ def rows_of(results: Sequence[BenchResult]) -> tuple[BenchRow, ...]:
             (first, *rest), (None, first, *rest), (*rest, None), strict=False
         )
     }
-    labels |= _labels_of_experiments(results)
-    return tuple(_row(result, labels[result.id]) for result in results)
+    changes = {
+        one.id: tuple(_changes(one, before))
+        for first, *rest in families.values()
+        for one, before in zip(rest, (first, *rest), strict=False)
+    }
+    of_experiments = _labels_of_experiments(results)
+    labels |= of_experiments
+    return tuple(
+        _row_of_result(
+            result,
+            labels[result.id],
+            () if result.id in of_experiments else changes.get(result.id, ()),
+        )
+        for result in results
+    )
 
 
 def experiment_arm(tags: Iterable[str]) -> tuple[int, str] | None:
@@ -79,39 +97,36 @@ def label_of(
     if before is None:
         name = result.conditions.preset_id or result.conditions.model.rsplit("/", 1)[-1]
         return " ".join((*(_changed_load(after, result) if after else ()), name))
-    parts = [
+    return " ".join(_changes(result, before)) or "again"
+
+
+def _changes(result: BenchResult, before: BenchResult) -> list[str]:
+    """Return a text for each difference of `result` from `before`; [] for an imported result."""
+    if result.conditions.imported:
+        return []
+    return [
         *_changed_words(before.conditions.flags, result.conditions.flags),
         *_changed_words(before.conditions.env, result.conditions.env),
         *_changed_load(before, result),
     ]
-    return " ".join(parts) or "again"
 
 
 def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
     """Return one text for each difference of `result` from `before` in the GPU settings and in the
     shape of the load."""
-    parts = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
-    # its number of requests is a limit that is never reached
-    timed = result.spec.seconds is not None
-    shape = (("concurrency", "c"), ("max_tokens", "out"), ("input_tokens", "in"), ("requests", "n"))
-    # a command of the user's own has no such shape
-    for name, word in () if result.spec.command else shape:
-        if getattr(result.spec, name) != getattr(before.spec, name) and not (
-            timed and name == "requests"
-        ):
-            parts.append(f"{word}={getattr(result.spec, name)}")
-    return parts + _changed_shape(before.spec, result.spec)
+    settings = _changed_settings(before.conditions.gpu_settings, result.conditions.gpu_settings)
+    return settings + _changed_work(before.spec, result.spec)
 
 
-def _changed_shape(before: BenchSpec, now: BenchSpec) -> list[str]:
-    """Return a word for each difference of two loads that is no number of streams, requests or
-    tokens, such as "content=text" or "no-stream"."""
+def _changed_work(before: BenchSpec, now: BenchSpec) -> list[str]:
+    """Return a word for each difference of two loads, such as "c=8", "content=text" or
+    "no-stream"."""
     parts = []
     for option in OPTIONS:
         old, value = getattr(before, option.field), getattr(now, option.field)
-        if option.group != SHAPE or option.field in _NOT_IN_LABEL or old == value:
+        if old == value or not _is_named(option, now):
             continue
-        word = option.name.removeprefix("--")
+        word = option.short or option.name.removeprefix("--")
         if isinstance(option.kind, Switch):
             parts.append(word if value else f"no-{word}")
         elif value in (None, "", (), {}):
@@ -119,13 +134,25 @@ def _changed_shape(before: BenchSpec, now: BenchSpec) -> list[str]:
         elif isinstance(option.kind, JsonObject | Command):
             parts.append(word)
         else:
-            parts.append(f"{word}={_short(option.kind.text(value).partition(' (')[0])}")
+            parts.append(f"{word}={_short_value(option.kind.text(value).partition(' (')[0])}")
     return parts
+
+
+def _is_named(option: DeclaredOption, load: BenchSpec) -> bool:
+    """Return whether the label of a result with this load names a difference in the option."""
+    if not option.is_work or LABEL in option.left_out_of:
+        return False
+    if option.field == "requests" and load.seconds is not None:
+        return False  # a limit that is never reached
+    # a command of the user's own decides about its streams and their sizes itself
+    return not (load.command and option.group in (STREAMS, SIZE))
 
 
 def _changed_words(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ignored = {"port"}
-    named = [f"{n}={_short(v)}" for n, v in now.items() if n not in ignored and before.get(n) != v]
+    named = [
+        f"{n}={_short_value(v)}" for n, v in now.items() if n not in ignored and before.get(n) != v
+    ]
     return named + [f"-{n}" for n in before if n not in now and n not in ignored]
 
 
@@ -141,8 +168,12 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     was_read = [{is_lock(name.partition(".")[2]) for name in side} for side in (before, now)]
     if (False in was_read[0]) != (False in was_read[1]):
         return parts
+    # a server on fewer GPUs says nothing about the others
+    known = [{name.partition(".")[0] for name in side} for side in (before, now) if side]
     for name in dict.fromkeys([*now, *before]):
         if before.get(name) == now.get(name):
+            continue
+        if not all(name.partition(".")[0] in gpus for gpus in known):
             continue
         setting, value = name.partition(".")[2], now.get(name)
         label = setting_label(setting)
@@ -150,19 +181,20 @@ def _changed_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list
     return list(dict.fromkeys(parts))
 
 
-def _short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     text = str(value)
     return text if len(text) <= 24 else text[:23] + "…"
 
 
-def _row(result: BenchResult, label: str) -> BenchRow:
+def _row_of_result(result: BenchResult, label: str, changes: tuple[str, ...]) -> BenchRow:
     summary, conditions = result.summary, result.conditions
     return BenchRow(
         id=result.id,
         unix_s=result.unix_s,
         label=label,
+        changes=changes,
         model=conditions.model,
         engine=conditions.engine or "",
         concurrency=result.spec.concurrency,
@@ -182,6 +214,7 @@ def _row(result: BenchResult, label: str) -> BenchRow:
         imported=bool(conditions.imported),
         ttft_unsure_ms=summary.unsure_ms.get("ttft_ms", 0.0),
         ttft_absent=_why_no_ttft(result),
+        rate_error_pct=summary.rate_error_pct,
         power_absent="" if summary.refused else summary.absent.get("power_w", ""),
         ceiling=ceiling_view(result),
     )
@@ -189,8 +222,7 @@ def _row(result: BenchResult, label: str) -> BenchRow:
 
 def _why_no_ttft(result: BenchResult) -> str:
     """Return why the TTFT of a valid result was withheld; "" if it was not."""
-    why = result.summary.absent.get("ttft_ms", "")
-    return why if why.startswith("withheld") and not result.summary.refused else ""
+    return "" if result.summary.refused else result.summary.withheld_reason("ttft_ms")
 
 
 def ceiling_view(result: BenchResult) -> CeilingView | None:
@@ -203,8 +235,9 @@ def ceiling_view(result: BenchResult) -> CeilingView | None:
     if streams > 1:
         if not conditions.ceiling_total_tok_s or result.spec.has_schedule:
             return None
-        basis = f"{streams} streams together"
-        return CeilingView(conditions.ceiling_total_tok_s, summary.output_tok_s, basis, result.id)
+        limit, bound = conditions.ceiling_total_tok_s, conditions.ceiling_total_bound
+        basis = "computing" if bound == "compute" else "memory bandwidth"
+        return CeilingView(limit, summary.output_tok_s, basis, result.id, streams)
     if not conditions.ceiling_tok_s:
         return None
     basis = conditions.ceiling_basis or "memory bandwidth"

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class CeilingView:
     """The measured speed of a result (`measured_tok_s`, None if the result has none) and the
-    highest speed that the hardware allows (`tok_s`), in tokens per second."""
+    highest speed that the hardware allows (`tok_s`), in tokens per second. Both are of so many
+    `streams` together."""
 
     tok_s: float
     measured_tok_s: float | None
     basis: str
     result_id: int
+    streams: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class BenchRow:
     series: SeriesView | None = None  # the experiment or the sweep to which it belongs
     ttft_unsure_ms: float = 0.0  # by how much the TTFT may be too high
     ttft_absent: str = ""  # why there is no TTFT, although others of the result are known
+    changes: tuple[str, ...] = ()  # the differences that the label names, each by itself
+    rate_error_pct: float | None = None  # standard error of the tok/s within the run
     power_absent: str = ""  # why power and energy are not known
     ceiling: CeilingView | None = None
     # the most important first; only in the row of the newest valid result

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow
+
+EXPERIMENT = "A/B"  # kind of the series of an experiment
+_SURE = 2.2  # standard errors at the 95 % level, for the few parts of two runs
 
 
 def comparable(row: BenchRow, other: BenchRow) -> bool:
@@ -31,9 +35,32 @@ def change_pct(row: BenchRow, base: BenchRow | None) -> float | None:
     return (row.output_tok_s / base.output_tok_s - 1.0) * 100.0
 
 
+def noise_pct(row: BenchRow, base: BenchRow | None) -> float | None:
+    """Return the change in percent that the two runs may show by chance, as far as each of them varies
+    by itself, if their change is not larger. None if it is larger, or if one of them does not say how
+    much it varies."""
+    change = change_pct(row, base)
+    if change is None or base is None:
+        return None
+    return noise_of_change(change, row.rate_error_pct, base.rate_error_pct)
+
+
+def noise_of_change(change: float, *errors_pct: float | None) -> float | None:
+    """Return by how many percent the ratio of two rates may be wrong at the 95 % level, if `change` is
+    not larger; else None. `errors_pct` are the standard errors of the rates in percent."""
+    known = [error for error in errors_pct if error is not None]
+    if len(known) < len(errors_pct):
+        return None
+    noise = _SURE * math.sqrt(sum(error**2 for error in known))
+    return noise if abs(change) <= noise else None
+
+
 def row_before(row: BenchRow, rows: Sequence[BenchRow]) -> BenchRow | None:
     """Return the result from which the label of `row` names the differences: the next older one of
-    the same engine and model. None if there is none."""
+    the same engine and model. None if there is none, and for a run of an experiment, whose order is
+    random: the experiment compares its arms."""
+    if row.series is not None and row.series.kind == EXPERIMENT:
+        return None
     older = (
         one
         for one in rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from dataclasses import replace
@@ -22,7 +23,7 @@ from workbench.session.bench.benchmark_load import (
     Prestarted,
     ServerUnderTest,
     client_place,
-    prestarted,
+    prestart_client,
 )
 from workbench.session.bench.spec import spec_from
 from workbench.session.servers import server_address
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class ServerLoad:
-    """Prepares a server for a load, with `at`, `at_run` or `at_url`. The caller may send the load
+    """Prepares a server for a load, with `load_at_server`, `load_at_run` or `load_at_url`. The caller may send the load
     inside their block, and a second block at the same time raises BenchError. `overrides` are
     fields of BenchSpec and "prompts_file". With `ahead`, the processes of a benchmark are started
     when the block is opened."""
@@ -50,6 +51,7 @@ class ServerLoad:
         self._busy = asyncio.Lock()
         self._cancel: asyncio.Event | None = None
         self._run_id: str | None = None  # the run under load
+        self._began_s = 0.0  # of the load, on the clock of time.monotonic
         servers.before_end.append(self._cancel_for)
 
     def spec_of(self, preset_id: str | None, overrides: dict[str, Any]) -> BenchSpec:
@@ -61,17 +63,29 @@ class ServerLoad:
                 suggested = self._presets.get(preset_id).benchmark
         return spec_from(suggested, overrides)
 
+    def why_without_preset(self, preset_id: str | None) -> str:
+        """Return why a load lacks what the preset of its run suggests: the preset cannot be read. ""
+        if it can, or if there is none."""
+        try:
+            if preset_id is not None:
+                self._presets.get(preset_id)
+        except WorkbenchError as error:
+            return error.message
+        return ""
+
     @asynccontextmanager
-    async def at(
+    async def load_at_server(
         self, run_id: str | None, url: str | None, overrides: dict[str, Any]
     ) -> AsyncIterator[Load]:
         """Allow a load on a server while the block runs, and yield that load. The server is the one
         at `url`, or else the run `run_id`, by default the selected or newest READY run. Raises
         BenchError if the server's GPUs cannot be read."""
         if url is None:
-            opened = self.at_run(run_id or await self._servers.selected_or_ready_run(), overrides)
+            opened = self.load_at_run(
+                run_id or await self._servers.selected_or_ready_run(), overrides
+            )
         else:
-            opened = self.at_url(url, overrides)
+            opened = self.load_at_url(url, overrides)
         async with opened as load:
             if not load.server.gpus_known:
                 why = load.server.gpus_unknown_because
@@ -81,7 +95,7 @@ class ServerLoad:
             yield load
 
     @asynccontextmanager
-    async def at_run(
+    async def load_at_run(
         self, run_id: str, overrides: dict[str, Any], *, ahead: bool = False
     ) -> AsyncIterator[Load]:
         """Allow a load on a READY run while the block runs, and yield that load. With `ahead`, the
@@ -97,11 +111,11 @@ class ServerLoad:
         spec = _with_usable_key(self.spec_of(status.preset_id, overrides))
         what = f"a benchmark of run {run_id}"
         async with (
-            self._alone(what, run_id, spec if ahead else None, status.node is None) as (
+            self._hold_host_alone(what, run_id, spec if ahead else None, status.node is None) as (
                 cancel,
                 started,
             ),
-            forwarded(self._core.host, status.port, status.node) as url,
+            forward_server_port(self._core.host, status.port, status.node) as url,
         ):
             model = spec.model or status.served_model or status.model
             spec = replace(spec, url=url, model=model)
@@ -111,21 +125,21 @@ class ServerLoad:
                 spec = replace(spec, api_key_env=SERVER_KEY_VARIABLE)
             record, here = supervisor.record(run_id), status.node is None
             server = ServerUnderTest(self._core.host.name, status, record, gpus_known=here)
-            hear = partial(self._servers.hear_engine, run_id)
+            hear = partial(self._servers.take_engine_reading, run_id)
             there = f"http://{status.node or LOOPBACK}:{status.port}"
             yield Load(spec, server, env, cancel, started, hear, there)
 
     @asynccontextmanager
-    async def at_url(
+    async def load_at_url(
         self, url: str, overrides: dict[str, Any], *, ahead: bool = False
     ) -> AsyncIterator[Load]:
         """Allow a load on the server at a base URL, started by others, while the block runs, and
         yield that load. A loopback address means a server on the session's host. Raises BenchError
         if the server does not answer or names no model."""
-        address = server_address.parse(url)
+        address = server_address.parse_server_url(url)
         spec = _with_usable_key(self.spec_of(None, overrides))
         async with (
-            self._alone(
+            self._hold_host_alone(
                 "a benchmark of a server", None, spec if ahead else None, address.loopback
             ) as (
                 cancel,
@@ -135,8 +149,10 @@ class ServerLoad:
         ):
             base = address.base
             if address.loopback and not self._core.host.is_local:
-                base = await stack.enter_async_context(forwarded(self._core.host, address.port))
-            served = await server_address.ask(base, spec)
+                base = await stack.enter_async_context(
+                    forward_server_port(self._core.host, address.port)
+                )
+            served = await server_address.ask_server(base, spec)
             model = spec.model or served.model
             if not model:
                 raise BenchError(
@@ -148,16 +164,22 @@ class ServerLoad:
                 host, simulated=served.simulated, gpus_known=address.loopback, address=address.base
             )
             spec = replace(spec, url=base, model=model)
-            hear = partial(self._servers.hear_engine, address.base)
+            hear = partial(self._servers.take_engine_reading, address.base)
             yield Load(spec, server, {}, cancel, started, hear, address.base)
 
     @property
-    def beside(self) -> str | None:
-        """Who else measures on this host while a measurement runs beside it; None if nobody does."""
-        return self._lock.beside
+    def other_measurements(self) -> tuple[str, ...]:
+        """Who else has measured on this host since the present load was prepared."""
+        return self._lock.others_since(self._began_s)
+
+    @property
+    def without_lock_s(self) -> float | None:
+        """For how many seconds since the present load was prepared the measurement lock was lost,
+        None if it was not."""
+        return self._lock.without_lock_s(self._began_s)
 
     @asynccontextmanager
-    async def _alone(
+    async def _hold_host_alone(
         self, what: str, run_id: str | None, spec: BenchSpec | None, gpus_known: bool = True
     ) -> AsyncIterator[tuple[asyncio.Event, Prestarted]]:
         """Prevent other loads on this host while the block runs. Yield (event that cancels the
@@ -177,9 +199,10 @@ class ServerLoad:
             cancel = asyncio.Event()
             # a cancel before the load begins has its effect, too
             self._cancel, self._run_id = cancel, run_id
+            self._began_s = time.monotonic()
             try:
-                keep = left_benchmarks.result_path(left_benchmarks.new_name())
-                async with prestarted(
+                keep = left_benchmarks.result_path(left_benchmarks.new_benchmark_name())
+                async with prestart_client(
                     self._core.host, lock, worker=worker, meter=meter, keep=keep
                 ) as started:
                     if cancel.is_set():
@@ -214,7 +237,7 @@ def _with_usable_key(spec: BenchSpec) -> BenchSpec:
 
 
 @asynccontextmanager
-async def forwarded(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
+async def forward_server_port(host: Host, port: int, node: str | None = None) -> AsyncIterator[str]:
     """Make `port` of the host reachable on this machine while the block runs, and yield the base
     URL there. With `node`, the port is that of another machine, which the host can reach."""
     forward = await host.forward(port, node or LOOPBACK)

@@ -11,7 +11,7 @@ from workbench.bench.time_limits import LONGEST_RUN_S
 from workbench.bench.workload import has_messages
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
-from workbench.model.load_spec import OF_A_TRACE, OPTIONS, BenchSpec
+from workbench.model.load_spec import BY_FIELD, DEFAULTS, OF_A_TRACE, OPTIONS, BenchSpec
 from workbench.model.slo import check_streamed, parse_slo
 
 if TYPE_CHECKING:
@@ -60,31 +60,29 @@ def spec_from(suggested: Benchmark | None, overrides: Mapping[str, Any]) -> Benc
     given = {k: v for k, v in overrides.items() if v is not None}
     file = given.pop("prompts_file", None)
     if file is not None:
-        given |= _prompts(file)
+        given |= _prompt_fields(file)
     trace_file = given.pop("trace_file", None)
     if trace_file is not None:
-        given |= _trace(trace_file, given)
-    elif not given.get("trace_name"):
-        _check_no_trace(given)
+        given |= _trace_fields(trace_file, given)
     if "profile" in given:
-        base = profiles.fields(given["profile"])
+        base = profiles.profile_fields(given["profile"])
     elif suggested is not None:
-        base = {**_profile_of(suggested), **_suggested(suggested)}
+        base = {**_profile_of_preset(suggested), **_suggested_fields(suggested)}
     else:
-        base = profiles.fields("quick")
-    _check(given)
+        base = profiles.profile_fields("quick")
+    _check_fields(given)
     _check_content(given)
     base |= _derived_counts(given)
     own = any(given.get(name) for name in _OWN_TEXT)
     merged = {"content": WORDS if own else TEXT, **base, **given}
     if merged.get("endpoint") == "embeddings":
         merged |= {"stream": False, "max_tokens": 1}
-    _check(merged)
+    _check_fields(merged)
     _check_streams(merged, given)
     if merged.get("command") and "slo" not in given:
         merged["slo"] = ""  # of the preset, whose benchmark it is not
     _check_slo(merged)
-    _check_think_time(merged)
+    _check_effects(merged)
     return BenchSpec(**{"url": "", "model": "", **merged})
 
 
@@ -119,21 +117,27 @@ def _check_slo(merged: dict[str, Any]) -> None:
     merged["slo"] = ", ".join(map(str, limits))
 
 
-def _check_think_time(merged: Mapping[str, Any]) -> None:
-    """Raise InputError for a think time in `merged`, the fields of BenchSpec, if no stream decides
-    when its next request starts."""
-    if not merged.get("think_time"):
-        return
-    reasons = {
-        "rate": "at a --rate, requests start on a schedule",
-        "trace_s": "the requests of the trace start at their recorded times",
-        "command": "your own command sends the requests",
-    }
-    why = next((why for name, why in reasons.items() if merged.get(name)), None)
-    if why is not None:
-        raise InputError(
-            f"{why}, so --think-time has no effect", next_step="leave out --think-time"
-        )
+def _check_effects(load: Mapping[str, Any]) -> None:
+    """Raise InputError for an option in `load`, fields of BenchSpec, that has no effect there."""
+
+    def is_set(field: str) -> bool:
+        value = load.get(field)
+        return value is not None and value != DEFAULTS[field]
+
+    for option in OPTIONS:
+        if not is_set(option.field):
+            continue
+        if option.needs and not is_set(option.needs):
+            needed = BY_FIELD[option.needs]
+            raise InputError(
+                f"{option.name} has no effect without {needed.name}",
+                next_step=f"give {needed.words}, or leave out {option.name}",
+            )
+        for field, why in option.no_effect_beside:
+            if is_set(field):
+                raise InputError(
+                    f"{why}, so {option.name} has no effect", next_step=f"leave out {option.name}"
+                )
 
 
 def _check_content(given: Mapping[str, Any]) -> None:
@@ -165,13 +169,13 @@ def _derived_counts(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**fitting, "requests": UNCOUNTED} if "seconds" in given else fitting
 
 
-def _profile_of(suggested: Benchmark) -> dict[str, Any]:
+def _profile_of_preset(suggested: Benchmark) -> dict[str, Any]:
     from workbench.bench import profiles
 
-    return profiles.fields(suggested.profile) if suggested.profile in profiles.NAMES else {}
+    return profiles.profile_fields(suggested.profile) if suggested.profile in profiles.NAMES else {}
 
 
-def _suggested(suggested: Benchmark) -> dict[str, Any]:
+def _suggested_fields(suggested: Benchmark) -> dict[str, Any]:
     in_preset = [option.field for option in OPTIONS if option.in_preset]
     return {
         "profile": suggested.profile,
@@ -180,32 +184,32 @@ def _suggested(suggested: Benchmark) -> dict[str, Any]:
     }
 
 
-def _prompts(file: str) -> dict[str, Any]:
+def _prompt_fields(file: str) -> dict[str, Any]:
     from workbench.bench import prompt_file
 
-    found = prompt_file.read(file)
+    found = prompt_file.read_prompts(file)
     return {"prompts": found.prompts, "prompts_name": found.name}
 
 
-def _trace(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _trace_fields(file: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of BenchSpec for the trace in a file. `given` are the user's options. Raises
     InputError if one of them contradicts the trace, or for a trace that takes too long."""
     from workbench.bench import trace_file
 
-    for name, option in OF_A_TRACE.items():
-        value = given.get(name)
-        if value and not (name == "content" and value == TEXT):
+    for option in OF_A_TRACE:
+        value = given.get(option.field)
+        if value and not (option.field == "content" and value == TEXT):
             raise InputError(
-                f"a trace decides when and what is sent, so {option} has no effect beside it",
-                next_step=f"leave out {option}",
+                f"a trace decides when and what is sent, so {option.name} has no effect beside it",
+                next_step=f"leave out {option.name}",
             )
     if given.get("endpoint") == "embeddings":
         raise InputError(
             "a trace has answers of some length, and embeddings are no answers",
             next_step="leave out --endpoint, or measure without a trace",
         )
-    _check({name: given[name] for name in ("speed", "first", "seconds") if name in given})
-    found = trace_file.read(file, given.get("first"))
+    _check_fields({name: given[name] for name in ("speed", "first", "seconds") if name in given})
+    found = trace_file.read_trace(file, given.get("first"))
     fields = {
         "trace": found.requests,
         "trace_name": found.name,
@@ -252,16 +256,7 @@ def _conversation_fields(conversations: int, given: Mapping[str, Any]) -> dict[s
     return {"concurrency": min(streams, conversations), "endpoint": "chat", "content": WORDS}
 
 
-def _check_no_trace(given: Mapping[str, Any]) -> None:
-    """Raise InputError if an option of a trace is given without a trace."""
-    for name, option in (("speed", "--speed"), ("first", "--first")):
-        if given.get(name) is not None:
-            raise InputError(
-                f"{option} needs a trace", next_step=f"give --trace FILE, or leave out {option}"
-            )
-
-
-def _check(fields: Mapping[str, Any]) -> None:
+def _check_fields(fields: Mapping[str, Any]) -> None:
     """Raise InputError if a value of `fields`, fields of BenchSpec, is not valid, alone or beside
     the others."""
     for option in OPTIONS:

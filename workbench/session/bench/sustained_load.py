@@ -30,7 +30,7 @@ class Driven:
     output_tok_s: float
 
 
-async def drive(
+async def drive_load(
     spec: BenchSpec,
     env: Mapping[str, str],
     cancel: asyncio.Event,

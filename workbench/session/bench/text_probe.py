@@ -22,9 +22,9 @@ from workbench.model.answer_probe import (
     Ask,
     Place,
     Probed,
-    judge,
+    judge_probe,
     long_ask,
-    outcome,
+    probe_outcome,
     read_answer,
     request_body,
     short_asks,
@@ -81,7 +81,7 @@ def nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
 
 
 class TextProbe:
-    """The probe of one benchmark. `before` and `after` send its prompts, and `judged` says what
+    """The probe of one benchmark. `probe_before_load` and `after` send its prompts, and `judge_text` says what
     follows. `client` sends the requests. `count` counts the tokens of a prompt with the server's
     tokenizer; None if that is not known. `skipped` is the reason why there is no probe, or why a
     part of it is missing."""
@@ -95,32 +95,32 @@ class TextProbe:
         self.given_up = GivenUp()
         self._tokens = MAX_TOKENS
         self._long_tokens = 0
-        self.skipped = _no_probe(spec)
+        self.skipped = _why_no_probe(spec)
 
     @property
-    def sent(self) -> tuple[int, int | None, int | None]:
+    def sent_counts(self) -> tuple[int, int | None, int | None]:
         """The numbers of requests, prompt tokens and output tokens of the probe. A number of tokens
         is None if the server does not report it."""
         prompt, output = zip(*self._sent, strict=True) if self._sent else ((), ())
-        return len(self._sent), _total(prompt), _total(output)
+        return len(self._sent), _total_or_none(prompt), _total_or_none(output)
 
-    async def before(self, spec: BenchSpec, count: Count | None = None) -> None:
+    async def probe_before_load(self, spec: BenchSpec, count: Count | None = None) -> None:
         """Send the part before the load. `spec` is the load, with the length of its prompts."""
         self._spec = spec
         if self.skipped:
             return
         until = time.monotonic() + PART_S
-        self._long_tokens = _long_tokens(spec)
+        self._long_tokens = _long_prompt_tokens(spec)
         await self._find_length(until)
-        await self._part(short_asks(_ALONE_BEFORE), until, after=False)
-        await self._recount(count, until)
+        await self._probe_part(short_asks(_ALONE_BEFORE), until, after=False)
+        await self._recount_tokens(count, until)
 
-    async def after(self) -> None:
+    async def probe_after_load(self) -> None:
         """Send the part after the load."""
         if self.skipped or not self._probed:
             return
         asks = short_asks(_ALONE_BEFORE + _ALONE_AFTER)[_ALONE_BEFORE:]
-        await self._part(asks, time.monotonic() + PART_S, after=True)
+        await self._probe_part(asks, time.monotonic() + PART_S, after=True)
 
     async def _find_length(self, until: float) -> None:
         """Let the answers be longer if an engine shows no text before the reasoning has ended."""
@@ -129,7 +129,7 @@ class TextProbe:
             self._tokens = _REASONING_TOKENS
             self._short.append(first)
 
-    async def _part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
+    async def _probe_part(self, alone: Sequence[Ask], until: float, *, after: bool) -> None:
         for ask in alone:
             await self._ask_together([ask], until, after)
         together = min(_MOST_TOGETHER, self._spec.concurrency)
@@ -181,7 +181,7 @@ class TextProbe:
 
     # ---- the tokens of the answers, counted again
 
-    async def _recount(self, count: Count | None, until: float) -> None:
+    async def _recount_tokens(self, count: Count | None, until: float) -> None:
         """Count the tokens of some answers with the server's tokenizer, or by the usage of a prompt
         that contains the answer."""
         long_enough = [
@@ -192,11 +192,11 @@ class TextProbe:
         for place in long_enough[:_RECOUNTED]:
             if until <= time.monotonic():
                 return
-            self._probed[place] = await self._recounted(self._probed[place], count, until)
+            self._probed[place] = await self._recount_answer(self._probed[place], count, until)
         if any(one.recounted is not None for one in self._probed) and not self._short:
-            await self._recount_short(count, until)
+            await self._recount_short_answers(count, until)
 
-    async def _recount_short(self, count: Count | None, until: float) -> None:
+    async def _recount_short_answers(self, count: Count | None, until: float) -> None:
         """Ask for answers of a second length, and count their tokens again: hidden marks are about
         as many in short answers as in long ones."""
         left_s = until - time.monotonic()
@@ -208,12 +208,12 @@ class TextProbe:
         for one in [task.result() for task in tasks]:
             if one is None or until <= time.monotonic():
                 continue
-            if one.answer.empty:
+            if one.answer.is_empty:
                 self._short.append(one)
             else:
-                self._short.append(await self._recounted(one, count, until))
+                self._short.append(await self._recount_answer(one, count, until))
 
-    async def _recounted(self, one: Probed, count: Count | None, until: float) -> Probed:
+    async def _recount_answer(self, one: Probed, count: Count | None, until: float) -> Probed:
         left_s = until - time.monotonic()
         return replace(one, recounted=await self._tokens_of(one.answer.all_text, count, left_s))
 
@@ -238,21 +238,21 @@ class TextProbe:
 
     # ---- what follows
 
-    def judged(self, summary: BenchSummary, earlier: Earlier | None = None) -> BenchSummary:
+    def judge_text(self, summary: BenchSummary, earlier: Earlier | None = None) -> BenchSummary:
         """Return the summary of the load with the report on its text, and with what is wrong with
         the text as reasons why the result is invalid, as marks, or as notes."""
         if summary.text is None:
             return summary
-        requests, prompt, output = self.sent
+        requests, prompt, output = self.sent_counts
         probe = replace(
-            outcome(self._probed, self._why_incomplete()),
+            probe_outcome(self._probed, self._why_incomplete()),
             requests=requests,
             prompt_tokens=prompt,
             output_tokens=output,
         )
-        findings = answer_verdict.stored(
+        findings = answer_verdict.findings_to_store(
             (
-                *judge(
+                *judge_probe(
                     self._probed,
                     model=self._spec.model,
                     together=min(_MOST_TOGETHER, self._spec.concurrency),
@@ -262,7 +262,7 @@ class TextProbe:
                 ),
                 *answer_verdict.load_findings(
                     summary.text.load,
-                    _requests_of(self._spec, summary, hides=self._hides_reasoning),
+                    _asked_of_load(self._spec, summary, hides=self._hides_reasoning),
                     probe,
                     nonsense_expected=self._nonsense,
                     earlier=earlier,
@@ -302,7 +302,7 @@ def with_report(summary: BenchSummary, report: TextReport) -> BenchSummary:
     )
 
 
-def _requests_of(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
+def _asked_of_load(spec: BenchSpec, summary: BenchSummary, *, hides: bool) -> answer_verdict.Asked:
     own = spec.prompts[: summary.requests_ok]
     ok = summary.requests_ok
     return answer_verdict.Asked(
@@ -343,7 +343,7 @@ def _answer_in(reply: Reply, prompt: str = "") -> Answer | None:
     )
 
 
-def _no_probe(spec: BenchSpec) -> str:
+def _why_no_probe(spec: BenchSpec) -> str:
     """Return why a load has no probe; "" if it has one."""
     if spec.command:
         return "the load is a command of your own"
@@ -354,7 +354,7 @@ def _no_probe(spec: BenchSpec) -> str:
     return ""
 
 
-def _long_tokens(spec: BenchSpec) -> int:
+def _long_prompt_tokens(spec: BenchSpec) -> int:
     """Return the length of the long prompts in tokens: that of the load's own prompts, but with
     room for the probe's answer. 0 if the short prompts are as long."""
     own = [int(len(one) / CHARACTERS_PER_TOKEN) for one in spec.prompts]
@@ -372,6 +372,6 @@ def _characters_per_token(spec: BenchSpec) -> float:
     return min(CHARACTERS_PER_TOKEN, characters / tokens)
 
 
-def _total(values: Sequence[int | None]) -> int | None:
+def _total_or_none(values: Sequence[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None

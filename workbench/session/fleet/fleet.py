@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.hosts.task_cancellation import end_all
+from workbench.model.alerts import alert_limits
 from workbench.model.errors import InputError
 from workbench.session.fleet.member import LOOK_S, FleetMember
 from workbench.session.fleet.state import FleetState
 from workbench.session.hosts.names import fleet_hosts, host_called
+from workbench.store.config import ConfigStore
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ INTERVAL_S = 1.0
 Listener = Callable[[FleetState], None]
 
 
-def members(
+def fleet_members(
     named: Sequence[str] = (), cluster: str | None = None
 ) -> tuple[Sequence[str], Mapping[str, str]]:
     """Return (names, labels): the names of a fleet's hosts, and the labels of hosts.toml by host
@@ -59,14 +61,17 @@ class Fleet:
                 next_step="name the hosts, as in `workbench fleet gpu-box-1 gpu-box-2`",
             )
         known, apart_s = labels or {}, LOOK_S / len(names)
+        limits = alert_limits(ConfigStore().config.alerts.limits)
         self._members = {
-            name: FleetMember(name, known.get(name, ""), open_host, first_look_s=place * apart_s)
+            name: FleetMember(
+                name, known.get(name, ""), open_host, first_look_s=place * apart_s, limits=limits
+            )
             for place, name in enumerate(names)
         }
         self._listeners: list[Listener] = []
         self._ticking: asyncio.Task[None] | None = None
         self._made = asyncio.Event()  # a new state
-        self.state = self._present()
+        self.state = self._present_state()
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener(state)` once a second. Return a function that unsubscribes the listener."""
@@ -84,7 +89,7 @@ class Fleet:
         await end_all([self._ticking] if self._ticking is not None else [])
         await asyncio.gather(*(member.close() for member in self._members.values()))
 
-    def retry(self, name: str, ask: Ask | None = None) -> None:
+    def retry_login(self, name: str, ask: Ask | None = None) -> None:
         """Connect again to a host whose login was refused. `ask` asks the user for secrets."""
         self._members[name].start(ask)
 
@@ -100,7 +105,7 @@ class Fleet:
                 await asyncio.wait_for(self._made.wait(), max(0.0, deadline - time.monotonic()))
             except TimeoutError:
                 break
-        self.state = self._present()
+        self.state = self._present_state()
         return self.state
 
     async def _tick(self) -> None:
@@ -110,12 +115,12 @@ class Fleet:
             for member in self._members.values():
                 member.begin_due()
                 member.keep_second()
-            self.state = self._present()
+            self.state = self._present_state()
             self._made.set()
             for listener in tuple(self._listeners):
                 listener(self.state)
             due = max(due + INTERVAL_S, time.monotonic())
             await asyncio.sleep(due - time.monotonic())
 
-    def _present(self) -> FleetState:
+    def _present_state(self) -> FleetState:
         return FleetState(tuple(member.view() for member in self._members.values()))

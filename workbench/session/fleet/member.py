@@ -9,10 +9,18 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from workbench.advisor.alert_rules import LiveFacts
+from workbench.advisor.alert_watch import AlertWatch
 from workbench.gpu.settings import journal
-from workbench.gpu.settings.alterations import alteration, alteration_of
+from workbench.gpu.settings.alterations import (
+    alteration_of_claim,
+    alteration_of_record,
+    in_force,
+    of_known_gpus,
+)
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.hosts.base import AuthFailed, HostKeyChanged, HostKeyUnknown
 from workbench.hosts.task_cancellation import end_all
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
     from workbench.hosts.base import Host, LinkEvent
     from workbench.hosts.login_question import Ask
+    from workbench.model.alerts import AlertLimits
     from workbench.model.gpu import Telemetry
     from workbench.model.server_run import EngineMetrics, ServerStatus
     from workbench.model.setting_records import Alteration
@@ -69,10 +78,17 @@ class _Rates:
 class FleetMember:
     """Reads one host from the call of `start` until `close`. `begin_due` starts the readings that
     are due, in tasks with time limits. The host is searched for servers `first_look_s` seconds
-    after the connection, so that not all hosts are searched at the same time."""
+    after the connection, so that not all hosts are searched at the same time. `limits` are those of
+    the alert rules that are watched."""
 
     def __init__(
-        self, name: str, label: str, open_host: Callable[[str], Host], *, first_look_s: float = 0.0
+        self,
+        name: str,
+        label: str,
+        open_host: Callable[[str], Host],
+        *,
+        first_look_s: float = 0.0,
+        limits: Mapping[str, AlertLimits] = MappingProxyType({}),
     ) -> None:
         self._name, self._label, self._open_host = name, label, open_host
         self._host: Host | None = None
@@ -84,7 +100,8 @@ class FleetMember:
         self._others: external_servers.ExternalServers | None = None
         self._found: list[ExternalMetrics] = []  # servers that Workbench did not start
         self._rates: dict[str, _Rates] = {}
-        self._altered: tuple[Alteration, ...] = ()
+        self._own: tuple[Alteration, ...] = ()  # altered by the user of this Workbench
+        self._claimed: tuple[Alteration, ...] = ()  # by other users, as they claim
         self._latency_ms: float | None = None
         self._looked, self._look_problem = False, ""
         self._servers_read = False
@@ -92,6 +109,7 @@ class FleetMember:
         self._files, self._whole_look_s = "", 0.0
         self._register_dir = ""
         self._look_after_s, self._look_due_s, self._rates_due_s = first_look_s, 0.0, 0.0
+        self._alerts = AlertWatch(limits)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._trails: tuple[deque[float | None], ...] = tuple(deque(maxlen=TRAIL) for _ in range(3))
 
@@ -111,10 +129,11 @@ class FleetMember:
             telemetry,
             None if arrived_s is None else time.monotonic() - arrived_s,
             self._servers(),
-            self._altered,
+            in_force(self._own, of_known_gpus(self._claimed, telemetry), telemetry),
             simulated,
             self._latency_ms,
             self._servers_read,
+            self._alerts.active_texts(time.monotonic()),
             *(tuple(trail) for trail in self._trails),
         )
 
@@ -130,7 +149,7 @@ class FleetMember:
 
     def _servers(self) -> tuple[FleetServer, ...]:
         statuses = self._supervisor.statuses() if self._supervisor is not None else ()
-        shown = [s for s in statuses if s.state.alive or s.state is ServerState.UNKNOWN]
+        shown = [s for s in statuses if s.state.is_alive or s.state is ServerState.UNKNOWN]
         if not shown and statuses and statuses[0].state in _ENDED_BADLY:
             shown = [statuses[0]]
         own = [
@@ -139,7 +158,7 @@ class FleetMember:
                 s.engine,
                 s.served_model or s.model,
                 s.port,
-                s.word,
+                s.state_word,
                 s.reason or s.phase or s.text_problem,
             )
             for s in shown
@@ -151,7 +170,7 @@ class FleetMember:
         return tuple(self._with_rates(server) for server in (*own, *others))
 
     def _with_rates(self, server: FleetServer) -> FleetServer:
-        rates = self._rates.get(server.name) if server.answers else None
+        rates = self._rates.get(server.name) if server.can_answer else None
         return (
             server if rates is None else replace(server, values=rates.values, problem=rates.problem)
         )
@@ -166,14 +185,16 @@ class FleetMember:
         read = telemetry is not None and bool(
             telemetry.infos or telemetry.driver.status is not DriverStatus.OK
         )
-        rated = all(server.values or server.problem for server in self._servers() if server.answers)
+        rated = all(
+            server.values or server.problem for server in self._servers() if server.can_answer
+        )
         return (read or self._problem_text() is not None) and self._looked and rated
 
     def keep_second(self) -> None:
         """Add the readings of this second to the graphs. If the newest reading is too old, the
         graphs have no values at this second."""
         now = self.view()
-        values = (now.util_pct, now.power_w, now.tok_s) if now.live else (None, None, None)
+        values = (now.util_pct, now.power_w, now.tok_s) if now.is_live else (None, None, None)
         for trail, value in zip(self._trails, values, strict=True):
             trail.append(value)
 
@@ -183,7 +204,7 @@ class FleetMember:
         """Connect and begin to read the GPUs, unless that was done already. `ask` asks the user for
         login secrets."""
         if self._source is None or self._link == "refused":
-            self._begin("link", lambda: self._connect(ask))
+            self._begin_work("link", lambda: self._connect(ask))
 
     async def _connect(self, ask: Ask | None) -> None:
         self._link, self._problem = "connecting", ""
@@ -234,6 +255,9 @@ class FleetMember:
 
     def _take(self, telemetry: Telemetry) -> None:
         self._telemetry, self._arrived_s = telemetry, time.monotonic()
+        server = next((one for one in self._servers() if one.values), None)
+        values, name = (server.values, server.name) if server is not None else ({}, "")
+        self._alerts.take_reading(self._arrived_s, 1.0, LiveFacts(telemetry, values, server=name))
 
     # ---- servers and settings
 
@@ -247,21 +271,21 @@ class FleetMember:
         now_s = time.monotonic()
         if self._link != "connected" or self._supervisor is None:
             return
-        if now_s >= self._look_due_s and self._begin("look", self._look):
+        if now_s >= self._look_due_s and self._begin_work("look", self._look_at_host):
             self._look_due_s = now_s + LOOK_S
-        if now_s >= self._rates_due_s and self._begin("rates", self._read_rates):
+        if now_s >= self._rates_due_s and self._begin_work("rates", self._read_rates):
             self._rates_due_s = now_s + _RATES_S
 
-    def _begin(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+    def _begin_work(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         task = self._tasks.get(name)
         if task is not None and not task.done():
             return False
         self._tasks[name] = asyncio.create_task(
-            self._guarded(work()), name=f"{name} of {self._name}"
+            self._run_guarded(work()), name=f"{name} of {self._name}"
         )
         return True
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except WorkbenchError as error:
@@ -273,7 +297,7 @@ class FleetMember:
 
             self._look_problem = "; ".join(defect_text(error))
 
-    async def _look(self) -> None:
+    async def _look_at_host(self) -> None:
         host, supervisor = self._host, self._supervisor
         if host is None or supervisor is None:
             return
@@ -296,7 +320,11 @@ class FleetMember:
         """Return a text that changes when a run begins or is removed, or when a GPU setting is
         changed: the times and sizes of the directories and files in which Workbench records both.
         Reading these takes a tenth of the time of reading the files."""
-        places = (await supervisor.runs_dir(), await journal.path_on(host), self._register_dir)
+        places = (
+            await supervisor.runs_dir(),
+            await journal.journal_path_on(host),
+            self._register_dir,
+        )
         return (await host.run(["stat", "-c", "%n %Y %Z %s", "--", *filter(None, places)])).out
 
     async def _look_for_others(self, host: Host, statuses: tuple[ServerStatus, ...]) -> None:
@@ -317,15 +345,13 @@ class FleetMember:
             await one.close()
 
     async def _read_settings(self, host: Host) -> None:
-        state = await journal.read(host, with_log=False)
+        state = await journal.read_journal(host, with_log=False)
         self._register_dir = state.register.directory or ""
         gpus = self._telemetry.gpus if self._telemetry is not None else ()
         energy_j = {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
-        own = (alteration(record) for record in state.records(energy_j) if record.why_lost is None)
-        self._altered = (
-            *own,
-            *(alteration_of(claim) for claim in state.without_gone(energy_j).others),
-        )
+        records = [one for one in state.records(energy_j) if one.why_lost is None]
+        self._own = tuple(map(alteration_of_record, records))
+        self._claimed = tuple(map(alteration_of_claim, state.without_gone(energy_j).others))
 
     async def _read_rates(self) -> None:
         supervisor = self._supervisor

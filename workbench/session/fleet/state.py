@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, TypeVar
 
 from workbench.model.gpu import DriverStatus
+from workbench.model.gpu_readings import HIGHEST, LOWEST, MEAN, TOTAL
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
 from workbench.model.timeline import QUIET_REASONS
@@ -40,12 +41,12 @@ class FleetServer:
     problem: str | None = None
 
     @property
-    def answers(self) -> bool:
+    def can_answer(self) -> bool:
         """Whether the server can answer requests: its run is READY, or Workbench did not start it."""
-        return self.state in (ServerState.READY, FOUND) or self.doubted
+        return self.state in (ServerState.READY, FOUND) or self.text_is_doubted
 
     @property
-    def doubted(self) -> bool:
+    def text_is_doubted(self) -> bool:
         """Whether the server answers, and its text is no answer."""
         return self.state == f"{ServerState.READY}?"
 
@@ -73,12 +74,13 @@ class FleetHost:
     simulated: bool = False
     latency_ms: float | None = None
     servers_read: bool = True
+    alerts: tuple[str, ...] = ()  # what the alerts say that are active
     util_trail: Trail = ()
     power_trail: Trail = ()
     tok_trail: Trail = ()
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         """Whether the host is connected and its newest reading is not stale."""
         return self.link == "connected" and self.age_s is not None and self.age_s <= STALE_S
 
@@ -95,7 +97,7 @@ class FleetHost:
             return self.link
         if self.telemetry is None:
             return "no GPUs" if self.problem else "waiting"
-        if not self.live:
+        if not self.is_live:
             return "stale"
         return (
             "live" if self.telemetry.driver.status is DriverStatus.OK and self.gpus else "no GPUs"
@@ -104,25 +106,19 @@ class FleetHost:
     @property
     def util_pct(self) -> float | None:
         """The mean utilization of the GPUs in %; None if no GPU reports its utilization."""
-        return _mean(gpu.gpu_util_pct for gpu in self.gpus)
+        return self.of_gpus("gpu_util_pct", MEAN)
 
     @property
     def power_w(self) -> float | None:
-        """The power in watts of all GPUs that report it, added up."""
-        known = [gpu.power_w for gpu in self.gpus if gpu.power_w is not None]
-        return sum(known) if known else None
+        """The power in watts of all GPUs that report it, added up; None if none reports it."""
+        return self.of_gpus("power_w", TOTAL)
 
-    @property
-    def sm_mhz(self) -> float | None:
-        """The mean SM clock of the GPUs in MHz; None if no GPU reports its clock."""
-        return _mean(gpu.sm_mhz for gpu in self.gpus)
-
-    @property
-    def temperature_c(self) -> float | None:
-        """The temperature of the hottest GPU in °C; None if no GPU reports its temperature."""
-        return max(
-            (gpu.temperature_c for gpu in self.gpus if gpu.temperature_c is not None), default=None
-        )
+    def of_gpus(self, field: str, which: str) -> float | None:
+        """Return one value of the readings `field` of all GPUs: MEAN, TOTAL, HIGHEST or LOWEST. None
+        if no GPU reports this reading."""
+        values = (getattr(gpu, field) for gpu in self.gpus)
+        known = [value for value in values if value is not None]
+        return _OF_GPUS[which](known) if known else None
 
     @property
     def memory_pct(self) -> float | None:
@@ -140,7 +136,7 @@ class FleetHost:
         return gpu.memory_total_bytes or (info.memory_total_bytes if info else None)
 
     @property
-    def busy(self) -> int:
+    def count_busy_gpus(self) -> int:
         """The number of GPUs with a utilization above BUSY_PCT."""
         return sum((gpu.gpu_util_pct or 0.0) > BUSY_PCT for gpu in self.gpus)
 
@@ -151,19 +147,19 @@ class FleetHost:
         return sum(known) if known else None
 
     @property
-    def throttled(self) -> Mapping[str, tuple[int, ...]]:
+    def throttle_reasons(self) -> Mapping[str, tuple[int, ...]]:
         """The reasons that lower the clocks of GPUs now, each with the indices of its GPUs."""
         found: dict[str, tuple[int, ...]] = {}
         for gpu in self.gpus:
             for reason in gpu.event_reasons:
-                if reason not in QUIET_REASONS and gpu.live:
+                if reason not in QUIET_REASONS and gpu.has_readings:
                     found[reason] = (*found.get(reason, ()), gpu.index)
         return found
 
     @property
-    def ready(self) -> int:
+    def count_ready_servers(self) -> int:
         """The number of servers that can answer requests."""
-        return sum(server.answers for server in self.servers)
+        return sum(server.can_answer for server in self.servers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +190,16 @@ class FleetState:
         return any(host.simulated for host in self.hosts)
 
 
-def totals(hosts: Sequence[FleetHost]) -> FleetTotals:
+def fleet_totals(hosts: Sequence[FleetHost]) -> FleetTotals:
     """Return the sums over these hosts: numbers of GPUs and servers, power, and token rate. A GPU
     or a server that several hosts show counts once: a machine may have two names, and a container
     shows the GPUs of its machine."""
-    live = [host for host in hosts if host.live]
-    gpus = _once((_gpu_key(host, gpu), gpu) for host in live for gpu in host.gpus)
-    servers = _once((_server_key(host, server), server) for host in live for server in host.servers)
-    ready = [server for server in servers if server.answers]
+    live = [host for host in hosts if host.is_live]
+    gpus = _first_of_each_key((_gpu_key(host, gpu), gpu) for host in live for gpu in host.gpus)
+    servers = _first_of_each_key(
+        (_server_key(host, server), server) for host in live for server in host.servers
+    )
+    ready = [server for server in servers if server.can_answer]
     return FleetTotals(
         hosts=len(hosts),
         live=len(live),
@@ -219,7 +217,7 @@ def totals(hosts: Sequence[FleetHost]) -> FleetTotals:
 T = TypeVar("T")
 
 
-def _once(rows: Iterable[tuple[Hashable, T]]) -> list[T]:
+def _first_of_each_key(rows: Iterable[tuple[Hashable, T]]) -> list[T]:
     """Return the first value of each key."""
     found: dict[Hashable, T] = {}
     for key, value in rows:
@@ -243,6 +241,9 @@ def _server_key(host: FleetHost, server: FleetServer) -> Hashable:
     return frozenset(_gpu_key(host, gpu) for gpu in host.gpus) or host.name, server.name
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+_OF_GPUS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    MEAN: lambda values: sum(values) / len(values),
+    TOTAL: sum,
+    HIGHEST: max,
+    LOWEST: min,
+}

@@ -4,28 +4,31 @@ readings of the GPUs."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.gpu.settings import journal
 from workbench.gpu.settings.alterations import (
-    alteration,
-    alteration_of,
-    drifts,
+    alteration_of_claim,
+    alteration_of_record,
+    drop_entries_settled_by_others,
+    find_drifts,
     forget_lost,
-    forget_settled,
     is_unclaimed,
     locks_on,
+    of_known_gpus,
 )
-from workbench.gpu.settings.cut_changes import cut_off, settle
+from workbench.gpu.settings.cut_changes import cut_off, settle_cut_changes
 from workbench.gpu.settings.proof_files import kept_findings
 from workbench.gpu.telemetry.source_of_host import read_once
+from workbench.model.counts import gpus_text
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.setting_commands import equal
+from workbench.model.setting_commands import PENDING, value_equals
 from workbench.model.settings import label_of, setting_of
+from workbench.session.state import JOURNAL_CHANGES
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.claims import SettingClaim
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 OFFER = "GPU settings that an earlier Workbench made are still on: press r to revert them"
+CUT_OFFER = (
+    "an earlier Workbench was cut off while it changed GPU settings: press r to revert those that"
+    " it made"
+)
 _OWNERS = {"alive": "another running Workbench", "elsewhere": "on another machine"}
 
 
@@ -56,28 +63,31 @@ class GpuAlterations:
         self._findings_of: Host | None = None  # the host whose stored load findings were read
         self._checked: frozenset[Drift] = frozenset()  # drift that the journal did not explain
         self._checking = False
-        telemetry.on_reading.append(self._compare)
+        telemetry.on_reading.append(self._compare_with_reading)
 
     @property
     def locks_on(self) -> tuple[Alteration, ...]:
         """The clock locks on this host's GPUs, set by this Workbench or by others."""
         return locks_on(self._core.state.alterations, self._core.state.others)
 
-    async def read(self) -> Journal:
+    async def read(self, *, after_change: bool = False) -> Journal:
         """Read the altered settings, and who altered them, from the journal into the session's
         state. Notify the user of settings that a restart of the host or of the driver has reset.
-        Return the journal, without its log."""
+        Return the journal, without its log. `after_change` says that the change which the state
+        still lists as work under way has ended."""
         state, records = await self._journal(with_log=False)
         recovery = state.recovered
-        if cut_off(records) and not self._is_changing:
-            await self._settle()
+        if cut_off(records) and (after_change or not self._is_changing):
+            await self._settle_cut_changes()
             state, records = await self._journal(with_log=False)
         if any(is_unclaimed(r.entry, state.others) and self._is_back(r.entry) for r in records):
-            await forget_settled(self._core.host)
+            await drop_entries_settled_by_others(self._core.host)
             state, records = await self._journal(with_log=False)
         self.register_dir = state.register.directory
-        found = tuple(alteration(r) for r in records if r.why_lost is None)
-        changed = {a.gpu_index for a in _difference(found, self._core.state.alterations)}
+        found = tuple(alteration_of_record(r) for r in records if r.why_lost is None)
+        changed = {
+            a.gpu_index for a in _alterations_only_in_first(found, self._core.state.alterations)
+        }
         findings = tuple(f for f in self._core.state.gpu_findings if f[0] not in changed)
         # what an earlier session, or a command, has found
         if found and self._findings_of is not self._core.host:
@@ -87,11 +97,13 @@ class GpuAlterations:
             )
         self._core.update(
             alterations=found,
-            others=tuple(alteration_of(claim) for claim in state.others),
+            others=of_known_gpus(
+                map(alteration_of_claim, state.others), self._core.state.telemetry
+            ),
             drift=tuple(
                 d for d in self._core.state.drift if d.setting in {a.setting for a in found}
             ),
-            offers=offers([r for r in records if _is_offered(r, state.others)]),
+            offers=revert_offers([r for r in records if _is_offered(r, state.others)]),
             gpu_findings=findings,
         )
         self._tell_recovery(recovery, state.recovered)
@@ -113,21 +125,27 @@ class GpuAlterations:
 
     @property
     def _is_changing(self) -> bool:
-        return any("GPU settings" in work for work in self._core.state.busy)
+        return any(work in JOURNAL_CHANGES for work in self._core.state.busy)
 
-    async def _settle(self) -> None:
+    async def _settle_cut_changes(self) -> None:
         """Find out what became of changes that were cut off, and tell the user."""
         with suppress(WorkbenchError):  # the link is lost again, or another Workbench changes them
-            for one in await settle(self._core.host, never_sent=self.never_sent):
-                self._core.notify(Level.WARN, f"{self._core.host.name}: {one.text}")
-                self._core.record("# a change of GPU settings was cut off", one.text)
+            settled = await settle_cut_changes(self._core.host, never_sent=self.never_sent)
+            texts = [(one.entry.gpu_index, one.text) for one in settled]
+            outcomes = group_by_gpus(
+                (index, text.removeprefix(f"{gpu_name(index)} ")) for index, text in texts
+            )
+            for outcome in outcomes:
+                self._core.record("# a change of GPU settings was cut off", outcome)
+            if outcomes:
+                self._core.notify(Level.WARN, f"{self._core.host.name}: {'; '.join(outcomes)}")
             self.never_sent = False
 
     def _is_back(self, entry: JournalEntry) -> bool:
         """Return whether the last reading shows the previous value of `entry`."""
         telemetry = self._core.state.telemetry
         live = setting_of(entry.setting).read(telemetry, entry.gpu_uuid) if telemetry else None
-        return equal(entry.setting, live, entry.before)
+        return value_equals(entry.setting, live, entry.before)
 
     async def journal(self) -> tuple[Sequence[Record], Sequence[Mapping[str, Any]]]:
         """Return (records, log entries) of the journal, the file on the host that records altered
@@ -140,13 +158,13 @@ class GpuAlterations:
         """Return the journal, which records the altered GPU settings of the host, and its records.
         Settings of other Workbenches that have been reset meanwhile are left out."""
         state, energy_j = (
-            await journal.read(self._core.host, with_log=with_log),
-            _energies_j(self._core.state.telemetry),
+            await journal.read_journal(self._core.host, with_log=with_log),
+            _energies_of_gpus_j(self._core.state.telemetry),
         )
         records = state.records(energy_j)
         # the reading may be older than the setting
         if any(r.why_lost is not None for r in records):
-            state = await journal.read(self._core.host, with_log=with_log)
+            state = await journal.read_journal(self._core.host, with_log=with_log)
             energy_j = await self._energies_now_j()
             records = state.records(energy_j)
         return replace(state, others=state.without_gone(energy_j).others), records
@@ -163,16 +181,19 @@ class GpuAlterations:
         """Return the GPUs' energy counters in joules by UUID; {} if they cannot be read. They show
         whether the driver was reloaded."""
         with suppress(WorkbenchError):
-            return _energies_j(await read_once(self._core.host))
+            return _energies_of_gpus_j(await read_once(self._core.host))
         return {}
 
     # ---- drift
 
-    def _compare(self, telemetry: Telemetry) -> None:
+    def _compare_with_reading(self, telemetry: Telemetry) -> None:
         """Show in the session's state where a reading differs from the journal. A difference counts
         only if it remains after the journal is read again, because a command or the guard may be
         changing both."""
         state = self._core.state
+        others = of_known_gpus(state.others, telemetry)  # the journal may be read before the GPUs
+        if others != state.others:
+            self._core.update(others=others)
         if not state.alterations:
             self._checked = frozenset()
             self._core.update(drift=())
@@ -180,27 +201,26 @@ class GpuAlterations:
         if self._is_changing:
             self._checked = frozenset()
             return
-        found = drifts(state.alterations, state.others, telemetry)
+        found = find_drifts(state.alterations, state.others, telemetry)
         lasting = tuple(d for d in found if d in self._checked)
         self._checked = frozenset(lasting)
         if len(lasting) < len(found) and not self._checking:
             self._checking = True
-            self._core.spawn(self._check(frozenset(found)))
-        for one in lasting:
-            if one not in state.drift:
-                text = (
-                    f"{self._core.host.name}: {gpu_name(one.gpu_index)} "
-                    f"{label_of(one.setting)} {one.text}"
-                )
-                self._core.notify(
-                    Level.WARN,
-                    text,
-                    "press r (revert) to keep this value, or to set an earlier value again",
-                )
+            self._core.spawn(self._check_drift(frozenset(found)))
+        new = [one for one in lasting if one not in state.drift]
+        if new:  # one message, because a second one would replace the first
+            texts = group_by_gpus(
+                (one.gpu_index, f"{label_of(one.setting)}: {one.text}") for one in new
+            )
+            self._core.notify(
+                Level.WARN,
+                f"{self._core.host.name}: {'; '.join(texts)}",
+                "press r (revert) to keep this value, or to set an earlier value again",
+            )
         if lasting != state.drift:
             self._core.update(drift=lasting)
 
-    async def _check(self, found: frozenset[Drift]) -> None:
+    async def _check_drift(self, found: frozenset[Drift]) -> None:
         try:
             if await journal.is_being_changed(self._core.host):
                 return  # the next reading asks again
@@ -218,13 +238,22 @@ def gpu_name(gpu_index: int) -> str:
     return "host" if gpu_index < 0 else f"GPU{gpu_index}"
 
 
+def group_by_gpus(texts: Iterable[tuple[int, str]]) -> list[str]:
+    """Return each text once, after the GPUs that it is about: "GPU0-3 power limit: …". `texts` are
+    pairs (GPU index, text)."""
+    groups: dict[str, set[int]] = {}
+    for gpu_index, text in texts:
+        groups.setdefault(text, set()).add(gpu_index)
+    return [f"{gpus_text(indexes)} {text}" for text, indexes in groups.items()]
+
+
 def _is_offered(record: Record, others: Sequence[SettingClaim]) -> bool:
     """Return whether a revert of the setting can be offered now. What is left to another user is
     not, as long as that user claims it."""
     return not record.entry.left_to or is_unclaimed(record.entry, others)
 
 
-def offers(records: Sequence[Record]) -> tuple[str, ...]:
+def revert_offers(records: Sequence[Record]) -> tuple[str, ...]:
     """Return texts about altered GPU settings for a screen that opens. One text offers to revert
     the settings that an ended Workbench process has left, and others name running Workbench
     processes with altered settings. Settings of this process, and settings that a user keeps on
@@ -233,8 +262,9 @@ def offers(records: Sequence[Record]) -> tuple[str, ...]:
         r for r in records if r.why_lost is None and r.entry.state != "kept" and r.owner != "this"
     ]
     found = []
-    if any(r.owner == "dead" for r in on):
-        found.append(OFFER)
+    of_dead = [r for r in on if r.owner == "dead"]
+    if of_dead:
+        found.append(CUT_OFFER if all(r.entry.state == PENDING for r in of_dead) else OFFER)
     for owner, name in _OWNERS.items():
         who = sorted(
             {f"{r.entry.who}, process {r.entry.owner.get('pid')}" for r in on if r.owner == owner}
@@ -244,11 +274,13 @@ def offers(records: Sequence[Record]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _energies_j(telemetry: Telemetry | None) -> dict[str, float]:
+def _energies_of_gpus_j(telemetry: Telemetry | None) -> dict[str, float]:
     gpus = telemetry.gpus if telemetry else ()
     return {gpu.uuid: gpu.energy_j for gpu in gpus if gpu.energy_j is not None}
 
 
-def _difference(a: Sequence[Alteration], b: Sequence[Alteration]) -> list[Alteration]:
+def _alterations_only_in_first(
+    a: Sequence[Alteration], b: Sequence[Alteration]
+) -> list[Alteration]:
     known = [(x.gpu_index, x.setting, x.now, x.since_unix_s) for x in (*a, *b)]
     return [x for x, key in zip((*a, *b), known, strict=True) if known.count(key) == 1]

@@ -14,8 +14,8 @@ from workbench.model.findings import Level
 from workbench.model.setting_commands import is_lock
 from workbench.model.setting_records import InForce
 from workbench.model.settings import ClockRange, ClockSetting, GpuSettings, label_of, setting_of
-from workbench.session.gpu.previous_settings import Previous, previous_of, restore
-from workbench.session.uninterrupted import uninterrupted
+from workbench.session.gpu.previous_settings import Previous, previous_values_of, restore_gpu
+from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
@@ -33,7 +33,7 @@ LOWER = 0.75  # of the observed clock: a probe never makes a GPU hotter
 Probes: TypeAlias = Mapping[str, Mapping[int, GpuSettings]]  # setting -> GPU -> the lock to try
 
 
-def unsure(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
+def unsure_proofs(proofs: Sequence[Proof]) -> tuple[Proof, ...]:
     """Return the proofs that only a probe can decide: the clock under load agrees with the lock,
     but the clock might be the same without the lock."""
     return tuple(p for p in proofs if p.in_force is InForce.CONSISTENT and is_lock(p.setting))
@@ -83,7 +83,7 @@ class ClockProbe:
         again."""
         found: list[SettingCommand] = []
         for setting, wanted in probes.items():
-            previous = await self._previous(setting, wanted)
+            previous = await self._previous_values(setting, wanted)
             found += await self._gpu.plan_each({str(gpu): lock for gpu, lock in wanted.items()})
             found += await self._gpu.plan_each(
                 {str(gpu): one.settings for gpu, one in previous.items()}
@@ -105,19 +105,19 @@ class ClockProbe:
         notes: list[str] = []
         for setting, wanted in probes.items():
             try:
-                clocks += await self._one(meter, setting, wanted, load, known, password)
+                clocks += await self._probe_setting(meter, setting, wanted, load, known, password)
             except SettingsError as error:
                 notes.append(f"{label_of(setting)} was not probed: {error.message}")
         return clocks, tuple(notes)
 
-    async def _previous(
+    async def _previous_values(
         self, setting: str, wanted: Mapping[int, GpuSettings]
     ) -> dict[int, Previous]:
-        return await previous_of(
+        return await previous_values_of(
             self._core.host, await self._telemetry.reading(), setting, tuple(wanted)
         )
 
-    async def _one(
+    async def _probe_setting(
         self,
         meter: Meter,
         setting: str,
@@ -126,8 +126,8 @@ class ClockProbe:
         known: ContrastEvidence,
         password: str | None,
     ) -> tuple[Clock, ...]:
-        previous = await self._previous(setting, wanted)
-        self._gpu.guard.attend()  # the guard reverts the lock of a probe that is killed
+        previous = await self._previous_values(setting, wanted)
+        self._gpu.guard.begin_heartbeats()  # the guard reverts the lock of a probe that is killed
         try:
             report = await self._gpu.apply_each(
                 {str(gpu): lock for gpu, lock in wanted.items()}, password=password
@@ -138,15 +138,17 @@ class ClockProbe:
                     f"{failed.command.where}: {failed.message}", host=self._core.host.name
                 )
             driven = await load(RISE_S + PROBE_S)
-            return meter.clocks(driven.t0_s, driven.t1_s, self._core.state.alterations, known)
+            return meter.clocks_under_load(
+                driven.t0_s, driven.t1_s, self._core.state.alterations, known
+            )
         finally:
-            await uninterrupted(self._restore(previous, password))
+            await await_uninterrupted(self._restore(previous, password))
 
     async def _restore(self, previous: Mapping[int, Previous], password: str | None) -> None:
         for gpu, one in previous.items():
             why = "the host is out of reach"
             with suppress(WorkbenchError):
-                why = await restore(self._core.host, self._gpu, gpu, one, password)
+                why = await restore_gpu(self._core.host, self._gpu, gpu, one, password)
             if why:
                 text = (
                     f"GPU{gpu}: the clock lock from before the probe could not be set again ({why})"

@@ -7,21 +7,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.gpu.settings.alterations import cautions
-from workbench.gpu.settings.current_values import cores_on, with_cores
+from workbench.gpu.settings.alterations import warnings_without_guard
+from workbench.gpu.settings.current_values import read_core_settings, with_cores
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts import detached_process
-from workbench.hosts.allotment import allotment_on
+from workbench.hosts.allotment import read_allotment
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
 from workbench.model.setting_commands import OF_CORES, core_files
-from workbench.model.settings import HOST, SETTINGS
+from workbench.model.settings import HOST, SETTINGS, label_of
 from workbench.session.gpu.alterations import GpuAlterations
 from workbench.session.gpu.evidence import GpuEvidence
 from workbench.session.gpu.guard import GpuGuard, check_trial
 from workbench.session.gpu.rights import GpuRights
+from workbench.session.state import APPLYING_SETTINGS, REVERTING_SETTINGS
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.rights import Rights
@@ -51,47 +52,49 @@ class GpuControl:
     async def sudoers(self) -> str:
         """Return the text of a sudoers file that lets this user change and revert every GPU setting
         of the host. Raises SettingsError if such a file would not help."""
-        from workbench.gpu.settings.sudoers import sudoers
+        from workbench.gpu.settings.sudoers import sudoers_text
 
         rights = await self.rights.get()
         if not rights.by_sudoers:
             why = rights.refusal or "GPU settings can be changed here without sudo"
             raise SettingsError(f"a sudoers file would not help: {why}", host=self._core.host.name)
-        reading, cores = await self._telemetry.reading(), await cores_on(self._core.host)
+        reading, cores = await self._telemetry.reading(), await read_core_settings(self._core.host)
         uuids = [info.uuid for info in reading.infos if info.uuid]
-        files = [core_files(key, cores.cores(key), cores.sysfs) for key in OF_CORES]
-        return sudoers(rights.user, rights.nvidia_smi, rights.tee, uuids, files)
+        files = [core_files(key, cores.idle_states_by_core(key), cores.sysfs) for key in OF_CORES]
+        return sudoers_text(rights.user, rights.nvidia_smi, rights.tee, uuids, files)
 
     async def plan(
         self, settings: GpuSettings, gpu: int | str | None = None
     ) -> Sequence[SettingCommand]:
         """Return the commands that set `settings` on a GPU (None: on all). Raises WorkbenchError
         for a value outside the driver's limits."""
-        return await self.plan_each({_selector(gpu): settings})
+        return await self.plan_each({_selector_of_gpu(gpu): settings})
 
     async def plan_each(
         self, by_gpu: Mapping[str, GpuSettings], rights: Rights | None = None
     ) -> Sequence[SettingCommand]:
         """Return the commands that set the settings in `by_gpu`, whose keys name a GPU: an index, a
         UUID or "all". Raises WorkbenchError for a value outside the driver's limits."""
-        from workbench.gpu.settings.plan import plan
+        from workbench.gpu.settings.plan import plan_commands
 
         host = self._core.host
         cores = (
-            await cores_on(host)
+            await read_core_settings(host)
             if any({*OF_CORES} & {*wanted} for wanted in by_gpu.values())
             else None
         )
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
         if isinstance(host, ClusterHost):
-            reading = _of_head(host, reading, by_gpu)
-        of_all = any(gpu == ALL and _concerns_gpus(wanted) for gpu, wanted in by_gpu.items())
-        allotment = await allotment_on(host) if of_all else NO_ALLOTMENT
+            reading = _reading_of_head(host, reading, by_gpu)
+        of_all = any(gpu == ALL and _changes_gpu_settings(wanted) for gpu, wanted in by_gpu.items())
+        allotment = await read_allotment(host) if of_all else NO_ALLOTMENT
         try:
-            if not allotment.by_scheduler:
-                return plan(by_gpu, reading, rights, cores)
-            commands = plan(by_gpu, _of_job(reading, allotment), rights, cores)
-            return _noted(commands, f"of all GPUs, only those that {allotment.job} has")
+            if not allotment.is_from_scheduler:
+                return plan_commands(by_gpu, reading, rights, cores)
+            commands = plan_commands(by_gpu, _reading_of_job(reading, allotment), rights, cores)
+            return _add_note_to_commands(
+                commands, f"of all GPUs, only those that {allotment.job} has"
+            )
         except WorkbenchError as error:
             error.host = error.host or host.name
             raise
@@ -110,7 +113,7 @@ class GpuControl:
         them. `dry_run` changes nothing and reports the commands, and `password` goes to sudo's
         stdin only."""
         return await self.apply_each(
-            {_selector(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password
+            {_selector_of_gpu(gpu): settings}, dry_run=dry_run, trial_s=trial_s, password=password
         )
 
     async def apply_each(
@@ -129,16 +132,18 @@ class GpuControl:
         (GPU UUID, key) of settings that are left as they are."""
         from workbench.gpu.settings import apply
 
-        rights = await self.rights.with_password(password)
-        planned = await self.plan_each(by_gpu, rights)
-        commands = [c for c in planned if (c.gpu_uuid, c.setting) not in without]
         check_trial(trial_s)
-        with self._core.busy("applying GPU settings"):
+        with self._core.busy(APPLYING_SETTINGS):
+            rights = await self.rights.with_password(password)
+            planned = await self.plan_each(by_gpu, rights)
+            commands = [c for c in planned if (c.gpu_uuid, c.setting) not in without]
             if dry_run:
-                return await apply.apply(self._core.host, commands, dry_run=True, rights=rights)
+                return await apply.apply_commands(
+                    self._core.host, commands, dry_run=True, rights=rights
+                )
             report = await self.guard.apply(commands, rights, trial_s)
-        await self._after(report)
-        return report
+            await self._follow_up_report(report)
+            return report
 
     async def revert(
         self,
@@ -154,9 +159,9 @@ class GpuControl:
         "original". With None such a setting is not touched."""
         from workbench.gpu.settings import revert
 
-        with self._core.busy("reverting GPU settings"):
+        with self._core.busy(REVERTING_SETTINGS):
             rights = await self.rights.with_password(password)
-            report = await revert.revert(
+            report = await revert.revert_settings(
                 self._core.host,
                 gpu,
                 dry_run=dry_run,
@@ -164,11 +169,11 @@ class GpuControl:
                 foreign=foreign,
                 settings=settings,
             )
-        if not dry_run:
-            await self._after(report)
-        return report
+            if not dry_run:
+                await self._follow_up_report(report)
+            return report
 
-    async def doubts(self) -> Sequence[str]:
+    async def doubtful_claims(self) -> Sequence[str]:
         """Return a text about each claim on an altered setting whose user cannot have set the
         value. Sudo is asked only if there are such claims."""
         from workbench.gpu.settings import journal, revert
@@ -176,19 +181,25 @@ class GpuControl:
         ours = {(a.gpu_uuid, a.setting) for a in self._core.state.alterations}
         if not any((a.gpu_uuid, a.setting) in ours for a in self._core.state.others):
             return ()
-        state = await journal.read(self._core.host, with_log=False)
+        state = await journal.read_journal(self._core.host, with_log=False)
         rights = await self.rights.with_password(None)
-        _, found = await revert.without_doubted(self._core.host, state, rights)
+        _, found = await revert.drop_doubted_claims(self._core.host, state, rights)
         return tuple(found.values())
 
-    async def _after(self, report: SettingsReport) -> None:
+    async def _follow_up_report(self, report: SettingsReport) -> None:
+        """Record the outcomes of a change in the activity log, and read what is altered now."""
         for outcome in (*report.outcomes, *report.rolled_back):
-            self._core.record(outcome.command.shell_line, "ok" if outcome.ok else outcome.message)
+            command, said = outcome.command, "ok" if outcome.ok else outcome.message
+            if command.argv:
+                self._core.record(command.shell_line, said)
+            else:
+                left = f"# {command.where} {label_of(command.setting)}: no command was needed"
+                self._core.record(left, outcome.message or said)
         if report.recovery is not None:
             self._core.notify(Level.WARN, f"{self._core.host.name}: {report.recovery.text}")
             self._core.record("# the journal of GPU settings was recovered", report.recovery.text)
         try:
-            await self.alterations.read()
+            await self.alterations.read(after_change=True)
             self._core.update(offers=())  # the user has just seen to them
             await self._telemetry.refresh()
         except Exception as error:  # the change is made, and its report must reach the user
@@ -198,19 +209,21 @@ class GpuControl:
     async def mark_foreign(self, commands: Sequence[SettingCommand]) -> Sequence[SettingCommand]:
         """Return `commands`, with a note on each command whose setting was last set by another
         program."""
-        from workbench.gpu.settings.apply import annotated
+        from workbench.gpu.settings.apply import annotate_commands
 
         if not commands:
             return ()
         state, reading = await self.alterations.read(), await self._telemetry.reading()
         now = await with_cores(self._core.host, reading, {c.setting for c in commands})
-        return annotated(commands, state, now)
+        return annotate_commands(commands, state, now)
 
-    async def cautions(self) -> Sequence[str]:
+    async def warnings_without_guard(self) -> Sequence[str]:
         """Return warnings to show before the altered GPU settings stay on without a guard: values
         that have changed already, and settings that are easily lost."""
         state = self._core.state
-        return cautions(state.alterations, state.others, await read_once(self._core.host))
+        return warnings_without_guard(
+            state.alterations, state.others, await read_once(self._core.host)
+        )
 
     async def processes(self) -> Sequence[tuple[int, int, str, bool]]:
         """Return (GPU index, pid, name, ours) of each process on the GPUs. `ours` is True if
@@ -234,7 +247,7 @@ class GpuControl:
         ]
 
 
-def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
+def _reading_of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Telemetry:
     """Return the part of a cluster's reading that comes from its first node, the head. Raises
     SettingsError if `by_gpu` names a GPU of another node, because GPU settings are changed on one
     host at a time."""
@@ -258,11 +271,11 @@ def _of_head(host: ClusterHost, reading: Telemetry, by_gpu: Iterable[str]) -> Te
     )
 
 
-def _concerns_gpus(wanted: GpuSettings) -> bool:
+def _changes_gpu_settings(wanted: GpuSettings) -> bool:
     return any(not setting.of_host for setting in SETTINGS if setting.key in wanted)
 
 
-def _of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
+def _reading_of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
     """Return the part of a reading that concerns the GPUs of the scheduler's job in which the
     host's commands run. Raises SettingsError if these GPUs are not known."""
     found, unknown = gpus_named(allotment.visible or "", reading.infos)
@@ -277,7 +290,9 @@ def _of_job(reading: Telemetry, allotment: Allotment) -> Telemetry:
     return replace(reading, infos=found, gpus=samples)
 
 
-def _noted(commands: Sequence[SettingCommand], note: str) -> Sequence[SettingCommand]:
+def _add_note_to_commands(
+    commands: Sequence[SettingCommand], note: str
+) -> Sequence[SettingCommand]:
     """Return `commands` with a further note on each command for a GPU."""
     found = []
     for command in commands:
@@ -286,5 +301,5 @@ def _noted(commands: Sequence[SettingCommand], note: str) -> Sequence[SettingCom
     return tuple(found)
 
 
-def _selector(gpu: int | str | None) -> str:
+def _selector_of_gpu(gpu: int | str | None) -> str:
     return ALL if gpu is None else str(gpu)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.gpu.settings.clock_contrasts import refutes
+from workbench.gpu.settings.clock_contrasts import refutes_its_lock
 from workbench.gpu.settings.proof_files import keep_findings, read_clocks, write_clocks
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
@@ -42,9 +42,9 @@ class GpuEvidence:
         """Add the clocks under a load to `known`, with the clock locks that `proofs` show to be in
         force and those that the clocks show to have no effect. Store the result on the host and
         return it."""
-        shown = self._locks(proofs, InForce.YES)
-        against = {(c.gpu_uuid, c.setting) for c in clocks if refutes(c, known.clocks)}
-        without_effect = self._locks(proofs, InForce.NO_EFFECT)
+        shown = self._locks_with_verdict(proofs, InForce.YES)
+        against = {(c.gpu_uuid, c.setting) for c in clocks if refutes_its_lock(c, known.clocks)}
+        without_effect = self._locks_with_verdict(proofs, InForce.NO_EFFECT)
         refuted = [a for a in without_effect if (a.gpu_uuid, a.setting) in against]
         known = known.with_clocks(clocks).with_shown(shown).with_refuted(refuted)
         if clocks or shown:
@@ -52,7 +52,7 @@ class GpuEvidence:
                 await write_clocks(self._core.host, known)
         return known
 
-    def _locks(self, proofs: Sequence[Proof], verdict: InForce) -> list[Alteration]:
+    def _locks_with_verdict(self, proofs: Sequence[Proof], verdict: InForce) -> list[Alteration]:
         """Return the clock locks of this Workbench about which `proofs` have this verdict."""
         judged = {
             (p.gpu_index, p.setting) for p in proofs if p.in_force is verdict and is_lock(p.setting)

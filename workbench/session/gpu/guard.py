@@ -40,7 +40,7 @@ DRAWN_S = (2.5, 5.0)  # a screen that was not drawn for this long is stalled
 
 
 class GpuGuard:
-    """This session's connection to the guard, a process on the host. After the call of `attend`,
+    """This session's connection to the guard, a process on the host. After the call of `begin_heartbeats`,
     the session sends heartbeats. If they stop, the guard reverts the GPU settings that the session
     applied. `options` change the guard's time limits in tests."""
 
@@ -65,13 +65,13 @@ class GpuGuard:
         self._start_problem: str | None = None  # why a guard that was killed could not be replaced
         self._marks: Marks | None = None  # of the files of guard and journal at the last look
 
-    def attend(self) -> None:
+    def begin_heartbeats(self) -> None:
         """Begin to send heartbeats and to report the guard's actions, in the background."""
         if not self._attended:
             self._attended = True
-            self._core.spawn(self._attend())
+            self._core.spawn(self._send_heartbeats())
 
-    def leave(self) -> None:
+    def stop_heartbeats(self) -> None:
         """Stop sending heartbeats to the guard."""
         self._attended = self._ours = False
         self._did_unix_s = None
@@ -93,26 +93,26 @@ class GpuGuard:
         """Read the guard's state from the host and show it in the session's state. Raises HostError
         if the host does not answer."""
         seen = await client.read_status(self._core.host)
-        await self._take(seen)
+        await self._show_guard(seen)
         return seen.view
 
     async def confirm(self) -> GuardView:
         """Confirm GPU settings that are on trial: they stay on after the trial, as long as this
         session sends heartbeats. Return the guard's state."""
-        view = await client.confirm(
+        view = await client.confirm_trials(
             self._core.host, await self.heartbeat_s() if self._attended else None
         )
         self._ours = self._attended
-        return await self._ordered("confirm", view)
+        return await self._order_guard("confirm", view)
 
     async def keep(self) -> GuardView:
         """Keep the altered GPU settings on: the guard no longer reverts them when heartbeats stop.
         Return the guard's state."""
-        view = await client.keep(self._core.host)
+        view = await client.keep_all_settings(self._core.host)
         self._ours = False
-        return await self._ordered("keep", view)
+        return await self._order_guard("keep", view)
 
-    async def _ordered(self, order: str, view: GuardView) -> GuardView:
+    async def _order_guard(self, order: str, view: GuardView) -> GuardView:
         self._core.update(guard=view)
         self._core.record(f"workbench gpu {order}", view.problem or "ok")
         await self._alterations.read()
@@ -125,12 +125,12 @@ class GpuGuard:
         """Apply planned commands, with a guard process that reverts the settings if this session
         ends. With `trial_s`, the guard also reverts them after that many seconds unless the user
         confirms them. Raises SettingsError if a trial gets no guard."""
-        from workbench.gpu.settings.apply import apply
+        from workbench.gpu.settings.apply import apply_commands
 
         terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
 
         async def guard(journal: Journal) -> GuardView:
-            view = await client.start(self._core.host, terms, journal, **self.options)
+            view = await client.start_guard(self._core.host, terms, journal, **self.options)
             if trial_s is not None and not (view.running and view.guarding):
                 why = view.problem or "the guard did not start"
                 who = f"the guard (process {view.pid}) does not guard it: " if view.running else ""
@@ -144,9 +144,10 @@ class GpuGuard:
 
         self._ours = self._applying = self._attended
         self._nudged.set()
+        beats = None if self._attended else asyncio.create_task(self._beat_during_change())
         try:
-            return await apply(
-                self._core.host, commands, rights=rights, guard=guard, watch=terms.watch
+            return await apply_commands(
+                self._core.host, commands, rights=rights, guard=guard, watch=terms.instructions_for
             )
         except WorkbenchError:  # raised only before the first command
             self._alterations.never_sent = True
@@ -154,13 +155,23 @@ class GpuGuard:
         finally:
             self._applying = False
             self._nudged.set()
+            if beats is not None:
+                beats.cancel()
+                await asyncio.gather(beats, return_exceptions=True)
+
+    async def _beat_during_change(self) -> None:
+        """Send heartbeats, so that the guard does not take the change for one that was cut off."""
+        while True:
+            await asyncio.sleep(BEAT_S[1])
+            with suppress(HostError):
+                await client.read_status(self._core.host, client.owner_id())
 
     # ---- heartbeats
 
-    async def _attend(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while self._attended:
             heartbeat_s = await self.heartbeat_s()
-            await self._look(heartbeat_s)
+            await self._look_for_changes(heartbeat_s)
             if self._ours:
                 pause = min(max(heartbeat_s / BEATS, BEAT_S[0]), BEAT_S[1])
             else:
@@ -171,7 +182,7 @@ class GpuGuard:
                     await self._nudged.wait()
             self._nudged.clear()
 
-    async def _look(self, heartbeat_s: float) -> None:
+    async def _look_for_changes(self, heartbeat_s: float) -> None:
         host, owner = self._core.host, client.owner_id()
         try:
             is_read = self._core.state.guard is None and await self._read_alterations()
@@ -185,7 +196,7 @@ class GpuGuard:
                 self._ours = (
                     self._applying or owner in seen.owners or await self._replace_lost(host, seen)
                 )
-                await self._take(seen, is_read)
+                await self._show_guard(seen, is_read)
                 expects = self._ours and seen.view.guarding and seen.view.heartbeat_s is not None
                 deadline = time.time() + heartbeat_s if expects else None
                 self._core.update(guard_deadline_unix_s=deadline)
@@ -212,7 +223,7 @@ class GpuGuard:
         if not quiet or watched or register is None:
             return None
         home = await client.guard_directory(host)
-        files = (f"{home}/state.json", f"{home}/told", await journal.path_on(host))
+        files = (f"{home}/state.json", f"{home}/told", await journal.journal_path_on(host))
         marks = marks_of(host, files, [(register, REGISTER_PREFIX)])
         return None if marks is None else (host, *marks)
 
@@ -220,7 +231,7 @@ class GpuGuard:
         limit_s = min(max(heartbeat_s / 2, DRAWN_S[0]), DRAWN_S[1])
         return self._drawn_s is None or time.monotonic() - self._drawn_s < limit_s
 
-    async def _take(self, seen: GuardStatus, is_read: bool = False) -> None:
+    async def _show_guard(self, seen: GuardStatus, is_read: bool = False) -> None:
         """Show the guard's state. Read the altered settings, unless they were read just now
         (`is_read`), if somebody may have changed them."""
         view, before = seen.view, self._core.state.guard
@@ -232,7 +243,7 @@ class GpuGuard:
         changed = not is_read if before is None else before.running != view.running
         if changed or acted or stale:
             await self._alterations.read()
-            if not stale and self._telemetry.running:
+            if not stale and self._telemetry.is_reading:
                 await self._telemetry.refresh()
         if acted and self._attended and seen.seen_act != str(view.did_unix_s):
             host = self._core.host
@@ -253,9 +264,9 @@ class GpuGuard:
         ours = [a for a in self._core.state.alterations if a.owner_state == "this"]
         if all(a.state == "kept" for a in ours):
             return False
-        async with journal.locked(host) as held:
+        async with journal.locked_journal(host) as held:
             terms = GuardTerms(await self._rights.get(), await self.heartbeat_s())
-            view = await client.start(host, terms, held.journal, **self.options)
+            view = await client.start_guard(host, terms, held.journal, **self.options)
         if view.running:
             self._start_problem = None
             lost = "was killed" if seen.view.problem else "was not started"

@@ -38,19 +38,19 @@ class Previous:
     unknown: bool = False
 
     @classmethod
-    def stored(cls, data: Mapping[str, Any]) -> Previous:
+    def from_stored(cls, data: Mapping[str, Any]) -> Previous:
         """Return a value before a change that was stored as the JSON object `data`, possibly by an
         earlier version of Workbench."""
         entry = entry_from(data["entry"]) if data["entry"] else None
         return cls(GpuSettings.from_json(data["settings"]), entry, bool(data["unknown"]))
 
 
-async def previous_of(
+async def previous_values_of(
     host: Host, telemetry: Telemetry, setting: str, gpus: Sequence[int]
 ) -> dict[int, Previous]:
     """Return the present value of `setting` for each of the GPUs, by GPU index. Raises
     SettingsError if a value is not known."""
-    state = await journal.read(host)
+    state = await journal.read_journal(host)
     records = state.records()
     found = {}
     for gpu in gpus:
@@ -71,7 +71,7 @@ async def previous_of(
         value = (
             _present_lock(ours)
             if is_lock(setting)
-            else _present(host, telemetry, setting_of(setting), gpu)
+            else _present_value(host, telemetry, setting_of(setting), gpu)
         )
         found[gpu] = Previous(GpuSettings({setting: value}), ours, unknown)
     return found
@@ -81,7 +81,7 @@ def _present_lock(ours: JournalEntry | None) -> SettingValue:
     return ours.now if ours is not None and isinstance(ours.now, ClockRange) else DEFAULT
 
 
-def _present(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> SettingValue:
+def _present_value(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> SettingValue:
     sample = next((s for s in telemetry.gpus if s.index == gpu), None)
     value = setting.read(telemetry, sample.uuid) if sample is not None else None
     if value is not None:
@@ -95,7 +95,7 @@ def _present(host: Host, telemetry: Telemetry, setting: Setting, gpu: int) -> Se
     )
 
 
-async def restore(
+async def restore_gpu(
     host: Host, control: GpuControl, gpu: int, previous: Previous, password: str | None
 ) -> str:
     """Set one GPU to its previous value. Return the reason if that failed, else "". If the journal
@@ -104,6 +104,6 @@ async def restore(
     report = await control.apply_each({str(gpu): previous.settings}, password=password)
     failed = next((o.message or "rejected by the driver" for o in report.outcomes if not o.ok), "")
     if not failed and previous.entry is not None:
-        async with journal.locked(host) as held:
+        async with journal.locked_journal(host) as held:
             await held.save(held.journal.back_to(previous.entry.key, previous.entry))
     return failed

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.gpu.settings.disturbance import locks_changed
-from workbench.gpu.settings.proof import judge_all
+from workbench.gpu.settings.disturbance import lock_change_texts
+from workbench.gpu.settings.proof import judge_all_settings
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import HOST_INDEX, setting_of
 from workbench.session.bench.gpu_meter import Meter
-from workbench.session.bench.sustained_load import Driven, drive
-from workbench.session.conditions import gpus_of, load_digest
-from workbench.session.gpu.clock_probe import ClockProbe, choose_probes, unsure
-from workbench.session.state import BenchState
+from workbench.session.bench.sustained_load import Driven, drive_load
+from workbench.session.conditions import gpus_of_plan, load_digest
+from workbench.session.gpu.clock_probe import ClockProbe, choose_probes, unsure_proofs
+from workbench.session.state import VERIFYING_SETTINGS, BenchState
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.proof import Proof
@@ -87,7 +87,7 @@ class GpuProof:
         found = await self.verify(seconds, probe=probes if probe else False, password=password)
         if not probe and found.proofs:
             infos = (await self._telemetry.reading()).infos
-            self._open, _ = choose_probes(infos, unsure(found.proofs))
+            self._open, _ = choose_probes(infos, unsure_proofs(found.proofs))
         return found.lines
 
     async def probe_commands(self) -> Sequence[SettingCommand]:
@@ -119,8 +119,8 @@ class GpuProof:
             and all(setting_of(a.setting).proof == "reading" for a in altered)
         ):
             return await self._verify_by_reading(altered)
-        with self._core.busy("verifying GPU settings"):
-            async with self._load.at(run_id, url, {**FILLS, **bench}) as load:
+        with self._core.busy(VERIFYING_SETTINGS):
+            async with self._load.load_at_server(run_id, url, {**FILLS, **bench}) as load:
                 found = await self._verify(seconds, load, altered, probe, password)
         await self._gpu.evidence.show(found.proofs)
         findings = "; ".join(p.short for p in found.proofs if p.short)
@@ -128,7 +128,7 @@ class GpuProof:
         return found
 
     async def _verify_by_reading(self, altered: Sequence[Alteration]) -> Verification:
-        proofs = judge_all(altered, (), await read_once(self._core.host))
+        proofs = judge_all_settings(altered, (), await read_once(self._core.host))
         await self._gpu.evidence.show(proofs)
         self._core.record("workbench gpu verify", "; ".join(p.text for p in proofs))
         return Verification(proofs, simulated=self._core.state.simulated)
@@ -163,7 +163,7 @@ class GpuProof:
             self._core.update(bench=replace(self._core.state.bench, progress=progress))
 
         async def run(load_s: float) -> Driven:
-            return await drive(
+            return await drive_load(
                 load.spec, load.env, load.cancel, lambda so_far_s: so_far_s >= load_s, show
             )
 
@@ -173,24 +173,24 @@ class GpuProof:
         await alterations.read()
         known = replace(known, others=self._core.state.others)
         infos = meter.latest.infos if meter.latest else ()
-        gpus = gpus_of(load.server.plan, infos)
+        gpus = gpus_of_plan(load.server.plan, infos)
         used = [a for a in altered if a.gpu_index in (*gpus, HOST_INDEX)]
         span = driven.t0_s, driven.t1_s
-        notes = locks_changed(locks, alterations.locks_on, gpus)
+        notes = lock_change_texts(locks, alterations.locks_on, gpus)
         known = replace(known, clocks=(), shown=()) if notes else known
-        proofs = meter.proofs(*span, used, known)
-        clocks = [] if notes else list(meter.clocks(*span, altered, known))
-        if probe and not notes and (open_proofs := unsure(proofs)):
+        proofs = meter.proofs_of_settings(*span, used, known)
+        clocks = [] if notes else list(meter.clocks_under_load(*span, altered, known))
+        if probe and not notes and (open_proofs := unsure_proofs(proofs)):
             probes, skipped = choose_probes(infos, open_proofs) if probe is True else (probe, ())
             tried, failed = await self._probe.run(meter, probes, run, known, password)
             notes = (*skipped, *failed)
             clocks += tried
-            proofs = meter.proofs(*span, used, known.with_clocks(tried))
+            proofs = meter.proofs_of_settings(*span, used, known.with_clocks(tried))
         if clocks:
             await evidence.keep_clocks(known, clocks, proofs)
         return Verification(
             proofs,
-            tuple(_unloaded(a) for a in altered if a not in used),
+            tuple(_why_not_loaded(a) for a in altered if a not in used),
             load.target if load.server.status else f"--url {load.spec.url}",
             round(driven.t1_s - driven.t0_s, 1),
             driven.output_tok_s,
@@ -200,7 +200,7 @@ class GpuProof:
         )
 
 
-def _unloaded(one: Alteration) -> str:
+def _why_not_loaded(one: Alteration) -> str:
     return (
         f"GPU{one.gpu_index}: {one.setting} was not checked, because the server does not use "
         "this GPU"

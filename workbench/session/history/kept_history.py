@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from workbench.model.errors import StoreError
 from workbench.model.findings import Level
 from workbench.session.state import BenchState
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from workbench.model.timeline import Event, Key
     from workbench.session.history.telemetry_watch import TelemetryWatch
     from workbench.session.history.timeline import Timeline
+    from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
-    from workbench.store.history_files import HistoryWriter
+    from workbench.store.history_files import HistoryWriter, Kept
     from workbench.store.recording import CellWriter
+
+_RETURN = ("lost", "connected")  # how the link changes when the host is back
 
 
 class KeptHistory:
@@ -30,11 +34,13 @@ class KeptHistory:
     def __init__(self, core: StateHolder, timeline: Timeline, telemetry: TelemetryWatch) -> None:
         self._core, self._timeline = core, timeline
         self._writer: HistoryWriter | None = None
+        self._link = core.state.host.link
         self._reads = False
         self._cells: tuple[CellWriter, ...] = ()
         timeline.on_values.append(self._take)
         timeline.on_event.append(self._take_event)
         timeline.on_clear.append(self.close)
+        core.subscribe(self._follow_link)
         telemetry.on_gpus_changed.append(self._take_infos)
 
     def read(self) -> None:
@@ -76,19 +82,35 @@ class KeptHistory:
 
         (self._writer or self._open()).write(STEPS_S[-1], event_line(event))
 
+    def _follow_link(self, state: SessionState, changed: frozenset[str]) -> None:
+        """Ask under which boot the host runs when its link is back: it may have been started again."""
+        link, self._link = self._link, state.host.link
+        if self._writer is not None and "host" in changed and (link, self._link) == _RETURN:
+            self._core.spawn(self._record_boot(self._writer))
+
+    async def _record_boot(self, writer: HistoryWriter) -> None:
+        from workbench.hosts.boot import boot_id
+
+        boot = await boot_id(self._core.host)
+        if boot and writer is self._writer:  # still the same host
+            writer.begin_boot(boot)
+
     def _open(self) -> HistoryWriter:
-        from workbench.store.history_files import STEPS_S, HistoryWriter, directory
+        from workbench.store.history_files import STEPS_S, HistoryWriter, history_directory
         from workbench.store.recording import CellWriter, Header
 
         host, simulated = self._core.host.name, self._core.state.simulated
-        folder = directory(host, simulated=simulated)
+        folder = history_directory(host, simulated=simulated)
         loop = asyncio.get_running_loop()
 
         def tell(problem: str) -> None:
             loop.call_soon_threadsafe(self._tell, problem)
 
         header = Header(host, simulated, STEPS_S[0], time.time())
-        self._writer = writer = HistoryWriter(folder, header, tell)
+        self._writer = writer = HistoryWriter(
+            folder, header, tell, durable=self._core.host.is_local
+        )
+        self._core.spawn(self._record_boot(writer))
         self._cells = tuple(CellWriter(step_s) for step_s in STEPS_S)
         if self._reads:
             self._core.spawn(self._load(writer))
@@ -100,16 +122,48 @@ class KeptHistory:
         from workbench.store import history_files
 
         older = await asyncio.to_thread(
-            history_files.load, writer.folder, self._core.host.name, time.time(), writer.name
+            history_files.load_history,
+            writer.folder,
+            self._core.host.name,
+            time.time(),
+            writer.name,
         )
         if writer is self._writer:  # still the same host
             self._timeline.put_under(older.history)
-            bench = self._core.state.bench
-            # none since this screen opened
-            if older.cut is not None and bench == BenchState(last_id=bench.last_id):
-                at = datetime.fromtimestamp(older.cut.unix_s).astimezone()
-                error = f"{older.cut.text} at {at:%H:%M}; nothing of it is stored"
-                self._core.update(bench=replace(bench, error=error))
+            await self._tell_lost(older.cut)
+            await self._tell_power_off(older)
+
+    async def _tell_power_off(self, older: Kept) -> None:
+        """Say that the host went off without a shutdown, unless an earlier screen under this boot has
+        said so."""
+        from workbench.hosts.boot import boot_id
+
+        boot = await boot_id(self._core.host)
+        if boot is None or older.cut_off_before(boot) is None:
+            return
+        if any(one.boot_id == boot for one in older.boots):
+            return
+        from workbench.doctor.power_off import finding_of_end
+        from workbench.model.errors import HostError
+
+        try:
+            found = await finding_of_end(self._core.host, older, boot)
+        except HostError:
+            return  # H asks again
+        if found is not None:
+            begin = found.text.partition(". ")[0]
+            self._core.notify(found.level, f"{begin}: H shows its last minute", found.fix)
+
+    async def _tell_lost(self, cut: Event | None) -> None:
+        """Say that a benchmark was lost with its Workbench, if none has run since this screen
+        opened."""
+        if cut is None or not await asyncio.to_thread(_left_no_data, cut, self._core.host.name):
+            return
+        bench = self._core.state.bench
+        if bench == BenchState(last_id=bench.last_id):
+            at = datetime.fromtimestamp(cut.unix_s).astimezone()
+            error = f"{cut.text} at {at:%H:%M}; nothing of it is stored"
+            self._core.update(bench=replace(bench, error=error))
 
     def _tell(self, problem: str) -> None:
         text = f"the history of the GPUs is not kept on disk: {problem}"
@@ -118,3 +172,18 @@ class KeptHistory:
             text,
             "the graphs of this screen continue; free disk space, or make the directory writable",
         )
+
+
+def _left_no_data(cut: Event, host: str) -> bool:
+    """Return whether nothing is stored of a benchmark whose Workbench ended before it did: neither a
+    note, of which a part of it can still be kept, nor a result that was stored since."""
+    from workbench.store import left_benchmarks, paths
+    from workbench.store.results_db import ResultsDb
+
+    if left_benchmarks.left_benchmarks(host):
+        return False
+    try:
+        newest = ResultsDb(paths.results_db()).list(1, host=host)
+    except StoreError:
+        return True
+    return not any(result.unix_s >= cut.unix_s for result in newest)

@@ -29,7 +29,7 @@ class Recorder:
         self._session, self._path = session, path
         self._cells = recording.CellWriter(1)
         self._began_s = int(time.time())
-        self._file = _new_file(path)
+        self._file = _create_file(path)
         self.problem: StoreError | None = None
         self.seconds = 0  # lines with values
         self.begun = asyncio.Event()  # the first reading has come
@@ -71,18 +71,18 @@ class Recorder:
                 count += 1
             self._file.flush()
         except OSError as error:
-            self.problem = _unwritable(self._path, error)
+            self.problem = _write_error(self._path, error)
         return count
 
 
-def export(host: Host, path: Path, last_s: float) -> int:
+def export_history(host: Host, path: Path, last_s: float) -> int:
     """Write the last `last_s` seconds of the host's stored history to a new file, and return the
     number of lines with values. Raises InputError if there is no history of this time or the file
     exists."""
     now = time.time()
     simulated = host.simulated is not None
-    kept = history_files.load(
-        history_files.directory(host.name, simulated=simulated), host.name, now
+    kept = history_files.load_history(
+        history_files.history_directory(host.name, simulated=simulated), host.name, now
     )
     step_s = 1 if last_s <= FINE_S else 10
     cells = list(recording.history_lines([kept.history], int(now - last_s), int(now), step_s))
@@ -100,14 +100,14 @@ def export(host: Host, path: Path, last_s: float) -> int:
         *sorted([*cells, *events], key=recording.time_of),
     ]
     try:
-        with _new_file(path) as file:
+        with _create_file(path) as file:
             file.writelines(lines)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _write_error(path, error) from None
     return len(cells)
 
 
-def _new_file(path: Path) -> TextIO:
+def _create_file(path: Path) -> TextIO:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         return os.fdopen(descriptor, "w", encoding="utf-8")
@@ -116,10 +116,10 @@ def _new_file(path: Path) -> TextIO:
             f"{path} exists", next_step="give another file name, or move the existing file away"
         ) from None
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _write_error(path, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> StoreError:
+def _write_error(path: Path, error: OSError) -> StoreError:
     text = f"the recording could not be written to {path}: {error.strerror or error}"
     return StoreError(
         text, next_step="check that the directory is writable and the disk is not full"

@@ -38,7 +38,7 @@ class TelemetryWatch:
         self.on_gpus_changed: list[Callable[[], None]] = []
 
     @property
-    def running(self) -> bool:
+    def is_reading(self) -> bool:
         """Whether the GPUs are being read continuously."""
         return self._source is not None
 
@@ -110,6 +110,7 @@ class TelemetryWatch:
                 self._core.notify_defect(error)
 
     def _keep(self, telemetry: Telemetry) -> None:
+        self._core.beat.note_reading()
         before = self._core.state.telemetry
         known = before is not None and before.infos == telemetry.infos
         self._core.update(
@@ -117,7 +118,7 @@ class TelemetryWatch:
             telemetry_monotonic_s=time.monotonic(),
             telemetry_interval_s=self.interval_s or INTERVAL_S,
         )
-        self._core.update_host(telemetry_problem=self._problem(telemetry))
+        self._core.update_host(telemetry_problem=self._problem_of_reading(telemetry))
         if not known and (telemetry.infos or before is None):
             for listener in self.on_gpus_changed:
                 listener()
@@ -129,16 +130,16 @@ class TelemetryWatch:
             if telemetry is not None and keep:
                 keep = False
                 await asyncio.to_thread(remote_programs.keep_part_of_pynvml)
-            self._core.update_host(telemetry_problem=self._problem(telemetry))
-            await asyncio.sleep(_AGE_S)
+            self._core.update_host(telemetry_problem=self._problem_of_reading(telemetry))
+            await asyncio.sleep(self._core.beat.seconds_to_next_beat(_AGE_S))
 
-    def _problem(self, telemetry: Telemetry | None) -> str | None:
+    def _problem_of_reading(self, telemetry: Telemetry | None) -> str | None:
         """Return why no recent reading has arrived, or why `telemetry` lacks GPUs of the host. None
         if nothing is wrong."""
         late = self._source.problem if self._source is not None else None
-        return late or (_without_gpus(telemetry) if telemetry is not None else None)
+        return late or (_why_no_gpus(telemetry) if telemetry is not None else None)
 
 
-def _without_gpus(telemetry: Telemetry) -> str | None:
+def _why_no_gpus(telemetry: Telemetry) -> str | None:
     """Return why a reading contains no GPU, None if it contains one."""
     return None if telemetry.gpus else telemetry.driver.message or "the driver sees no GPU"

@@ -52,22 +52,22 @@ class Timeline:
         self._events = EventSource(self._core.state)
 
     @property
-    def watching(self) -> bool:
+    def reads_continuously(self) -> bool:
         """Whether the GPUs are read continuously, as for a screen. A command reads them only once."""
-        return self._telemetry.running
+        return self._telemetry.is_reading
 
     def add_engine(self, values: Mapping[str, float | None], unix_s: float) -> None:
         """Add the engine's metrics of the second that contains `unix_s` to the history. `values`
         has them by field name, such as {"generation_tok_s": 812.0}, and None for a metric that is
         not known."""
-        self._add(
+        self._add_values(
             {(ENGINE, name): value for name, value in values.items()},
             range(int(unix_s), int(unix_s) + 1),
         )
 
     def add_event(self, kind: EventKind, text: str, *, unix_s: float | None = None) -> None:
         """Add an event of the whole host to the history, at the Unix time `unix_s`, by default now."""
-        self._tell(Event(unix_s or time.time(), kind, text))
+        self._add_event(Event(unix_s or time.time(), kind, text))
 
     def put_under(self, older: History) -> None:
         """Insert an older history of this host before the present one, and call the functions of
@@ -77,20 +77,22 @@ class Timeline:
             hear()
 
     def _take(self, telemetry: Telemetry) -> None:
-        from workbench.model.gpu import READINGS  # not for the first frame
+        from workbench.model.gpu_readings import READINGS  # not for the first frame
 
         now = time.time()
-        seconds = self._pace.seconds(now, self._telemetry.interval_s or 1.0)
+        seconds = self._pace.seconds_of_reading(now, self._telemetry.interval_s or 1.0)
         fields = (*READINGS, *MORE_GPU_FIELDS)
         values: dict[Key, float | None] = {}
         for gpu in telemetry.gpus:
-            values.update(zip(_keys(gpu.index, fields), _values(fields)(gpu), strict=True))
-        values.update(_locks(self._core.state))
-        self._add(values, seconds)
-        for event in self._events.in_reading(telemetry, now):
-            self._tell(event)
+            values.update(
+                zip(_history_keys(gpu.index, fields), _values_getter(fields)(gpu), strict=True)
+            )
+        values.update(_lock_limits(self._core.state))
+        self._add_values(values, seconds)
+        for event in self._events.events_in_reading(telemetry, now):
+            self._add_event(event)
 
-    def _add(self, values: Mapping[Key, float | None], seconds: range) -> None:
+    def _add_values(self, values: Mapping[Key, float | None], seconds: range) -> None:
         self.history.add_all(values, seconds)
         for hear in self.on_values:
             hear(seconds, values)
@@ -105,8 +107,8 @@ class Timeline:
             return
         if "bench" in changed and state.bench.progress is not None:
             self._take_progress(state.bench.progress)
-        for event in self._events.in_state(state, changed, time.time()):
-            self._tell(event)
+        for event in self._events.events_in_state(state, changed, time.time()):
+            self._add_event(event)
 
     def _take_progress(self, progress: BenchProgress) -> None:
         """Add the load client's output tokens per second since its last report to the history. The
@@ -115,11 +117,11 @@ class Timeline:
         before_s, before = self._progress
         self._progress = now, tokens
         if 0.05 < now - before_s < _PROGRESS_S and tokens >= before:
-            self._add(
+            self._add_values(
                 {CLIENT_TOK_S: (tokens - before) / (now - before_s)}, range(int(now), int(now) + 1)
             )
 
-    def _tell(self, event: Event) -> None:
+    def _add_event(self, event: Event) -> None:
         """Add an event to the history with secrets masked, because the history is kept on disk."""
         from workbench.model.secrets import mask_text, seen_secrets
 
@@ -130,16 +132,16 @@ class Timeline:
 
 
 @cache
-def _keys(gpu: int, fields: tuple[str, ...]) -> tuple[Key, ...]:
+def _history_keys(gpu: int, fields: tuple[str, ...]) -> tuple[Key, ...]:
     return tuple((gpu, name) for name in fields)
 
 
 @cache
-def _values(fields: tuple[str, ...]) -> attrgetter[tuple[float | None, ...]]:
+def _values_getter(fields: tuple[str, ...]) -> attrgetter[tuple[float | None, ...]]:
     return attrgetter(*fields)
 
 
-def _locks(state: SessionState) -> Iterator[tuple[Key, float | None]]:
+def _lock_limits(state: SessionState) -> Iterator[tuple[Key, float | None]]:
     """Yield pairs (key in the history, MHz) for the lowest and the highest clock of each lock on
     the SM clock. No reading of the GPUs contains these clocks."""
     for one in (*state.others, *state.alterations):

@@ -14,15 +14,16 @@ from workbench.engines import registry
 from workbench.hosts.base import HostUnreachable
 from workbench.hosts.container_listing import ContainerList, containers_of
 from workbench.hosts.login_question import Ask, LoginQuestion
-from workbench.hosts.shell_scripts import sh
+from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.gpu import DriverStatus
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.run_options import PROCESS
-from workbench.model.untrusted_numbers import decimal, range_of, whole_number
-from workbench.model.untrusted_text import NAME_CHARS, clean
+from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
+from workbench.model.untrusted_text import NAME_CHARS, clean_text
+from workbench.server import state_disk
 from workbench.server.launchers import launcher_of
 from workbench.session.hosts.settings import HostSettings
 from workbench.store.config import ConfigStore
@@ -38,16 +39,16 @@ LIMIT_S = 30.0
 AT_ONCE = 8
 _LOOK_S = 10.0
 _SKEW_S = 2.0  # that matters: ages of runs and the heartbeat of the guard are times of the host
-_LEAST_FREE = 2**30  # bytes for run directories and logs
 _PYTHON = (3, 8)
 
 # $1: Workbench's state directory, $2: a program to look for (may be ""), $3: "sudo" to ask sudo;
-# the others are directories. Prints key=value lines.
-_LOOK = r"""
+# the others are directories. Prints key=value lines, and those of the state directory.
+_LOOK = (
+    r"""
 echo "now=$(date +%s.%N 2>/dev/null)"
-probe=$(mktemp "$1/check.XXXXXX" 2>&1) && echo x 2>/dev/null >"$probe" && echo "written=yes" || echo "written=$probe"
-[ -f "$probe" ] && rm -f -- "$probe"
-echo "free_kib=$(df -Pk -- "$1" 2>/dev/null | head -c 65536 | awk 'NR == 2 { print $4 }')"
+"""
+    + state_disk.LOOK
+    + r"""
 [ -n "$2" ] && echo "program=$(command -v -- "$2")"
 if [ "$3" = sudo ] && [ "$(id -u)" = 0 ]; then
     echo "sudo=not needed: the login is root"
@@ -63,6 +64,7 @@ for place; do
 done
 exit 0
 """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,7 @@ async def check_all(
                     name, False, findings=(Finding(Level.ERROR, "host.slow", text, fix=step),)
                 )
             except WorkbenchError as error:
-                against = _finding(Level.ERROR, "unreachable", error.message, error.next_step)
+                against = _host_finding(Level.ERROR, "unreachable", error.message, error.next_step)
                 return HostCheck(name, False, findings=(against,))
 
     return await asyncio.gather(*map(one, names))
@@ -130,12 +132,15 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
         await session.link.connect()
         settings = HostSettings(session.core, ConfigStore())
         entry, parts = settings.entry, examination.TimedParts()
-        chosen = {engine: settings.program(engine) for engine in registry.names()}
+        chosen = {engine: settings.program(engine) for engine in registry.engine_names()}
         programs = {engine: program[0] for engine, program in chosen.items() if program}
         seen, looked, inside = await asyncio.gather(
             examination.examine(session.host, programs, parts),
             parts.read(
-                "the state directory and the clock", _look(session, entry), _LOOK_S, _Looked()
+                "the state directory and the clock",
+                _look_at_host(session, entry),
+                _LOOK_S,
+                _Looked(),
             ),
             parts.read(
                 "the containers",
@@ -148,10 +153,10 @@ async def _check(name: str, open_session: Callable[[str], Session], ask: Ask | N
         await session.close()
     found = [
         *parts.problems,
-        *_about_system(seen, looked),
-        *_about_entry(seen, looked, entry, programs),
+        *_system_findings(seen, looked),
+        *_entry_findings(seen, looked, entry, programs),
     ]
-    lines = (*_lines(seen, looked, entry), *(("inside", text) for text in inside.lines))
+    lines = (*_report_lines(seen, looked, entry), *(("inside", text) for text in inside.lines))
     return HostCheck(name, True, lines, by_severity(found), seen.facts.latency_ms, looked.skew_s)
 
 
@@ -163,14 +168,14 @@ class _Looked:
     state_dir: str = ""
     skew_s: float | None = None
     written: str = ""  # "yes", or why nothing can be written
-    free_bytes: int | None = None
+    free_kib: int | None = None
     program: str | None = None
     sudo: str = ""
     absent: tuple[str, ...] = ()
     there: tuple[str, ...] = ()
 
 
-async def _look(session: Session, entry: HostEntry | None) -> _Looked:
+async def _look_at_host(session: Session, entry: HostEntry | None) -> _Looked:
     host = session.host
     program = _start_program(entry) if entry else ""
     sudo = "sudo" if entry is None or entry.sudo is not False else ""
@@ -181,16 +186,16 @@ async def _look(session: Session, entry: HostEntry | None) -> _Looked:
     except WorkbenchError as error:
         return _Looked(written=error.message)
     started, sent = time.time(), time.monotonic()
-    argv = sh(_LOOK, state_dir, program, sudo, *(entry.models if entry else ()))
+    argv = shell_argv(_LOOK, state_dir, program, sudo, *(entry.models if entry else ()))
     done = await host.run(argv, timeout_s=_LOOK_S)
     took_s = time.monotonic() - sent
-    rows = [clean(line).partition("=")[::2] for line in done.out.splitlines()]
+    rows = key_value_pairs(done.out)
     one = dict(reversed(rows))
     return _Looked(
         state_dir,
-        _skew(one.get("now", ""), started, took_s),
+        _clock_skew_s(one.get("now", ""), started, took_s),
         one.get("written", done.problem),
-        free_kib * 1024 if (free_kib := whole_number(one.get("free_kib"))) is not None else None,
+        parse_whole_number(one.get("free_kib")),
         one.get("program"),
         one.get("sudo", "not installed") if sudo else "not used: hosts.toml says sudo = false",
         tuple(value for key, value in rows if key == "absent"),
@@ -205,7 +210,7 @@ def _start_program(entry: HostEntry) -> str:
     return launcher.start_program if launcher else ""
 
 
-def _skew(now: str, started: float, took_s: float) -> float | None:
+def _clock_skew_s(now: str, started: float, took_s: float) -> float | None:
     """Return by how many seconds a host's clock is ahead of this machine's; a negative number if it
     is behind. `now` is the host's time as text, read within `took_s` seconds after `started` on
     this machine. The result is 0 if the duration of the reading can explain the difference, and
@@ -214,18 +219,18 @@ def _skew(now: str, started: float, took_s: float) -> float | None:
     if not whole.isdecimal():
         return None
     precise = rest.isdecimal()
-    there = decimal(f"{whole}.{rest}" if precise else whole, *range_of("unix_s"))
+    there = parse_decimal(f"{whole}.{rest}" if precise else whole, *range_of("unix_s"))
     if there is None:
         return None
     early, late = there - started - took_s, there + (0.0 if precise else 1.0) - started
     return round(early if early > 0 else min(0.0, late), 3)
 
 
-def _finding(level: Level, code: str, text: str, fix: str | None) -> Finding:
+def _host_finding(level: Level, code: str, text: str, fix: str | None) -> Finding:
     return Finding(level, f"host.{code}", text, fix=fix)
 
 
-def _about_system(seen: Examination, looked: _Looked) -> Sequence[Finding]:
+def _system_findings(seen: Examination, looked: _Looked) -> Sequence[Finding]:
     facts, found = seen.facts, list[Finding]()
     version = tuple(
         int(word) for word in (facts.python3_version or "").split(".")[:2] if word.isdecimal()
@@ -237,37 +242,21 @@ def _about_system(seen: Examination, looked: _Looked) -> Sequence[Finding]:
             else (f"python3 is {facts.python3_version}")
         )
         text = f"{what}: telemetry is read from nvidia-smi, and GPU settings cannot be changed"
-        found.append(_finding(Level.WARN, "python3", text, "install python3 3.8 or newer there"))
-    if looked.written != "yes" and looked.written:
-        where = (
-            (f"nothing can be written to the state directory {looked.state_dir}: ")
-            if looked.state_dir
-            else ""
-        )
-        text = f"{where}{looked.written}"
-        fix = (
-            "set XDG_STATE_HOME on that host to the absolute path of a directory that you can write"
-        )
-        found.append(_finding(Level.ERROR, "state-dir", text, fix))
-    if looked.free_bytes is not None and looked.free_bytes < _LEAST_FREE:
-        text = (
-            f"{looked.state_dir} has {looked.free_bytes / 2**20:.0f} MiB free: logs of "
-            "servers may fill it"
-        )
         found.append(
-            _finding(Level.WARN, "disk", text, "free some space there, or `workbench runs prune`")
+            _host_finding(Level.WARN, "python3", text, "install python3 3.8 or newer there")
         )
+    found += state_disk.about(looked.state_dir, looked.written, looked.free_kib)
     if looked.skew_s is not None and abs(looked.skew_s) > _SKEW_S:
         side = "ahead" if looked.skew_s > 0 else "behind"
         text = (
             f"the clock is {abs(looked.skew_s):.0f} s {side}: ages of runs and results are "
             "wrong by that"
         )
-        found.append(_finding(Level.WARN, "clock", text, "timedatectl set-ntp true"))
+        found.append(_host_finding(Level.WARN, "clock", text, "timedatectl set-ntp true"))
     return found
 
 
-def _about_entry(
+def _entry_findings(
     seen: Examination, looked: _Looked, entry: HostEntry | None, programs: Mapping[str, str]
 ) -> Sequence[Finding]:
     """Return problems of the host's entry in hosts.toml: engines, programs and model directories
@@ -280,7 +269,7 @@ def _about_entry(
                 f"config.toml: {engine.engine}"
             )
             found.append(
-                _finding(
+                _host_finding(
                     Level.WARN, "engine", engine.problem or f"{engine.engine} is not there", fix
                 )
             )
@@ -290,14 +279,14 @@ def _about_entry(
     if wanted and looked.program == "":
         text = f"servers are started as {entry.run_as}, and {wanted} is not on PATH there"
         found.append(
-            _finding(
+            _host_finding(
                 Level.ERROR, "run-as", text, f"install {wanted}, or change run_as in hosts.toml"
             )
         )
     if entry.sudo and looked.sudo in ("not installed", "asks for a password"):
         text = f"hosts.toml says sudo = true, and sudo is {looked.sudo}".replace("is asks", "asks")
         found.append(
-            _finding(
+            _host_finding(
                 Level.WARN,
                 "sudo",
                 text,
@@ -307,12 +296,12 @@ def _about_entry(
     for place in looked.absent:
         text = f"the model directory {place} is not there, or cannot be read"
         found.append(
-            _finding(Level.WARN, "models", text, "correct `models` of the host in hosts.toml")
+            _host_finding(Level.WARN, "models", text, "correct `models` of the host in hosts.toml")
         )
     return found
 
 
-def _lines(
+def _report_lines(
     seen: Examination, looked: _Looked, entry: HostEntry | None
 ) -> Sequence[tuple[str, str]]:
     facts = seen.facts
@@ -330,7 +319,7 @@ def _lines(
             f"{facts.os or 'unknown system'}{inside}, {python}",
         )
     ]
-    lines.append(("GPUs", _gpus(seen)))
+    lines.append(("GPUs", _gpus_text(seen)))
     engines = [
         f"{e.engine} {e.version or '(version unknown)'} at {e.path}" for e in seen.engines if e.path
     ]
@@ -340,14 +329,16 @@ def _lines(
     if entry is not None and entry.run_as:
         lines.append(("start as", f"{entry.run_as} ({looked.program or 'program not found'})"))
     if looked.state_dir:
-        free = "" if looked.free_bytes is None else f", {looked.free_bytes / 2**30:.0f} GiB free"
+        free = "" if looked.free_kib is None else f", {looked.free_kib / 2**20:.0f} GiB free"
         lines.append(("state", f"{looked.state_dir}{free}"))
     if looked.there:
         lines.append(("models", ", ".join(looked.there)))
-    return [(label, clean(text, 2 * NAME_CHARS)) for label, text in lines]
+    return [(label, clean_text(text, 2 * NAME_CHARS)) for label, text in lines]
 
 
-def _gpus(seen: Examination) -> str:
+def _gpus_text(seen: Examination) -> str:
+    if not seen.driver_read:
+        return "not read"
     if not seen.gpus:
         return (
             "none"
@@ -369,6 +360,6 @@ def names_to_check(names: Sequence[str], written: Sequence[str]) -> Sequence[str
     return tuple(dict.fromkeys(names or written))
 
 
-def summary(checks: Sequence[HostCheck]) -> str:
+def checks_summary(checks: Sequence[HostCheck]) -> str:
     """Return a sentence on how many of the checked hosts can be used."""
     return f"{sum(check.ok for check in checks)} of {count_of(len(checks), 'host')} can be used"

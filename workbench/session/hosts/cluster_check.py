@@ -17,8 +17,8 @@ from workbench.hosts import interfaces
 from workbench.model.counts import count_of
 from workbench.model.errors import ServerError
 from workbench.model.findings import Finding, Level, by_severity
-from workbench.model.untrusted_numbers import whole_number
-from workbench.server.model_fingerprint import ModelBytes, identify
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.server.model_fingerprint import ModelBytes, identify_model
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -33,11 +33,13 @@ _ADDRESSES = ("dist-init-addr",)
 FREED_BY_A_STOP = ("cluster.port-taken", "cluster.memory")
 
 
-async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
+async def examine_cluster(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport:
     """Return a report on the nodes of a cluster, and on what the plan of `editor` needs there: the
     engine, the model's files, free ports and GPU memory."""
-    networks = await asyncio.gather(*(interfaces.read(node.host) for node in host.nodes))
-    plan = editor.effective if editor is not None else None
+    networks = await asyncio.gather(
+        *(interfaces.read_node_network(node.host) for node in host.nodes)
+    )
+    plan = editor.effective_plan if editor is not None else None
     programs = _configured_programs(host)
     nodes = [
         NodeToCheck(node.host, place, network, programs[node.name])
@@ -46,11 +48,16 @@ async def examine(host: ClusterHost, editor: PlanEditor | None) -> ClusterReport
     needs: dict[str, Any] = {}
     if editor is not None and plan is not None:
         nodes = [
-            _for_plan(node, name, plan, host) for node, name in zip(nodes, programs, strict=True)
+            _node_for_plan(node, name, plan, host)
+            for node, name in zip(nodes, programs, strict=True)
         ]
-        nodes[0] = replace(nodes[0], ports=tuple(_ports(plan, editor)))
-        needs = {"engine": plan.engine, "model": plan.model, "need_bytes": _need_bytes(editor)}
-    reports, connections = await cluster_facts.gather(nodes)
+        nodes[0] = replace(nodes[0], ports=tuple(_ports_of_plan(plan, editor)))
+        needs = {
+            "engine": plan.engine,
+            "model": plan.model,
+            "need_bytes": _needed_bytes_per_gpu(editor),
+        }
+    reports, connections = await cluster_facts.gather_reports(nodes)
     reserve_bytes = round((host.entry.reserve_gib or 0.0) * _GIB)
     return ClusterReport(tuple(reports), tuple(connections), reserve_bytes=reserve_bytes, **needs)
 
@@ -67,28 +74,30 @@ def _configured_programs(host: ClusterHost) -> dict[str, dict[str, str]]:
     return found
 
 
-def _for_plan(node: NodeToCheck, name: str, plan: LaunchPlan, cluster: ClusterHost) -> NodeToCheck:
+def _node_for_plan(
+    node: NodeToCheck, name: str, plan: LaunchPlan, cluster: ClusterHost
+) -> NodeToCheck:
     """Return the node `name` with the program and the model of the plan."""
     chosen = _chosen_program(plan, name)
     if chosen is not None:
         node = replace(node, executables={**node.executables, plan.engine: chosen})
     if cluster.simulated is None:
-        node = replace(node, model=partial(_identify, node.host, plan))
+        node = replace(node, model=partial(_identify_model, node.host, plan))
     return node
 
 
-def findings(report: ClusterReport) -> Sequence[Finding]:
+def check_findings(report: ClusterReport) -> Sequence[Finding]:
     """Return the problems of the cluster, the most severe first."""
-    return by_severity(cluster_checks.findings(report))
+    return by_severity(cluster_checks.cluster_findings(report))
 
 
 async def check_start(host: ClusterHost, editor: PlanEditor, *, replaces: bool) -> None:
     """Raise ServerError if the examination of the cluster has an error about the start of the
     editor's plan. With `replaces`, the start ends a server before, so its ports and memory count as
     free."""
-    report = await examine(host, editor)
+    report = await examine_cluster(host, editor)
     passing = FREED_BY_A_STOP if replaces else ()
-    found = findings(report)
+    found = check_findings(report)
     errors = [f for f in found if f.level is Level.ERROR and f.code not in passing]
     if errors:
         command = f"workbench cluster check {host.entry.name} {editor.plan.preset_id or ''}".strip()
@@ -119,11 +128,11 @@ def _chosen_program(plan: LaunchPlan, node_name: str) -> str | None:
     return words[0] if words else None
 
 
-async def _identify(host: Host, plan: LaunchPlan) -> ModelBytes:
-    return await identify(host, plan, {e.name: str(e.value) for e in plan.env})
+async def _identify_model(host: Host, plan: LaunchPlan) -> ModelBytes:
+    return await identify_model(host, plan, {e.name: str(e.value) for e in plan.env})
 
 
-def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
+def _ports_of_plan(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
     """Yield the ports that the plan uses on the cluster's first node: one for requests, and those
     through which the processes on the nodes find each other."""
     yield editor.command().port
@@ -134,12 +143,12 @@ def _ports(plan: LaunchPlan, editor: PlanEditor) -> Iterator[int]:
         if isinstance(port := flags.get(name), int):
             yield port
     for name in _ADDRESSES:
-        port = whole_number(str(flags.get(name, "")).rpartition(":")[2])
+        port = parse_whole_number(str(flags.get(name, "")).rpartition(":")[2])
         if port is not None:
             yield port
 
 
-def _need_bytes(editor: PlanEditor) -> int | None:
+def _needed_bytes_per_gpu(editor: PlanEditor) -> int | None:
     """Return the bytes that the plan needs on each GPU; None if there is no estimate."""
     estimate = editor.estimate()
     return None if isinstance(estimate, str) else ceil(estimate.used_gib_per_gpu * _GIB)

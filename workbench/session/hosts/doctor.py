@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from workbench.doctor.examination import Examination
     from workbench.doctor.multi_gpu import GpuPaths
     from workbench.gpu.settings.rights import Rights
+    from workbench.hosts.base import Host
     from workbench.model.server_run import ServerStatus
     from workbench.session.session import Session
     from workbench.store.config import ConfigStore
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 RIGHTS_S = 10.0
 RUNS_S = 10.0
 PATHS_S = 5.0
+POWER_OFF_S = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class HostReport:
         """The properties of the host as pairs (label, text)."""
         from workbench.doctor import facts_text
 
-        return tuple(facts_text.lines(self.seen))
+        return tuple(facts_text.fact_lines(self.seen))
 
     def as_json(self) -> dict[str, Any]:
         seen = self.seen
@@ -62,33 +65,37 @@ class HostReport:
         }
 
 
-async def examine(session: Session) -> HostReport:
+async def examine_host(session: Session) -> HostReport:
     """Return the report about the session's host and about the user's own files. Raises
     HostUnreachable if there is no connection."""
     from workbench.doctor import examination, multi_gpu_checks
-    from workbench.doctor.checks import findings
-    from workbench.doctor.multi_gpu import last_trial, still_true
+    from workbench.doctor.checks import all_findings
+    from workbench.doctor.multi_gpu import last_trial, trial_still_applies
     from workbench.store.config import ConfigStore
 
     parts, config = examination.TimedParts(), ConfigStore()
     host = session.host
-    programs = _programs(HostSettings(session.core, config))
-    seen, rights, runs, own, tried = await asyncio.gather(
+    programs = _chosen_programs(HostSettings(session.core, config))
+    seen, rights, runs, own, tried, power_off = await asyncio.gather(
         examination.examine(host, programs, parts),
         parts.read("the rights to change GPUs", session.gpu.rights.get(), RIGHTS_S, None),
         parts.read("the runs of Workbench", session.servers.supervisor.runs(), RUNS_S, ()),
-        _own_files(session, config),
+        _own_file_findings(session, config),
         parts.read("the last trial of GPU paths", last_trial(host), PATHS_S, None),
+        parts.read("the end of the boot before", _power_off_finding(host), POWER_OFF_S, None),
     )
-    paths = tried if tried is not None and still_true(tried, seen.driver, seen.gpus) else None
-    about_paths = () if paths is None else multi_gpu_checks.findings(paths)
+    paths = (
+        tried if tried is not None and trial_still_applies(tried, seen.driver, seen.gpus) else None
+    )
+    about_paths = () if paths is None else multi_gpu_checks.gpu_path_findings(paths)
     found = [
         *parts.problems,
         *own,
-        *findings(seen),
+        *filter(None, [power_off]),
+        *all_findings(seen),
         *about_paths,
-        *_rights(rights),
-        *_leftovers(runs),
+        *_rights_findings(rights),
+        *_leftover_findings(runs),
     ]
     if altered := len(session.state.alterations):
         text = f"{altered} GPU settings changed by Workbench are still in force"
@@ -97,13 +104,13 @@ async def examine(session: Session) -> HostReport:
     return HostReport(seen, by_severity(found), can_change, paths)
 
 
-def _programs(settings: HostSettings) -> Mapping[str, str]:
+def _chosen_programs(settings: HostSettings) -> Mapping[str, str]:
     """Return the programs that the user has chosen for this host, by engine."""
-    chosen = {engine: settings.program(engine) for engine in registry.names()}
+    chosen = {engine: settings.program(engine) for engine in registry.engine_names()}
     return {engine: program[0] for engine, program in chosen.items() if program}
 
 
-async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]:
+async def _own_file_findings(session: Session, config: ConfigStore) -> Sequence[Finding]:
     """Return the problems of the journal of GPU settings, of the stored results, of config.toml and
     of hosts.toml."""
     found: list[Finding] = []
@@ -121,7 +128,18 @@ async def _own_files(session: Session, config: ConfigStore) -> Sequence[Finding]
     return [*found, *HostsStore().findings]
 
 
-def _rights(rights: Rights | None) -> Iterator[Finding]:
+async def _power_off_finding(host: Host) -> Finding | None:
+    """Return the finding about the last recorded minute before the host went off, None if it did not."""
+    from workbench.doctor.power_off import finding_of_end
+    from workbench.hosts.boot import boot_id
+    from workbench.store import history_files
+
+    folder = history_files.history_directory(host.name, simulated=host.simulated is not None)
+    kept = await asyncio.to_thread(history_files.load_history, folder, host.name, time.time())
+    return await finding_of_end(host, kept, await boot_id(host))
+
+
+def _rights_findings(rights: Rights | None) -> Iterator[Finding]:
     if rights is not None and rights.refusal:
         text = f"GPU settings cannot be changed: {rights.refusal}"
         fix = (
@@ -132,11 +150,11 @@ def _rights(rights: Rights | None) -> Iterator[Finding]:
         yield Finding(Level.HINT, "gpu.rights", text, fix=fix)
 
 
-def _leftovers(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
+def _leftover_findings(runs: Sequence[ServerStatus]) -> Iterator[Finding]:
     """Yield a finding for each run that has ended but still has processes, and for each run whose
     server no longer answers requests."""
     for run in runs:
-        if run.outlived or (run.alive and run.state.ended):
+        if run.outlived or (run.alive and run.state.has_ended):
             text = (
                 f"run {run.run_id} is {run.state}, and processes of it still live: they may "
                 "hold GPU memory"

@@ -36,7 +36,7 @@ class PathsReport:
     @property
     def untried(self) -> tuple[Finding, ...]:
         """The findings that say why nothing was copied. Empty if data was copied."""
-        return () if self.paths.tried else self.findings
+        return () if self.paths.was_tried else self.findings
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -53,7 +53,7 @@ def paths_text(
     tested = None
     if paths.tested_unix_s is not None:
         tested = time.strftime("%Y-%m-%d %H:%M", time.localtime(paths.tested_unix_s))
-    return multi_gpu_text.matrix(paths), tuple(multi_gpu_text.lines(paths)), tested
+    return multi_gpu_text.path_matrix(paths), tuple(multi_gpu_text.trial_lines(paths)), tested
 
 
 async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
@@ -68,32 +68,32 @@ async def try_paths(session: Session, engine: str | None = None) -> PathsReport:
             next_step=f"run it on one node: workbench --host NODE {COMMAND.partition(' ')[2]}",
         )
     candidates = _with_torch(engine)
-    seen = await multi_gpu.look(host)
-    looked = multi_gpu.parse(seen, (), None)
+    seen = await multi_gpu.read_topology(host)
+    looked = multi_gpu.parse_gpu_paths(seen, (), None)
     whole = [gpu for gpu in looked.gpus if not gpu.mig]
     if len(whole) < 2:
         paths = looked
         if looked.problem is None and len(looked.gpus) > len(whole):
             why = "GPUs that are divided with MIG exchange no data"
             paths = replace(looked, untried=why)
-        return _report(host, paths)
+        return _paths_report(host, paths)
     installed = await _first_installed(session, candidates)
     if installed is None:
-        tried = " or ".join(registry.get(name).title for name in candidates)
+        tried = " or ".join(registry.get_engine(name).title for name in candidates)
         paths = replace(looked, untried=f"neither {tried} was found, whose torch would copy")
-        return _report(host, paths)
+        return _paths_report(host, paths)
     async with session.measurement_lock.hold("a trial of the paths between GPUs"):
         printed = await multi_gpu.try_copies(host, installed)
     try:
-        await multi_gpu.keep(host, seen, printed, installed.engine)
+        await multi_gpu.keep_trial_outcome(host, seen, printed, installed.engine)
     except HostError as error:
         session.core.record(f"# the outcome is not kept: {error.message}")
-    return _report(host, multi_gpu.parse(seen, printed, installed.engine))
+    return _paths_report(host, multi_gpu.parse_gpu_paths(seen, printed, installed.engine))
 
 
 def _with_torch(engine: str | None) -> Sequence[str]:
     """Return the engines whose torch can be used. Raises InputError if `engine` is none of them."""
-    known = [name for name in registry.names() if registry.get(name).packages]
+    known = [name for name in registry.engine_names() if registry.get_engine(name).packages]
     if engine is None:
         return known
     if engine not in known:
@@ -104,19 +104,21 @@ def _with_torch(engine: str | None) -> Sequence[str]:
 
 
 async def _first_installed(session: Session, names: Sequence[str]) -> InstalledEngine | None:
-    from workbench.server.engine_probe import probe
+    from workbench.server.engine_probe import probe_engine
 
     settings = HostSettings(session.core, ConfigStore())
     for name in names:
         chosen = settings.program(name)
-        found = await probe(session.host, registry.get(name), tuple(chosen[:1]) if chosen else ())
+        found = await probe_engine(
+            session.host, registry.get_engine(name), tuple(chosen[:1]) if chosen else ()
+        )
         if found.path and (found.python or session.host.simulated):
             return found
     return None
 
 
-def _report(host: Host, paths: GpuPaths) -> PathsReport:
-    found = tuple(multi_gpu_checks.findings(paths))
+def _paths_report(host: Host, paths: GpuPaths) -> PathsReport:
+    found = tuple(multi_gpu_checks.gpu_path_findings(paths))
     return PathsReport(paths, found, host.simulated is not None)
 
 
@@ -129,7 +131,7 @@ async def start_findings(
     if len(ends) < 2 or any(gpu.unified_memory or gpu.mig for gpu in ends.values()):
         return ()
     paths = await multi_gpu.last_trial(host)
-    if paths is None or not multi_gpu.still_true(paths, driver, gpus):
+    if paths is None or not multi_gpu.trial_still_applies(paths, driver, gpus):
         text = "the paths between these GPUs were never tried"
         if paths is not None:
             text = "the GPUs or their driver have changed since the paths between them were tried"
@@ -138,7 +140,7 @@ async def start_findings(
     pairs = tuple(pair for pair in paths.pairs if {pair.a, pair.b} <= set(ends))
     errors = [
         replace(one, level=Level.WARN)
-        for one in multi_gpu_checks.findings(replace(paths, pairs=pairs))
+        for one in multi_gpu_checks.gpu_path_findings(replace(paths, pairs=pairs))
         if one.level is Level.ERROR
     ]
     return tuple(errors)

@@ -11,7 +11,7 @@ from workbench.hosts.base import Host, HostKeyUnknown, HostUnreachable
 from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.findings import Level
-from workbench.session.hosts.names import suggest
+from workbench.session.hosts.names import add_suggestion
 
 if TYPE_CHECKING:
     from workbench.hosts.base import LinkEvent
@@ -41,7 +41,7 @@ class HostLink:
             await host.connect()
         except HostError as error:
             if isinstance(error, HostUnreachable) and not isinstance(error, HostKeyUnknown):
-                suggest(error, host.name)
+                add_suggestion(error, host.name)
             self._show_failure(error)
             raise
         self._core.update_host(

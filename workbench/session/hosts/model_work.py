@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Level
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 from workbench.server.model_transfer import Speed
 from workbench.session.state import ModelWorkView
 
@@ -61,13 +61,13 @@ class ModelWork:
 
         def told(done: int, total: int, text: str) -> None:
             nonlocal last_s
-            bytes_s, now = speed.at(done), time.monotonic()
+            bytes_s, now = speed.speed_at(done), time.monotonic()
             view = self._core.state.host.model_work
             if view is not None and now - last_s >= SHOWN_S:
                 last_s = now
                 self._core.update_host(
                     model_work=replace(
-                        view, text=clean(text), done=done, total=total, bytes_s=bytes_s
+                        view, text=clean_text(text), done=done, total=total, bytes_s=bytes_s
                     )
                 )
 

@@ -14,7 +14,13 @@ from workbench.hosts.base import Host, HostUnreachable, SshAddress
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.errors import HostError, InputError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.model_copy import HUB, ModelCopy, differences, size_text, unhashed
+from workbench.model.model_copy import (
+    HUB,
+    ModelCopy,
+    copy_differences,
+    files_without_hashes,
+    size_text,
+)
 from workbench.server import model_download, model_inventory, model_shipment, model_transfer
 from workbench.server.model_fingerprint import locate_arguments
 from workbench.server.model_inventory import Places
@@ -73,7 +79,7 @@ class ModelCheck:
         return (
             all_there
             and not self.differences
-            and all(c.complete for host in self.hosts for c in host.copies)
+            and all(c.is_complete for host in self.hosts for c in host.copies)
         )
 
     def lines(self, model: str) -> Iterator[str]:
@@ -130,7 +136,7 @@ class Models:
         """The content of hosts.toml, read again because the screen may have added a host."""
         return HostsStore()
 
-    def places(self, host: str, more: Sequence[str] = ()) -> Places:
+    def search_places(self, host: str, more: Sequence[str] = ()) -> Places:
         """Return the places to search for models on a host: those in its entry in hosts.toml, and
         the paths `more`."""
         entry = self._entries.host(host)
@@ -147,7 +153,7 @@ class Models:
         )
         return [None if name == own.name else name for name in names]
 
-    async def copies(
+    async def find_copies(
         self, model: str = "", hosts: Sequence[str | None] = (None,)
     ) -> Sequence[HostModels]:
         """Return the copies of `model`, or of all models for "", on each host. None stands for this
@@ -158,21 +164,21 @@ class Models:
         host = name or self._session.host.name
         try:
             session = await self._session.hosts.session_of(name)
-            found = await model_inventory.copies(
-                session.host, self.places(session.host.name), model
+            found = await model_inventory.find_copies(
+                session.host, self.search_places(session.host.name), model
             )
         except (WorkbenchError, TimeoutError) as error:
             return HostModels(host, problem=str(error))
         return HostModels(host, tuple(sorted(found, key=lambda copy: (copy.model, copy.path))))
 
-    async def of_plan(self, plan: LaunchPlan) -> HostModels:
+    async def copies_of_plan(self, plan: LaunchPlan) -> HostModels:
         """Return the copies of a plan's model on this session's host. The cache directory of the
         model hub is read from the plan's environment variables."""
         env = {setting.name: str(setting.value) for setting in plan.env}
-        places, host = self.places(self._session.host.name), self._session.host
+        places, host = self.search_places(self._session.host.name), self._session.host
         places = Places({**places.env, **env}, places.paths)
         model = locate_arguments(plan, env, plan.workdir)[0]
-        return HostModels(host.name, tuple(await model_inventory.copies(host, places, model)))
+        return HostModels(host.name, tuple(await model_inventory.find_copies(host, places, model)))
 
     async def check(
         self,
@@ -185,18 +191,20 @@ class Models:
         """Return whether the copies of a model are complete and the same. With `full`, every byte
         is hashed on its host."""
         found = [
-            await self._looked_into(one, full, on_progress)
-            for one in await self.copies(model, hosts)
+            await self._hash_copies(one, full, on_progress)
+            for one in await self.find_copies(model, hosts)
         ]
         first = next((copy for host in found for copy in host.copies), None)
         others = [copy for host in found for copy in host.copies if copy is not first]
         if first is None:
             return ModelCheck(tuple(found))
-        differ = [text for other in others for text in differences(first, other)]
-        sizes_only = dict.fromkeys(name for other in others for name in unhashed(first, other))
+        differ = [text for other in others for text in copy_differences(first, other)]
+        sizes_only = dict.fromkeys(
+            name for other in others for name in files_without_hashes(first, other)
+        )
         return ModelCheck(tuple(found), tuple(differ), tuple(sizes_only))
 
-    async def _looked_into(
+    async def _hash_copies(
         self, found: HostModels, full: bool, on_progress: Progress
     ) -> HostModels:
         if not found.copies:
@@ -240,10 +248,12 @@ class Models:
         near, far = [await self._session.hosts.session_of(name) for name in (source, target)]
         copy = await self._complete_copy(near, model)
         wanted = directory or self._directory_on(target, copy)
-        at = await model_shipment.place_on(far.host, self.places(target), wanted)
+        at = await model_shipment.absolute_path_on(far.host, self.search_places(target), wanted)
         shipment = model_shipment.shipment_of(copy, at, follow_links=follow_links)
         started = time.monotonic()
-        rest = await model_shipment.remaining(near.host, far.host, shipment, replace_different)
+        rest = await model_shipment.remaining_files(
+            near.host, far.host, shipment, replace_different
+        )
         sent = sum(shipment.sizes[name] - rest.staged.get(name, 0) for name in rest.names)
         way, notes = await self._send(
             near.host, far.host, shipment, rest, replace_different, on_progress
@@ -264,8 +274,8 @@ class Models:
 
     async def _complete_copy(self, session: Session, model: str) -> ModelCopy:
         name = session.host.name
-        found = await model_inventory.copies(session.host, self.places(name), model)
-        complete = [copy for copy in found if copy.complete]
+        found = await model_inventory.find_copies(session.host, self.search_places(name), model)
+        complete = [copy for copy in found if copy.is_complete]
         if len(complete) == 1:
             return complete[0]
         if len(complete) > 1:
@@ -314,19 +324,19 @@ class Models:
             on_progress(total - whole + done, total, text)
 
         notes: list[str] = []
-        way = await model_transfer.find_way(near, far, await self._addresses(near, far))
+        way = await model_transfer.find_way(near, far, await self._reachable_addresses(near, far))
         text = way.text if way else "through this machine"
         await far.run(["mkdir", "-p", "--", shipment.staging], check=True)
         while rest.names:
             before = sum(rest.staged.values())
             try:
                 if way is not None:
-                    await model_transfer.by_rsync(way, shipment, rest, told)
+                    await model_transfer.send_by_rsync(way, shipment, rest, told)
                 else:
-                    await model_transfer.through_here(near, far, shipment, rest, told)
+                    await model_transfer.send_through_here(near, far, shipment, rest, told)
                 break
             except HostUnreachable:
-                rest = await model_shipment.remaining(near, far, shipment, replace_different)
+                rest = await model_shipment.remaining_files(near, far, shipment, replace_different)
                 if sum(rest.staged.values()) <= before:
                     raise
                 notes.append(
@@ -337,10 +347,12 @@ class Models:
                     raise
                 notes.append(f"{error.message}; the rest went through this machine")
                 way, text = None, f"{text}, then through this machine"
-                rest = await model_shipment.remaining(near, far, shipment, replace_different)
+                rest = await model_shipment.remaining_files(near, far, shipment, replace_different)
         return text, notes
 
-    async def _addresses(self, near: Host, far: Host) -> Sequence[tuple[Host, SshAddress]]:
+    async def _reachable_addresses(
+        self, near: Host, far: Host
+    ) -> Sequence[tuple[Host, SshAddress]]:
         """Return the addresses at which one of two hosts may reach the other. Each is a pair of the
         host with that address, and the address. Addresses in a cluster's own network come first."""
         found: list[tuple[Host, SshAddress]] = []
@@ -375,15 +387,17 @@ class Models:
         entry = self._entries.host(host.name)
         programs = [shlex.split(program)[0] for program in entry.engines.values()] if entry else []
         beside = [program.rpartition("/")[0] for program in programs if "/" in program]
-        program = await model_download.program_on(host, beside)
+        program = await model_download.download_program_on(host, beside)
         env = dict(entry.env) if entry else {}
         at = (
-            await model_shipment.place_on(host, self.places(host.name), directory)
+            await model_shipment.absolute_path_on(host, self.search_places(host.name), directory)
             if directory
             else ""
         )
-        await model_download.download(
+        await model_download.download_model(
             host, program, model, env=env, revision=revision, directory=at, on_progress=on_progress
         )
-        places = self.places(host.name, (at,) if at else ())
-        return HostModels(host.name, tuple(await model_inventory.copies(host, places, at or model)))
+        places = self.search_places(host.name, (at,) if at else ())
+        return HostModels(
+            host.name, tuple(await model_inventory.find_copies(host, places, at or model))
+        )

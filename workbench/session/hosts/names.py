@@ -54,7 +54,7 @@ def host_called(name: str | None, simulate: str | None = None) -> Host:
         simulate, name = name.removeprefix(SIMULATED), None
     elif name and f"/{SIMULATED}" in name:  # the name that such a host has in records
         name, _, simulate = name.partition(f"/{SIMULATED}")
-    inner = _opened(name, name, HostsStore()) if name and name != LOCAL else _this_machine()
+    inner = _open_host(name, name, HostsStore()) if name and name != LOCAL else _this_machine()
     if simulate is None:
         return inner
     from workbench.sim.simulated_host import SimulatedHost
@@ -79,32 +79,36 @@ def _this_machine() -> Host:
     return host
 
 
-def _opened(name: str, known_as: str, entries: HostsStore) -> Host:
+def _open_host(name: str, known_as: str, entries: HostsStore) -> Host:
     """Return the host called `name`, or the container that `name` includes. `known_as` is the
     host's name on the screen, and `entries` is the content of hosts.toml."""
     around, container = split_container(name)
     if container is not None:
-        inner = _opened(around, around, entries) if around else open_host()
-        return _contained(inner, container, known_as, None)
+        inner = _open_host(around, around, entries) if around else open_host()
+        return _open_container(inner, container, known_as, None)
     entry = entries.host(name)
     if entry is None:
         return open_host(name, known_as)
-    host = _entered(entry, known_as, entries)
+    host = _open_entry(entry, known_as, entries)
     if entry.sudo is not None:
         host.may_sudo = entry.sudo
     return host
 
 
-def _entered(entry: HostEntry, known_as: str, entries: HostsStore) -> Host:
+def _open_entry(entry: HostEntry, known_as: str, entries: HostsStore) -> Host:
     name, machine = entry.name, entry.ssh or entry.name
     if entry.container is None:
-        return open_host(name, known_as) if machine == name else _opened(machine, known_as, entries)
-    inner = open_host(machine) if machine == name else _opened(machine, machine, entries)
+        return (
+            open_host(name, known_as) if machine == name else _open_host(machine, known_as, entries)
+        )
+    inner = open_host(machine) if machine == name else _open_host(machine, machine, entries)
     kind, _, contained = entry.container.partition(":")
-    return _contained(inner, (kind, contained), known_as, entry.sudo)
+    return _open_container(inner, (kind, contained), known_as, entry.sudo)
 
 
-def _contained(inner: Host, container: tuple[str, str], known_as: str, sudo: bool | None) -> Host:
+def _open_container(
+    inner: Host, container: tuple[str, str], known_as: str, sudo: bool | None
+) -> Host:
     from workbench.hosts.container import open_container
 
     host = open_container(inner, *container, sudo=sudo)
@@ -122,10 +126,10 @@ def known_hosts() -> tuple[KnownHost, ...]:
     the aliases of the SSH config, and the simulated profiles."""
     from workbench.sim.profiles import PROFILES
 
-    return (*real_hosts(), *_clusters(), *(KnownHost(SIMULATED + name) for name in PROFILES))
+    return (*real_hosts(), *_known_clusters(), *(KnownHost(SIMULATED + name) for name in PROFILES))
 
 
-def _clusters() -> tuple[KnownHost, ...]:
+def _known_clusters() -> tuple[KnownHost, ...]:
     found = HostsStore().content.clusters.values()
     return tuple(
         KnownHost(CLUSTER + c.name, "hosts.toml", c.label, ", ".join(n.host for n in c.nodes))
@@ -171,17 +175,17 @@ def is_known(name: str) -> bool:
     return HostsStore().host(name) is not None or hosts.is_known(name)
 
 
-def near(name: str) -> str | None:
+def nearest_known_name(name: str) -> str | None:
     """Return the known name that is the most like `name`, None if there is none."""
     import difflib
 
     return next(iter(difflib.get_close_matches(name, known_names(), n=1, cutoff=0.75)), None)
 
 
-def suggest(error: HostUnreachable, name: str) -> None:
+def add_suggestion(error: HostUnreachable, name: str) -> None:
     """Add "did you mean …" with the most similar known name to `error`, which says that the host
     `name` was not reached. Do nothing if `name` is a known name."""
-    if name not in known_names() and (other := near(name)) is not None:
+    if name not in known_names() and (other := nearest_known_name(name)) is not None:
         error.next_step = f"did you mean {other}? " + (error.next_step or "")
 
 

@@ -30,7 +30,7 @@ class HostSettings:
         host = self._core.host
         return self._hosts.host(host.nodes[0].name if isinstance(host, ClusterHost) else host.name)
 
-    def placed(self, places: Sequence[NodePlace]) -> tuple[NodePlace, ...]:
+    def add_host_entries(self, places: Sequence[NodePlace]) -> tuple[NodePlace, ...]:
         """Return the nodes `places` of a cluster, each with the entry of its host in hosts.toml.
         Raises InputError if an entry cannot be used."""
         return tuple(replace(place, entry=self._hosts.host(place.host)) for place in places)
@@ -39,7 +39,7 @@ class HostSettings:
         """Return (program, file): the program that starts an engine on the host, quoted as in a
         shell, and the name of the file that sets the program. A choice made on the screen, stored
         in config.toml, has precedence over hosts.toml. None if neither file sets a program."""
-        if chosen := self._config.executable(self._core.host.name, engine):
+        if chosen := self._config.executable_of_engine(self._core.host.name, engine):
             return chosen, "config.toml"
         entry = self.entry
         written = entry.engines.get(engine) if entry is not None else None

@@ -35,19 +35,23 @@ class EngineFlags:
         """Return the engine that is installed on the host. Its program is `executable`, or else the
         one that config.toml, hosts.toml or PATH names. The program is run only to read its version.
         """
-        from workbench.server.engine_probe import probe
+        from workbench.server.engine_probe import probe_engine
 
         named = executable or next(iter(self._settings.program(engine.name) or ()), "")
-        return await probe(self._core.host, engine, shlex.split(named))
+        return await probe_engine(self._core.host, engine, shlex.split(named))
 
-    def known(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
+    def stored_catalog(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
         """Return the stored catalog of the engine; None if the engine has not been asked for its
         flags."""
-        data = flag_cache.read(self._key(engine, found)) if found.path and found.version else None
+        data = (
+            flag_cache.read_cached_flags(self._cache_key(engine, found))
+            if found.path and found.version
+            else None
+        )
         if data is None or found.version is None:
             return None
         with suppress(KeyError, TypeError, ValueError, AttributeError):  # a damaged file: ask again
-            return catalogs.of_data(
+            return catalogs.catalog_from_data(
                 engine.name, found.version, data, engine.accepts_flag_prefixes, asked=found.path
             )
         return None
@@ -63,31 +67,31 @@ class EngineFlags:
         from workbench.engines import own_flags
         from workbench.server import engine_flags
 
-        host, key = self._core.host, self._key(engine, found)
-        why_not = engine_flags.why_not(host, engine, found) or (
+        host, key = self._core.host, self._cache_key(engine, found)
+        why_not = engine_flags.why_flags_cannot_be_listed(host, engine, found) or (
             None if again else self._refused.get(key)
         )
         if why_not is not None or found.version is None:
             step = f"run `workbench flags {engine.name}` for the flags of a shipped version"
             raise HostError(why_not or "its version is unknown", host=host.name, next_step=step)
         async with self._asking:
-            known = None if again else self.known(engine, found)
+            known = None if again else self.stored_catalog(engine, found)
             if known is not None:
                 return known
             try:
-                data = own_flags.entries(
-                    engine, found.version, await engine_flags.ask(host, engine, found)
+                data = own_flags.catalog_entries(
+                    engine, found.version, await engine_flags.ask_engine_flags(host, engine, found)
                 )
             except HostError as error:
                 self._refused[key] = error.message
                 raise
-            flag_cache.write(key, data)
+            flag_cache.write_cached_flags(key, data)
             self._core.record(f"# asked {found.path} for its flags", f"{len(data['flags'])} flags")
-        return catalogs.of_data(
+        return catalogs.catalog_from_data(
             engine.name, found.version, data, engine.accepts_flag_prefixes, asked=found.path
         )
 
-    def _key(self, engine: Engine, found: InstalledEngine) -> tuple[str, ...]:
+    def _cache_key(self, engine: Engine, found: InstalledEngine) -> tuple[str, ...]:
         return (
             self._core.host.name,
             engine.name,

@@ -11,7 +11,7 @@ from workbench.engines.plan_context import Situation
 from workbench.model.counts import gpus_text
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.session.conditions import gpus_of
+from workbench.session.conditions import gpus_of_plan
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
@@ -31,7 +31,7 @@ class TooLittle:
     certain: bool
 
 
-def too_little(
+def find_too_little(
     editor: PlanEditor,
     telemetry: Telemetry | None,
     living: Sequence[ServerStatus],
@@ -43,8 +43,8 @@ def too_little(
     they hold then counts as used. With None no server is stopped."""
     if telemetry is None:
         return None
-    plan = editor.effective
-    used = gpus_of(plan, telemetry.infos)
+    plan = editor.effective_plan
+    used = gpus_of_plan(plan, telemetry.infos)
     pairs = [
         (info, sample)
         for info in telemetry.infos
@@ -87,9 +87,9 @@ def _free_bytes(info: GpuInfo, sample: GpuSample, staying: Collection[int] | Non
 
 def _needed_gib(editor: PlanEditor, gpus: Sequence[GpuInfo], total_gib: float) -> float | None:
     """Return the memory that the engine takes on each GPU, in GiB; None if it is not known."""
-    memory, plan = editor.engine.memory, editor.effective
+    memory, plan = editor.engine.memory, editor.effective_plan
     if memory.share_flag is None or memory.chooses_share:
-        estimate = engines.fit(plan, gpus)
+        estimate = engines.estimate_memory(plan, gpus)
         return None if isinstance(estimate, str) else estimate.used_gib_per_gpu
     here = Situation(plan, editor.catalog, editor.engine, tuple(gpus))
-    return (here.number(memory.share_flag) or memory.default_share) * total_gib
+    return (here.flag_number(memory.share_flag) or memory.default_share) * total_gib

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, fit_rows, groups_of
+from workbench.engines.fit_table import CONTEXTS, FitRow, GpuGroup, fit_rows, gpu_groups_of
 from workbench.engines.memory_estimate import GIB
 from workbench.model.counts import four_digits, gpus_text
 from workbench.model.lazy_dataclass import dataclass
@@ -72,7 +72,7 @@ def report_of(
     missing = None
     if facts is None or not facts.weight_bytes:
         missing = (facts and facts.missing) or "the size of the weights is unknown"
-    groups = groups_of(telemetry.infos, _used_bytes(telemetry)) if telemetry else []
+    groups = gpu_groups_of(telemetry.infos, _used_bytes(telemetry)) if telemetry else []
     if not groups:
         missing = missing or "the memory of this host's GPUs is unknown"
     rows = (
@@ -113,7 +113,7 @@ def fit_blocks(report: FitReport) -> list[Block]:
         if not rows:
             blocks.append(TextBlock("no estimate for this plan on these GPUs"))
             continue
-        blocks.append(_table(rows, report.contexts))
+        blocks.append(_fit_table(rows, report.contexts))
         used = group.total_gib - min(group.free_bytes) / GIB
         if used >= _USED_GIB and not any(row.fits for row in rows):
             stop = "Stop what uses them (x stops the server of this screen)"
@@ -133,26 +133,26 @@ def _group_line(group: GpuGroup) -> str:
     return f"{indexes}  {group.gpus[0].name}, {group.total_gib:.1f} GiB, {least} GiB free now"
 
 
-def _table(rows: Sequence[FitRow], contexts: Sequence[int]) -> Table:
+def _fit_table(rows: Sequence[FitRow], contexts: Sequence[int]) -> Table:
     lengths = (f"{length:,}" for length in contexts)
     head = ("weights", "GPUs", "GiB each", *lengths, "limit", "prefill")
     return Table(
         head=head,
-        rows=tuple(_cells(row, contexts) for row in rows),
+        rows=tuple(_fit_cells(row, contexts) for row in rows),
         numeric=frozenset(range(1, len(head))),
         marks=tuple("" if row.fits else "dim" for row in rows),
         importance=(0, 0, 2, *(0 for _ in contexts), 1, 3),
     )
 
 
-def _cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
+def _fit_cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
     name = row.weights if row.in_files else f"{row.weights} *"
     size = (name, str(len(row.gpus)), f"{row.weights_gib:.1f}")
     if not row.fits:
         return (*size, *("-" for _ in contexts), "", "")
     sequences = (_sequences_text(row.sequences.get(length)) for length in contexts)
     limits = (
-        _narrow(one, four_digits(one)) if one else "?"
+        _narrow_text(one, four_digits(one)) if one else "?"
         for one in (row.limit_tok_s, row.prefill_tok_s)
     )
     return (*size, *sequences, *limits)
@@ -161,10 +161,10 @@ def _cells(row: FitRow, contexts: Sequence[int]) -> tuple[str, ...]:
 def _sequences_text(sequences: int | None) -> str:
     if sequences is None:
         return "?"
-    return _narrow(sequences, f"{sequences:,}") if sequences else "-"
+    return _narrow_text(sequences, f"{sequences:,}") if sequences else "-"
 
 
-def _narrow(value: float, text: str) -> str:
+def _narrow_text(value: float, text: str) -> str:
     """Return `text`, or the value in millions if its digits would fill a column. Models without
     sense, as tests have them, have such values."""
     return text if value < 1e6 else f"{value / 1e6:,.0f} M"

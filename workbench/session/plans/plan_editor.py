@@ -8,11 +8,11 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from workbench import engines
-from workbench.engines.cluster import findings as cluster_findings
-from workbench.engines.cluster import no_reserve, spread
+from workbench.engines.cluster import cluster_findings as cluster_findings
+from workbench.engines.cluster import report_missing_memory_reserve, spread_over_nodes
 from workbench.engines.host_entries import FILES
-from workbench.engines.model_facts import Found, facts_of, needs_look
-from workbench.engines.preset_trust import ForeignPart, untrusted
+from workbench.engines.model_facts import Found, facts_for_plan, needs_look
+from workbench.engines.preset_trust import ForeignPart, untrusted_parts
 from workbench.engines.run_as import with_run_row
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level, PlanChange
@@ -22,7 +22,7 @@ from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.node_network import NodePlace
-from workbench.model.plan import Command, LaunchPlan, Node, diff
+from workbench.model.plan import Command, LaunchPlan, Node, plan_differences
 from workbench.model.run_options import with_assignments
 from workbench.model.secrets import (
     MASK,
@@ -71,7 +71,7 @@ class PlanEditor:
 
     def __init__(self, plan: LaunchPlan, title: str = "") -> None:
         self.title = title
-        self.engine = engines.get(plan.engine)
+        self.engine = engines.get_engine(plan.engine)
         self.base = plan  # before the edits
         self.plan = plan
         self.around = Surroundings()
@@ -84,22 +84,35 @@ class PlanEditor:
         nearest version. Without an installed engine, the newest ones that Workbench ships."""
         return self.around.own_catalog or self.engine.catalog(self.around.installed_version)
 
+    @property
+    def is_edited(self) -> bool:
+        """Whether the plan differs from the one before the edits."""
+        return self.plan != self.base
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self._undo)
+
     def forget_engine(self) -> None:
         """Forget which program starts the engine, because the plan names another one now. Its flags
         are those known so far until the host was searched."""
         self.around = replace(self.around, installed=None, installed_problem=None, found=None)
 
     @property
-    def effective(self) -> LaunchPlan:
+    def effective_plan(self) -> LaunchPlan:
         """The plan as the engine is started with it: with the installed engine's version and the
         known size of the model."""
         return self._as_started(self.plan)
 
     def _as_started(self, plan: LaunchPlan) -> LaunchPlan:
         version = self.around.installed_version or plan.engine_version
-        plan = replace(plan, engine_version=version, model_facts=facts_of(plan, self.around.models))
+        plan = replace(
+            plan, engine_version=version, model_facts=facts_for_plan(plan, self.around.models)
+        )
         plan = self._with_inherited_gpus(plan)
-        return spread(plan, self.engine, self.around.places) if self.around.places else plan
+        return (
+            spread_over_nodes(plan, self.engine, self.around.places) if self.around.places else plan
+        )
 
     @property
     def allotment(self) -> Allotment:
@@ -124,7 +137,7 @@ class PlanEditor:
             plan = plan.without_flag(engines.canonical_name(self.catalog, name))
         elif name:
             plan = engines.apply_assignments(plan, self.catalog, [f"{name}={text}"])
-        return engines.fit(self._as_started(plan), self.around.gpus)
+        return engines.estimate_memory(self._as_started(plan), self.around.gpus)
 
     @property
     def needs_look(self) -> bool:
@@ -133,34 +146,40 @@ class PlanEditor:
         return needs_look(self.plan, self.around.models)
 
     def set_flag(self, name: str, text: str) -> None:
-        self._change(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))
+        self._change_plan(engines.apply_assignments(self.plan, self.catalog, [f"{name}={text}"]))
 
     def unset_flag(self, name: str) -> None:
+        """Remove a flag from the plan, or restore the default of the program or of a launcher's
+        option. Raises InputError for the model, which every plan has."""
         if name == engines.EXECUTABLE:
-            self._change(engines.with_executable(self.plan, ""))
+            self._change_plan(engines.with_executable(self.plan, ""))
             return
         if engines.is_run_row(name):
-            self._change(engines.apply_assignments(self.plan, self.catalog, unsets=[name]))
+            self._change_plan(engines.apply_assignments(self.plan, self.catalog, unsets=[name]))
             return
         if engines.canonical_name(self.catalog, name) in self.engine.model_flags:
             raise InputError(
                 "the model cannot be removed from a plan",
                 next_step=f"set {self.engine.model_flags[0]} to another model",
             )
-        self._change(self.plan.without_flag(engines.canonical_name(self.catalog, name)))
+        self._change_plan(self.plan.without_flag(engines.canonical_name(self.catalog, name)))
 
     def set_env(self, name: str, value: str) -> None:
+        """Set an environment variable of the server. Raises PlanError for a value with a NUL
+        byte."""
         if "\0" in value:
             raise PlanError(
                 f"the value of {name} contains a NUL byte",
                 next_step="remove the NUL byte from the value",
             )
-        self._change(engines.apply_assignments(self.plan, self.catalog, envs=[f"{name}={value}"]))
+        self._change_plan(
+            engines.apply_assignments(self.plan, self.catalog, envs=[f"{name}={value}"])
+        )
 
     def unset_env(self, name: str) -> None:
-        self._change(self.plan.without_env(name))
+        self._change_plan(self.plan.without_env(name))
 
-    def assign(
+    def apply_assignments(
         self,
         sets: Sequence[str],
         unsets: Sequence[str],
@@ -172,7 +191,7 @@ class PlanEditor:
         `--run-option NAME=VALUE` as one step of the undo history. Raises InputError for an invalid
         value."""
         plan = with_assignments(self.plan, run_as, run_options)
-        self._change(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
+        self._change_plan(engines.apply_assignments(plan, self.catalog, sets, unsets, envs))
 
     def apply(self, finding: Finding) -> Sequence[PlanChange]:
         """Make the changes that `finding`, one of the plan's findings, proposes, as one step of the
@@ -202,10 +221,10 @@ class PlanEditor:
         if plan == self.plan:
             text = (
                 "the plan under edit has this already: "
-                f"{' '.join(change.text for change in changes)}"
+                f"{' '.join(change.option_text for change in changes)}"
             )
             raise InputError(text, next_step="start the plan again, or read the other findings")
-        self._change(plan)
+        self._change_plan(plan)
 
     def _with_change(self, plan: LaunchPlan, change: PlanChange) -> LaunchPlan:
         if change.name == engines.EXECUTABLE and not change.env:
@@ -232,15 +251,15 @@ class PlanEditor:
             self._undo.append(self.plan)
             self.plan = self._redo.pop()
 
-    def adapt(self, change: Callable[[LaunchPlan], LaunchPlan]) -> None:
+    def adapt_history(self, change: Callable[[LaunchPlan], LaunchPlan]) -> None:
         """Apply `change` to the plan and to every plan of the undo history, because the host has
         changed."""
         self.base, self.plan = change(self.base), change(self.plan)
         self._undo, self._redo = [*map(change, self._undo)], [*map(change, self._redo)]
 
-    def _change(self, plan: LaunchPlan) -> None:
+    def _change_plan(self, plan: LaunchPlan) -> None:
         # not a flag that was set twice
-        if not diff(self.plan, plan) and len(plan.flags) == len(self.plan.flags):
+        if not plan_differences(self.plan, plan) and len(plan.flags) == len(self.plan.flags):
             return
         self._undo = [*self._undo, self.plan][-HISTORY_KEPT:]
         self._redo.clear()
@@ -249,7 +268,7 @@ class PlanEditor:
     def command(self) -> Command:
         """Return the command that starts the plan; with several nodes, that of the first node.
         Raises PlanError if no command can be made."""
-        plan = self.effective
+        plan = self.effective_plan
         return self.engine.command(plan, plan.nodes[0] if plan.nodes else None, self.catalog)
 
     def run_command(self) -> Command | None:
@@ -266,7 +285,7 @@ class PlanEditor:
         # loads modules that a process does not need
         from workbench.server.launchers.launcher import launch_of
 
-        launch = launch_of(RUN_ID, RUN_DIR, self.effective, command)
+        launch = launch_of(RUN_ID, RUN_DIR, self.effective_plan, command)
         shown, values = mask_command(launcher.command(launch)), secret_values(command)
         return replace(
             shown,
@@ -278,7 +297,7 @@ class PlanEditor:
         """Return each node with its command. () for a plan of one host, or if no command can be
         made."""
         try:
-            plan = self.effective
+            plan = self.effective_plan
             return tuple(
                 (node, self.engine.command(plan, node, self.catalog)) for node in plan.nodes
             )
@@ -287,19 +306,19 @@ class PlanEditor:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return the problems and hints about the plan."""
-        found = engines.validate(
-            self.effective,
+        found = engines.validate_plan(
+            self.effective_plan,
             self.catalog,
             installed_version=self.around.installed_version,
             gpus=self.around.gpus,
             allotment=self.allotment,
         )
         foreign = (
-            part.finding("look at the preset, then start it with --trust")
-            for part in self.untrusted()
+            part.finding_with_fix("look at the preset, then start it with --trust")
+            for part in self.untrusted_parts()
         )
-        nodes = self._about_cluster() if self.around.places else ()
-        found = (*foreign, *nodes, *self._about_executable(), *found)
+        nodes = self._cluster_findings() if self.around.places else ()
+        found = (*foreign, *nodes, *self._executable_findings(), *found)
         try:
             self.command()
         except WorkbenchError as error:
@@ -318,18 +337,18 @@ class PlanEditor:
         }
         return tuple(f for f in self.findings() if f.code in DOUBTFUL and f.flag in names)
 
-    def untrusted(self) -> tuple[ForeignPart, ...]:
+    def untrusted_parts(self) -> tuple[ForeignPart, ...]:
         """Return the parts that the plan's preset runs besides its engine and that the user has not
         trusted."""
-        return untrusted(self.plan, self.around.trusted)
+        return untrusted_parts(self.plan, self.around.trusted)
 
-    def _about_cluster(self) -> Iterator[Finding]:
+    def _cluster_findings(self) -> Iterator[Finding]:
         """Yield findings about a plan on a cluster: problems of its nodes, and a missing reserve of
         memory."""
-        yield from cluster_findings(self.effective, self.engine, self.around.places)
-        yield from no_reserve(self.around.gpus, self.around.reserve_gib)
+        yield from cluster_findings(self.effective_plan, self.engine, self.around.places)
+        yield from report_missing_memory_reserve(self.around.gpus, self.around.reserve_gib)
 
-    def _about_executable(self) -> Iterator[Finding]:
+    def _executable_findings(self) -> Iterator[Finding]:
         """Yield findings about the program that starts the engine, for example that the program is
         missing."""
         plan, title = self.plan, self.engine.title
@@ -367,13 +386,14 @@ class PlanEditor:
         rows = self._rows(self.findings(), "all" if query else view)
         if not query and view == "all":
             flags = sorted(
-                (row for row in rows if not row.is_env), key=lambda row: engines.place_of(row.spec)
+                (row for row in rows if not row.is_env),
+                key=lambda row: engines.sort_key_of_flag(row.spec),
             )
             return (*flags, *(row for row in rows if row.is_env))
         if not query:
             return rows
         wanted = query.lower()
-        names = [spec.name for spec in engines.search(self.catalog, query)]
+        names = [spec.name for spec in engines.search_flags(self.catalog, query)]
         names += [spec.name for spec in engines.search_env(self.catalog, query)]
         # a catalog may lack these
         own = (self.engine.model_flags[0], engines.EXECUTABLE, engines.RUN_AS)
@@ -385,7 +405,7 @@ class PlanEditor:
     def _rows(self, findings: tuple[Finding, ...], view: str) -> tuple[FlagRow, ...]:
         name = self.engine.model_flags[0]
         origin = Origin.EDITED if self.plan.model != self.base.model else Origin.PRESET
-        rows = engines.rows(self.effective, self.catalog, findings, view=view)
+        rows = engines.flag_rows(self.effective_plan, self.catalog, findings, view=view)
         listed = next((row for row in rows if row.name == name), None)
         spec = self.catalog.flags.get(name)
         model = (
@@ -409,7 +429,7 @@ class PlanEditor:
     def _removed_rows(self, findings: tuple[Finding, ...]) -> Iterator[FlagRow]:
         """Yield a row without a value for each flag and variable that the preset sets and the plan
         no longer has, because that is a change too."""
-        for change in diff(self.base, self.plan):
+        for change in plan_differences(self.base, self.plan):
             if change.b is not None or change.kind not in ("flag", "env"):
                 continue
             is_env = change.kind == "env"
@@ -453,7 +473,7 @@ class PlanEditor:
         estimate = self.estimate()
         values = secret_values(command) if command is not None else ()
         return PlanView(
-            plan=mask_plan(self.effective),
+            plan=mask_plan(self.effective_plan),
             rows=tuple(map(mask_row, self._rows(findings, "changed"))),
             findings=tuple(
                 replace(
@@ -472,8 +492,8 @@ class PlanEditor:
             installed_problem=self.around.installed_problem,
             executables=self.around.executables,
             memory=None if isinstance(estimate, str) else estimate.text,
-            changes=tuple(map(mask_difference, diff(self.base, self.plan))),
-            can_undo=bool(self._undo),
+            changes=tuple(map(mask_difference, plan_differences(self.base, self.plan))),
+            can_undo=self.can_undo,
             can_redo=bool(self._redo),
             title=self.title,
             nodes=tuple((node, mask_command(its)) for node, its in self.node_commands()),

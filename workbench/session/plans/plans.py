@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import engines
 from workbench.engines import host_entries
-from workbench.engines.host_entries import for_host, for_no_host
+from workbench.engines.host_entries import add_host_settings, remove_host_settings
 from workbench.engines.model_facts import model_key
 from workbench.engines.preset_trust import foreign_parts
 from workbench.gpu.settings.preset_settings import (
     PresetSettings,
     memory_lock_warning,
-    not_applied,
+    settings_not_applied,
     settings_of_preset,
 )
 from workbench.hosts.base import HostUnreachable
@@ -60,6 +60,7 @@ class Plans:
         self._settings = HostSettings(core, config)
         self._entry: HostEntry | None = None  # of the host, as the plan under edit contains it
         self.current: PlanEditor | None = None
+        self._replaced: PlanEditor | None = None  # the edited plan before: an undo brings it back
         self.engine_flags = EngineFlags(core, config)
         self._gpu_settings: PresetSettings = ()  # of the loaded preset
         # id of a preset, what its server lacks of it
@@ -80,40 +81,47 @@ class Plans:
         """Make the plan of a preset the plan under edit. The preset's GPU settings are shown, not
         applied."""
         plan = self._presets.plan_of(preset_id, variables)
-        self.take(plan, self._presets.get(preset_id).title)
+        self.edit_plan(plan, self._presets.get(preset_id).title)
         if self._core.host.connected:
             self._core.spawn(self.look_and_ask())
 
-    def take(self, plan: LaunchPlan, title: str) -> None:
-        """Make `plan` the plan under edit, with `title` on the screen. Call `look_for_engine`
-        afterwards to check the plan against the host."""
+    def edit_plan(self, plan: LaunchPlan, title: str) -> None:
+        """Make `plan` the plan under edit, with `title` on the screen. If the plan before was edited,
+        an undo brings it back. Call `look_for_engine` afterwards to check the plan against the host.
+        """
+        if self.current is not None and self.current.is_edited:
+            self._replaced = self.current
         self.current, self._entry = PlanEditor(plan, title), self._settings.entry
-        self.current.around = self._surroundings()
+        self.current.around = self._host_surroundings()
         self.show()
 
     def editor_for(self, plan: LaunchPlan, title: str) -> PlanEditor:
         """Return an editor of `plan` on this host that does not replace the plan under edit. Call
         `look_for_engine` with it to check the plan against the installed engine."""
         editor = PlanEditor(plan, title)
-        editor.around = self._surroundings()
+        editor.around = self._host_surroundings()
         return editor
 
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(gpus=self._gpus(), trusted=trusted(), **self._cluster())
+    def _host_surroundings(self) -> Surroundings:
+        return Surroundings(gpus=self._gpus_to_check(), trusted=trusted(), **self._cluster_fields())
 
-    def _cluster(self) -> dict[str, Any]:
+    def _cluster_fields(self) -> dict[str, Any]:
         """Return the fields of `Surroundings` that describe a cluster: its nodes and the memory to
         keep free. {} if the host is no cluster."""
         host = self._core.host
         if not isinstance(host, ClusterHost):
             return {}
-        return {"places": self._settings.placed(host.places), "reserve_gib": host.entry.reserve_gib}
+        return {
+            "places": self._settings.add_host_entries(host.places),
+            "reserve_gib": host.entry.reserve_gib,
+        }
 
     def leave_host(self) -> None:
         """Forget the GPUs, engines and models of the previous host. Replace the values that
         hosts.toml gave the plan for the previous host by those for the present host."""
+        self._replaced = None  # it has values of the previous host
         if self.current is not None:
-            self._adapt(self.current)
+            self._adapt_editor(self.current)
             self.current.around = replace(
                 self.current.around,
                 gpus=(),
@@ -129,13 +137,15 @@ class Plans:
             )
             self.show()
 
-    def _adapt(self, editor: PlanEditor) -> None:
+    def _adapt_editor(self, editor: PlanEditor) -> None:
         old, self._entry, program = self._entry, None, None
         try:
             self._entry, program = self._settings.entry, self._settings.program(editor.plan.engine)
         except WorkbenchError as error:  # the entry cannot be used
             self._core.notify_error(error)
-        editor.adapt(lambda plan: for_host(for_no_host(plan, old), self._entry, program))
+        editor.adapt_history(
+            lambda plan: add_host_settings(remove_host_settings(plan, old), self._entry, program)
+        )
 
     def show(self) -> None:
         """Show the plan and the unapplied GPU settings of its preset in the session's state."""
@@ -153,9 +163,13 @@ class Plans:
         """Return the plan as it is shown. Its findings include the GPU settings of its preset that
         are not in force."""
         view = self.editor.view()
-        own = host_entries.findings(view.plan, self._entry)
-        view = replace(view, findings=(*self._unreached_nodes(), *view.findings, *own))
-        lacks = self._presets.lacks(view.plan.preset_id)
+        own = host_entries.host_setting_findings(view.plan, self._entry)
+        view = replace(
+            view,
+            findings=(*self._unreached_nodes(), *view.findings, *own),
+            can_undo=view.can_undo or self._replaced is not None,
+        )
+        lacks = self._presets.what_host_lacks(view.plan.preset_id)
         if lacks:
             text = f"the preset is for other hardware: it {lacks}"
             source = f"preset {view.plan.preset_id}, hardware"
@@ -191,25 +205,25 @@ class Plans:
             return (Finding(Level.ERROR, "cluster.unreached", text, fix=fix),)
         return ()
 
-    def untrusted(self) -> Sequence[Finding]:
+    def untrusted_findings(self) -> Sequence[Finding]:
         """Return a finding for each program or setting that a preset written by someone else adds
         to the plan and that the user does not trust yet."""
-        return tuple(part.finding() for part in self.editor.untrusted())
+        return tuple(part.finding_with_fix() for part in self.editor.untrusted_parts())
 
     def trust(self) -> None:
-        """Trust the programs and settings that `untrusted` returns, for this plan and later ones. A
+        """Trust the programs and settings that `untrusted_findings` returns, for this plan and later ones. A
         value that changes later must be trusted again."""
-        trust(part.digest for part in self.editor.untrusted())
+        trust(part.digest for part in self.editor.untrusted_parts())
         self.editor.around = replace(self.editor.around, trusted=trusted())
         self.show()
 
-    def exported(self, form: str) -> Exported:
+    def export_plan(self, form: str) -> Exported:
         """Return the plan in the form of another tool, such as "systemd"."""
-        from workbench.session.plans.recipes import export
+        from workbench.session.plans.recipes import export_plan
 
         editor = self.editor
         name = editor.plan.preset_id or editor.plan.engine
-        return export(editor.effective, form, name=name, title=editor.title)
+        return export_plan(editor.effective_plan, form, name=name, title=editor.title)
 
     async def save_preset(self, preset_id: str, title: str) -> str:
         """Write the plan as a preset of the user. Return the path of the file. Raises PresetError
@@ -219,7 +233,7 @@ class Plans:
         plan = self.editor.plan
         document = from_plan(plan, self._parent_document(plan), preset_id=preset_id, title=title)
         path = self._presets.library.save(document, preset_id)
-        if not self.editor.untrusted():  # this user wrote the preset
+        if not self.editor.untrusted_parts():  # this user wrote the preset
             trust(part.digest for part in foreign_parts(plan, edited=True))
         self._presets.refresh()
         self._edit_saved(preset_id, title)
@@ -243,7 +257,9 @@ class Plans:
         document = from_plan(editor.plan, parent, preset_id=preset_id, title=title)
         document["caveats"] = list(evidence)
         if gpu:
-            fields = {setting_of(key).preset_field: _in_preset(each) for key, each in gpu.items()}
+            fields = {
+                setting_of(key).preset_field: _value_in_preset(each) for key, each in gpu.items()
+            }
             document["gpu_settings"] = [{"gpu": "all", **fields, "reason": evidence[0]}]
         library = self._presets.library
         again = False
@@ -265,7 +281,7 @@ class Plans:
     def _parent_document(self, plan: LaunchPlan) -> Mapping[str, Any]:
         """Return the parsed file of the preset that the plan came from. Return that of the engine's
         general preset if the plan came from none or the file cannot be read."""
-        general = engines.get(plan.engine).general_preset
+        general = engines.get_engine(plan.engine).general_preset
         try:
             return self._presets.library.document(plan.preset_id or general)
         except WorkbenchError:
@@ -273,7 +289,7 @@ class Plans:
 
     # ---- the host
 
-    def _gpus(self) -> tuple[GpuInfo, ...]:
+    def _gpus_to_check(self) -> tuple[GpuInfo, ...]:
         """Return the GPUs against which the plan is checked. On a cluster, these are the first
         node's GPUs; on a simulated host, the GPUs of one node of the plan; else all GPUs."""
         telemetry = self._core.state.telemetry
@@ -285,7 +301,7 @@ class Plans:
 
     def _gpus_changed(self) -> None:
         if self.current is not None:
-            self.current.around = replace(self.current.around, gpus=self._gpus())
+            self.current.around = replace(self.current.around, gpus=self._gpus_to_check())
             self.show()
         if self._core.state.presets:
             self._presets.refresh()
@@ -294,7 +310,7 @@ class Plans:
         """Find out which engine and model the host has for a plan, by default the plan under edit.
         The findings about the plan under edit are shown. Return the engine."""
         editor = editor or self.editor
-        found = await self.survey(editor)
+        found = await self.survey_host(editor)
         if editor is self.current:
             self.show()
         return found
@@ -303,9 +319,9 @@ class Plans:
         """Find the engine of the plan under edit. If this engine was never asked for its own flags,
         ask it now."""
         editor = self.editor
-        await self._ask(editor, await self.look_for_engine(editor))
+        await self._ask_engine_flags(editor, await self.look_for_engine(editor))
 
-    async def _ask(self, editor: PlanEditor, found: InstalledEngine) -> None:
+    async def _ask_engine_flags(self, editor: PlanEditor, found: InstalledEngine) -> None:
         """Ask the engine `found` for its own flags, and check the editor's plan against them.
 
         A program that someone else's preset names is not run. During a measurement no engine is
@@ -336,24 +352,25 @@ class Plans:
         if editor is self.current:
             self.show()
 
-    async def survey(self, editor: PlanEditor) -> InstalledEngine:
+    async def survey_host(self, editor: PlanEditor) -> InstalledEngine:
         """Find out which version of the editor's engine and which model files the host has, and
         store that in `editor.around`. Return the engine."""
-        from workbench.engines.containers import PROGRAMS, image_of, version_in_tag
-        from workbench.server.engine_probe import InstalledEngine, probe
+        from workbench.engines.containers import image_of, version_in_tag
+        from workbench.model.run_options import runs_image
+        from workbench.server.engine_probe import InstalledEngine, probe_engine
 
         host = self._core.host
         if isinstance(host, ClusterHost):  # its variables are known once it is connected
-            editor.adapt(lambda plan: on_cluster(plan, host.cluster_variables))
+            editor.adapt_history(lambda plan: on_cluster(plan, host.cluster_variables))
         await self.look_for_model(editor)
         plan, engine = editor.plan, editor.engine
-        image = image_of(plan, engine) if plan.run_as in PROGRAMS else None
+        image = image_of(plan, engine) if runs_image(plan.run_as) else None
         if image:
             found = InstalledEngine(
                 engine.name, None, version_in_tag(image, engine), how="tag of the image"
             )
         else:
-            found = await probe(self._core.host, engine, plan.executable, plan.workdir)
+            found = await probe_engine(self._core.host, engine, plan.executable, plan.workdir)
         if _program_of(editor.plan) != _program_of(plan):
             return found  # the program was changed meanwhile, and is looked for by itself
         installed: str | None = f"{engine.title} {found.version or '(version unknown)'}"
@@ -363,12 +380,12 @@ class Plans:
             installed = None
         editor.around = replace(
             editor.around,
-            **self._cluster(),  # the places of the nodes are known once the host is connected
+            **self._cluster_fields(),  # the places of the nodes are known once the host is connected
             installed_version=found.version,
             installed=installed,
             found=found,
             installed_problem=found.problem,
-            own_catalog=self.engine_flags.known(editor.engine, found),
+            own_catalog=self.engine_flags.stored_catalog(editor.engine, found),
             not_asked=None,
             executables=tuple(dict.fromkeys((*filter(None, (found.path,)), *found.elsewhere))),
         )
@@ -425,7 +442,7 @@ class Plans:
         editor.forget_engine()
         self.show()
         if self._core.host.connected:
-            self._core.spawn(self._ask(editor, await self.look_for_engine()))
+            self._core.spawn(self._ask_engine_flags(editor, await self.look_for_engine()))
 
     def _look_again(self) -> None:
         """Search the host for the plan's program, which an edit has changed. Until it is found,
@@ -462,15 +479,23 @@ class Plans:
         self._show_edited()
         if any(change.name == EXECUTABLE for change in changes):
             self._look_again()
-        return " ".join(change.text for change in finding.changes)
+        return " ".join(change.option_text for change in finding.changes)
 
     def undo(self) -> None:
-        self._step(self.editor.undo)
+        """Undo the last edit. If the plan has none, and a preset was loaded over an edited plan,
+        make that plan the one under edit again."""
+        replaced = self._replaced
+        if replaced is None or self.editor.can_undo:
+            self._step_history(self.editor.undo)
+            return
+        self.current, self._replaced = replaced, None
+        replaced.around = replace(replaced.around, gpus=self._gpus_to_check())
+        self.show()
 
     def redo(self) -> None:
-        self._step(self.editor.redo)
+        self._step_history(self.editor.redo)
 
-    def _step(self, step: Callable[[], None]) -> None:
+    def _step_history(self, step: Callable[[], None]) -> None:
         """Undo or redo an edit. If that changes the program that starts the engine, search the host
         for it again."""
         before = _program_of(self.editor.plan)
@@ -500,7 +525,7 @@ class Plans:
         preset_id = self.editor.plan.preset_id
         with suppress(WorkbenchError):
             if preset_id is not None:
-                found = engines.lookup(self.editor.catalog, name).spec
+                found = engines.look_up_flag(self.editor.catalog, name).spec
                 aliases = found.aliases if found is not None else ()
                 return about_flag(self._presets.get(preset_id), name, aliases)
         return ()
@@ -524,10 +549,10 @@ class Plans:
                 telemetry = await self._telemetry.reading()
                 changed = self._core.state.alterations
                 self._core.update(
-                    unapplied=not_applied(self.preset_gpu_settings(), telemetry, changed)
+                    unapplied=settings_not_applied(self.preset_gpu_settings(), telemetry, changed)
                 )
 
-    def take_missing(self, preset_id: str | None, parts: Sequence[str]) -> None:
+    def show_missing_parts(self, preset_id: str | None, parts: Sequence[str]) -> None:
         """Show in the plan's findings what the running server lacks of its preset. `parts` has one
         text for each lack."""
         self._of_run = preset_id, parts
@@ -546,7 +571,10 @@ class Plans:
         )
         if not self._gpu_settings and not state.unapplied and not of_run:
             return False
-        now = (*not_applied(self._gpu_settings, state.telemetry, state.alterations), *of_run)
+        now = (
+            *settings_not_applied(self._gpu_settings, state.telemetry, state.alterations),
+            *of_run,
+        )
         changed = now != state.unapplied
         if changed:
             self._core.update(unapplied=now)
@@ -558,6 +586,6 @@ def _program_of(plan: LaunchPlan) -> tuple[object, ...]:
     return plan.executable, plan.run_as, plan.run_options, plan.image, plan.workdir
 
 
-def _in_preset(value: SettingValue) -> object:
+def _value_in_preset(value: SettingValue) -> object:
     """Return the value of a GPU setting as a preset has it."""
     return [value.min_mhz, value.max_mhz] if isinstance(value, ClockRange) else value

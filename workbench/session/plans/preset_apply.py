@@ -8,22 +8,31 @@ confirmation is left alone."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.workload import prompt_of
+from workbench.bench.workload import random_prompt
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
+from workbench.model.interrupted import Interrupted
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_command
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.setting_commands import equal
+from workbench.model.setting_commands import value_equals
 from workbench.model.settings import HOST, GpuSettings, label_of, setting_of, stored_text
-from workbench.server.file_limit import FileLimit, limit_of, limit_on, limit_text, may_have
+from workbench.server.file_limit import (
+    FileLimit,
+    file_limit_of_process,
+    file_limit_on_host,
+    limit_text,
+    may_have,
+)
 from workbench.session.plans.preset_process_parts import FILES, WARM_UP, files_problem, note_warm_up
+from workbench.session.state import APPLYING_PRESET
 
 if TYPE_CHECKING:
     from workbench.model.preset import Preset, WarmUp
@@ -65,13 +74,13 @@ class WholePreset:
     outcomes: tuple[SettingOutcome, ...] = ()  # of a dry run of `settings`
 
     @property
-    def no_right(self) -> str | None:
+    def missing_right(self) -> str | None:
         """Return the right that the preset's settings need and the user lacks; None if there is
         none."""
         return next((o.command.right for o in self.outcomes if o.command.right), None)
 
     @property
-    def missing(self) -> tuple[PresetPart, ...]:
+    def inapplicable_parts(self) -> tuple[PresetPart, ...]:
         """Return the parts of the preset that cannot be applied on this host."""
         return tuple(part for part in self.parts if part.problem)
 
@@ -87,9 +96,18 @@ class AppliedPreset:
     settings: SettingsReport | None = None
 
     @property
-    def not_applied(self) -> tuple[str, ...]:
+    def parts_not_applied(self) -> tuple[str, ...]:
         """Return as text the parts of the preset that were not applied, with the reason of each."""
         return tuple(f"{part.text} ({part.problem})" for part in self.parts if part.problem)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the application of a preset has come: the server that it has started, and what became
+    of the settings."""
+
+    run_id: str | None = None
+    settings: str = "no setting was changed"
 
 
 class PresetApply:
@@ -112,7 +130,7 @@ class PresetApply:
         """Return all that applying the preset will change, in the order of the changes. Nothing is
         changed. Raises PlanError or NotTrusted if the plan cannot be started."""
         preset, editor = self._preset(), self._plans.editor
-        self._servers.check_startable(editor.effective, editor)
+        self._servers.check_startable(editor.effective_plan, editor)
         server = self._core.state.server
         running = (
             f"{server.run_id}, which is stopped first"
@@ -122,12 +140,17 @@ class PresetApply:
         command = mask_command(editor.command()).shell()
         parts = [
             PresetPart(
-                "server", running, f"{editor.engine.title} with {editor.effective.model}", command
+                "server",
+                running,
+                f"{editor.engine.title} with {editor.effective_plan.model}",
+                command,
             )
         ]
-        if (files := editor.effective.open_files) is not None:
+        if (files := editor.effective_plan.open_files) is not None:
             host = self._core.host
-            parts.append(_files_part(files, await limit_on(host), await may_have(host, files)))
+            parts.append(
+                _files_part(files, await file_limit_on_host(host), await may_have(host, files))
+            )
         settings, lacking = await self._settings_here(preset)
         outcomes: tuple[SettingOutcome, ...] = ()
         if settings:
@@ -167,44 +190,65 @@ class PresetApply:
         started.
 
         If the server does not become READY, no setting is changed. If a setting cannot be applied,
-        all of them are reverted, and the server is stopped.
+        all of them are reverted, and the server is stopped. If the caller is cancelled, settings that
+        are being applied are reverted, the server runs on, and Interrupted says so.
         """
         await self._check_rights(whole, password)
-        with self._core.busy("applying the preset"):
-            on_step("starting the server")
-            run_id = await self._servers.start()
-            status = await self._servers.wait_ready(run_id, timeout_s)
-            if status.state is not ServerState.READY:
-                why = f"the server is {status.state}, not READY"
-                rest = [replace(part, problem=part.problem or why) for part in whole.parts]
-                return AppliedPreset(whole.preset_id, None, status, tuple(rest))
-            report = None
-            if whole.settings:
-                on_step("applying the settings")
-                whole, report = await self._apply_settings(whole, run_id, password)
-                if not report.ok:
-                    return await self._stopped(whole, run_id, report)
-            parts = [await self._checked(part, status) for part in _with_problems(whole, report)]
-            if (warm_up := self._preset().warm_up) is not None:
-                on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
-                problem = await self._warm_up(run_id, warm_up)
-                parts = [replace(p, problem=problem) if p.name == WARM_UP else p for p in parts]
-                self._plans.take_missing(
-                    status.preset_id, await self._servers.missing_of_preset(status)
-                )
-            return AppliedPreset(whole.preset_id, run_id, status, tuple(parts), report)
+        progress = _Progress()
+        try:
+            with self._core.busy(APPLYING_PRESET):
+                return await self._apply_parts(whole, password, timeout_s, on_step, progress)
+        except asyncio.CancelledError as cut:
+            raise Interrupted(_left_after_interruption(progress, cut)) from None
+
+    async def _apply_parts(
+        self,
+        whole: WholePreset,
+        password: str | None,
+        timeout_s: float | None,
+        on_step: Callable[[str], None],
+        progress: _Progress,
+    ) -> AppliedPreset:
+        on_step("starting the server")
+        run_id = progress.run_id = await self._servers.start()
+        status = await self._servers.wait_ready(run_id, timeout_s)
+        if status.state is not ServerState.READY:
+            why = f"the server is {status.state}, not READY"
+            rest = [replace(part, problem=part.problem or why) for part in whole.parts]
+            return AppliedPreset(whole.preset_id, None, status, tuple(rest))
+        report = None
+        if whole.settings:
+            on_step("applying the settings")
+            progress.settings = "the guard reverts those settings that were changed"
+            whole, report = await self._apply_settings(whole, run_id, password)
+            if not report.ok:
+                return await self._applied_until_stop(whole, run_id, report)
+            progress.settings = "the settings stay in force until `workbench gpu revert`"
+        parts = [
+            await self._check_file_limit(part, status) for part in _with_problems(whole, report)
+        ]
+        if (warm_up := self._preset().warm_up) is not None:
+            on_step(f"warming up: {count_of(warm_up.requests, 'request')} of varying length")
+            problem = await self._warm_up(run_id, warm_up)
+            parts = [replace(p, problem=problem) if p.name == WARM_UP else p for p in parts]
+            self._plans.show_missing_parts(
+                status.preset_id, await self._servers.missing_of_preset(status)
+            )
+        return AppliedPreset(whole.preset_id, run_id, status, tuple(parts), report)
 
     async def _check_rights(self, whole: WholePreset, password: str | None) -> None:
         """Raise SettingsError if a setting needs a right that the user lacks, before anything is
         changed."""
-        right = whole.no_right
+        right = whole.missing_right
         if right is not None and password is not None:
             commands = await self._gpu.plan_each(
                 whole.settings, await self._gpu.rights.with_password(password)
             )
             right = next((command.right for command in commands if command.right), None)
         if right is not None:
-            parts = ", ".join(part.name for part in whole.parts if part.problem == whole.no_right)
+            parts = ", ".join(
+                part.name for part in whole.parts if part.problem == whole.missing_right
+            )
             raise SettingsError(
                 f"{parts}: {right}; nothing was changed",
                 host=self._core.host.name,
@@ -213,22 +257,25 @@ class PresetApply:
                 f"{whole.preset_id}",
             )
 
-    async def _without_foreign(self, whole: WholePreset) -> WholePreset:
+    async def _drop_foreign_settings(self, whole: WholePreset) -> WholePreset:
         """Return the preset without the settings that somebody else has changed since `look` showed
         them, because the user has not agreed to overwrite these values. The parts of these settings
         have the reason in `problem`."""
         now = {
-            _key(o): o for o in (await self._gpu.apply_each(whole.settings, dry_run=True)).outcomes
+            _setting_key(o): o
+            for o in (await self._gpu.apply_each(whole.settings, dry_run=True)).outcomes
         }
         kept: dict[str, GpuSettings] = {}
         foreign: dict[str, str] = {}
         for outcome in whole.outcomes:
-            one, found = outcome.command, now.get(_key(outcome))
+            one, found = outcome.command, now.get(_setting_key(outcome))
             for selector, wanted in whole.settings.items():
-                if one.setting not in wanted or not _is_of(outcome, selector):
+                if one.setting not in wanted or not _selector_matches(outcome, selector):
                     continue
                 known = (outcome.before, wanted[one.setting])
-                if found is None or any(equal(one.setting, found.before, value) for value in known):
+                if found is None or any(
+                    value_equals(one.setting, found.before, value) for value in known
+                ):
                     gpu = "all" if one.gpu_uuid == HOST else one.gpu_uuid
                     kept[gpu] = GpuSettings({**kept.get(gpu, {}), one.setting: wanted[one.setting]})
                 else:
@@ -245,14 +292,14 @@ class PresetApply:
         Return the preset with the applied settings, and the report. Raises WorkbenchError after
         stopping the server if the settings cannot be applied."""
         try:
-            whole = await self._without_foreign(whole)
+            whole = await self._drop_foreign_settings(whole)
             return whole, await self._gpu.apply_each(whole.settings, password=password)
         except WorkbenchError as error:
             await self._servers.stop(run_id)
             error.message += f"; the server {run_id} was stopped again"
             raise
 
-    async def _stopped(
+    async def _applied_until_stop(
         self, whole: WholePreset, run_id: str, report: SettingsReport
     ) -> AppliedPreset:
         await self._servers.stop(run_id)
@@ -267,13 +314,13 @@ class PresetApply:
             whole.preset_id, None, self._servers.supervisor.status(run_id), tuple(parts), report
         )
 
-    async def _checked(self, part: PresetPart, status: ServerStatus) -> PresetPart:
+    async def _check_file_limit(self, part: PresetPart, status: ServerStatus) -> PresetPart:
         """Return `part`, the limit of open files, with the problem if the server's process has a
         limit that is too low. A part about anything else is returned unchanged."""
         if part.name != FILES or status.pid is None:
             return part
-        wanted = self._plans.editor.effective.open_files or 0
-        limit = await limit_of(self._core.host, status.pid)
+        wanted = self._plans.editor.effective_plan.open_files or 0
+        limit = await file_limit_of_process(self._core.host, status.pid)
         return replace(part, problem=files_problem(wanted, limit))
 
     async def _warm_up(self, run_id: str, warm_up: WarmUp) -> str:
@@ -282,10 +329,10 @@ class PresetApply:
         from workbench.bench import runner
 
         try:
-            async with self._load.at_run(run_id, {}) as load:
+            async with self._load.load_at_run(run_id, {}) as load:
                 spec = replace(
                     load.spec,
-                    prompts=tuple(_prompts(warm_up)),
+                    prompts=tuple(_warm_up_prompts(warm_up)),
                     requests=warm_up.requests,
                     concurrency=1,
                     max_tokens=warm_up.max_tokens,
@@ -330,16 +377,16 @@ def _files_part(wanted: int, limit: FileLimit | None, possible: bool) -> PresetP
 
 def _setting_part(outcome: SettingOutcome) -> PresetPart:
     one = outcome.command
-    name = _name(one.where if one.gpu_index >= 0 else "", one.setting)
+    name = _setting_name(one.where if one.gpu_index >= 0 else "", one.setting)
     texts = [stored_text(one.setting, value) for value in (outcome.before, outcome.requested)]
     return PresetPart(name, texts[0], texts[1], one.shell_line, one.right or "")
 
 
-def _key(outcome: SettingOutcome) -> tuple[str, str]:
+def _setting_key(outcome: SettingOutcome) -> tuple[str, str]:
     return outcome.command.gpu_uuid, outcome.command.setting
 
 
-def _is_of(outcome: SettingOutcome, selector: str) -> bool:
+def _selector_matches(outcome: SettingOutcome, selector: str) -> bool:
     """Return whether `selector` ("all", a GPU's index or its UUID) includes the GPU of the setting
     `outcome`. A setting of the host, not of a GPU, belongs to every selector."""
     one = outcome.command
@@ -360,10 +407,10 @@ def _lacking_part(gpu: str, key: str, value: Any, error: WorkbenchError) -> Pres
     where = "each GPU" if gpu == "all" else f"GPU{gpu}"
     if setting_of(key).of_host:
         where = ""
-    return PresetPart(_name(where, key), "", stored_text(key, value), "", error.message)
+    return PresetPart(_setting_name(where, key), "", stored_text(key, value), "", error.message)
 
 
-def _name(where: str, key: str) -> str:
+def _setting_name(where: str, key: str) -> str:
     return f"{where} {label_of(key)}".strip()
 
 
@@ -387,14 +434,23 @@ def _with_problems(whole: WholePreset, report: SettingsReport | None) -> list[Pr
     return [replace(part, problem=failed.get(part.name, part.problem)) for part in whole.parts]
 
 
+def _left_after_interruption(progress: _Progress, cut: asyncio.CancelledError) -> str:
+    """Return what an interrupted application of a preset has left."""
+    if progress.run_id is None:
+        return "no setting was changed; `workbench servers` shows whether the server was started"
+    settings = cut.left if isinstance(cut, Interrupted) else progress.settings
+    runs_on = f"the server {progress.run_id} runs on until `workbench stop {progress.run_id}`"
+    return f"{settings}; {runs_on}"
+
+
 # -- the warm-up -----------------------------------------------------------------------------------
 
 
-def _prompts(warm_up: WarmUp) -> Sequence[str]:
+def _warm_up_prompts(warm_up: WarmUp) -> Sequence[str]:
     """Return the prompts of a preset's warm-up, as JSON texts. Their lengths rise evenly between
     the two numbers of tokens in `warm_up`."""
     low, high = warm_up.input_tokens
     steps = max(1, warm_up.requests - 1)
     source = random.Random(warm_up.requests)
     lengths = [low + round((high - low) * index / steps) for index in range(warm_up.requests)]
-    return [json.dumps(prompt_of(source, length)) for length in lengths]
+    return [json.dumps(random_prompt(source, length)) for length in lengths]

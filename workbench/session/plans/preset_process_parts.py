@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError
-from workbench.server.file_limit import FileLimit, limit_of, limit_text
+from workbench.server.file_limit import FileLimit, file_limit_of_process, limit_text
 
 if TYPE_CHECKING:
     from workbench.hosts.base import Host
@@ -21,14 +21,14 @@ FILES = "open files"
 _NOTE = "warm_up.json"  # in the run directory: {unix_s, requests, failed}
 
 
-async def missing_on(
+async def missing_parts(
     host: Host, preset: Preset, status: ServerStatus, run_dir: str
 ) -> tuple[str, ...]:
     """Return which parts of `preset` the running server of a run lacks, as text: the limit of open
     files, or the warm-up."""
     found = []
     if (files := preset.engine.open_files) is not None and status.pid is not None:
-        problem = files_problem(files, await limit_of(host, status.pid))
+        problem = files_problem(files, await file_limit_of_process(host, status.pid))
         found += [f"{FILES} {files:,} ({problem})"] if problem else []
     if preset.warm_up is not None and not await _was_warmed_up(host, run_dir):
         found.append(f"{WARM_UP} of {count_of(preset.warm_up.requests, 'request')} (not sent)")

@@ -102,5 +102,5 @@ def worth_remembering(plan: LaunchPlan) -> dict[str, str]:
         for name, source in plan.sources.items()
         if source.kind == "given"
         and plan.variables[name] != MASK
-        and plan.uses(plan.variables[name])
+        and plan.contains_text(plan.variables[name])
     }

@@ -65,20 +65,31 @@ class Presets:
                 lacks=lacks or "",
             )
             for entry in self.library.list()
-            for lacks in [_lacks(entry.gpu_names, entry.gpu_count, infos)]
+            for lacks in [_what_gpus_lack(entry.gpu_names, entry.gpu_count, infos)]
         ]
         self._core.update(presets=tuple(rows), presets_read=True)
 
-    def get(self, preset_id: str) -> Preset:
-        """Return the preset with this id, or the one in the file with this path. Raises PresetError
-        if there is none or it is invalid."""
-        return (
-            self.library.load(Path(preset_id))
-            if _is_file(preset_id)
-            else self.library.get(preset_id)
-        )
+    def get(self, id_or_path: str) -> Preset:
+        """Return the preset with this id, or the one in the file with this path. From then on, the
+        preset of such a file is known by its id too, unless the library has that id. Raises
+        PresetError if there is none or it is invalid."""
+        if not _is_file(id_or_path):
+            return self.library.get(id_or_path)
+        return self.library.given(Path(id_or_path))
 
-    def of_model(self, model: str, engine: str) -> str | None:
+    def file_of(self, preset_id: str | None) -> str | None:
+        """Return the absolute path of the file that gave the preset with this id; None if it is a
+        preset of the library, or unknown."""
+        path = self.library.given_path(preset_id or "")
+        return str(path.absolute()) if path is not None else None
+
+    def note_file_of(self, plan: LaunchPlan) -> None:
+        """Note the file of the preset of a plan that another Workbench has made. From then on, its id
+        stands for this file, unless the library or a file read here has that id."""
+        if plan.preset_id is not None and plan.preset_file is not None:
+            self.library.note_given(plan.preset_id, Path(plan.preset_file))
+
+    def preset_of_model(self, model: str, engine: str) -> str | None:
         """Return the id of the first preset of `engine` whose model is the hub id `model` and that
         states the sizes of this model; None if there is none."""
         wanted = model.lower()
@@ -100,7 +111,7 @@ class Presets:
         except PresetError:  # deleted or renamed since
             return ()
 
-    def lacks(self, preset_id: str | None) -> str:
+    def what_host_lacks(self, preset_id: str | None) -> str:
         """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti". "" if the host
         lacks nothing, or if the preset or the host's GPUs are not known."""
         telemetry = self._core.state.telemetry
@@ -110,7 +121,7 @@ class Presets:
             hardware = self.get(preset_id).hardware
         except PresetError:  # deleted or renamed since
             return ""
-        return _lacks(hardware.gpu_names, hardware.count, telemetry.infos) or ""
+        return _what_gpus_lack(hardware.gpu_names, hardware.count, telemetry.infos) or ""
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
         """Return the variables of a preset that have no value: no default, no value from a READY
@@ -135,7 +146,10 @@ class Presets:
         from workbench.session.plans.preset_variables import known_variables
 
         return known_variables(
-            preset, self._core.host, self._config.remembered(self._core.host.name, preset.id), given
+            preset,
+            self._core.host,
+            self._config.remembered_values(self._core.host.name, preset.id),
+            given,
         )
 
     def plan_of(self, preset_id: str, variables: Mapping[str, str] | None = None) -> LaunchPlan:
@@ -143,7 +157,7 @@ class Presets:
         preset's variables. Raises HostUnreachable if the cluster would provide a value but a node
         cannot be reached."""
         from workbench import engines
-        from workbench.engines.host_entries import for_host
+        from workbench.engines.host_entries import add_host_settings
 
         preset = self.get(preset_id)
         known = self._known_variables(preset, variables)
@@ -153,8 +167,12 @@ class Presets:
             preset, values, {name: source for name, (_, source) in known.items()}
         )
         path = Path(preset_id) if _is_file(preset_id) else self.library.path(preset_id)
-        plan = replace(plan, stranger=not self.library.is_shipped(path))
-        return for_host(plan, self._settings.entry, self._settings.program(plan.engine))
+        plan = replace(
+            plan,
+            stranger=not self.library.is_shipped(path),
+            preset_file=self.file_of(preset.id),
+        )
+        return add_host_settings(plan, self._settings.entry, self._settings.program(plan.engine))
 
     def remember_variables(self, run_id: str, plan: LaunchPlan) -> None:
         """Write the variables that the user gave for a run to config.toml, for later plans of the
@@ -175,7 +193,9 @@ def _is_file(preset_id: str) -> bool:
     return preset_id.endswith(".toml") or len(Path(preset_id).parts) > 1
 
 
-def _lacks(names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None) -> str | None:
+def _what_gpus_lack(
+    names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None
+) -> str | None:
     """Return what the GPUs `infos` of a host lack for a preset that needs `count` GPUs of one of
     the types `names`, such as "needs 2 GPUs". Empty `names` stand for any type. "" if nothing is
     lacking, None if the GPUs are not known."""

@@ -46,7 +46,7 @@ class Exported:
     findings: tuple[Finding, ...]
 
 
-def export(
+def export_plan(
     plan: LaunchPlan,
     form: str,
     *,
@@ -115,7 +115,7 @@ class Recipes:
             raise InputError(f"{path} is no recipe: it is larger than 1 MiB or not a text")
         directory = path.absolute().parent
         given = Given(entry, directory, None if gpus is None else tuple(gpus))
-        return self._read(data.decode("utf-8-sig", "replace"), path.name, preset_id, given)
+        return self._read_recipe(data.decode("utf-8-sig", "replace"), path.name, preset_id, given)
 
     def read_text(
         self,
@@ -132,13 +132,13 @@ class Recipes:
         from workbench.recipes.recipe import Given
 
         given = Given(entry, None, None if gpus is None else tuple(gpus))
-        return self._read(text, source, preset_id, given)
+        return self._read_recipe(text, source, preset_id, given)
 
-    def _read(self, text: str, source: str, preset_id: str | None, given: Given) -> Imported:
+    def _read_recipe(self, text: str, source: str, preset_id: str | None, given: Given) -> Imported:
         from workbench.recipes.registry import read_text
 
         recipe = read_text(text, given)
-        return self._imported(recipe, f"{recipe.form} {source}".strip(), preset_id)
+        return self._import_recipe(recipe, f"{recipe.form} {source}".strip(), preset_id)
 
     async def read_process(self, pid: int, preset_id: str | None = None) -> Imported:
         """Return the command of a running process of the host as a preset with the id `preset_id`,
@@ -147,11 +147,11 @@ class Recipes:
         from workbench.server.process_command import read_command
 
         host = self._core.host
-        found = (await read_command(host, pid)).cleaned()
-        recipe = running_process.read(found.argv, found.env, found.workdir)
-        return self._imported(recipe, f"process {pid} on {host.name}", preset_id)
+        found = (await read_command(host, pid)).clean_copy()
+        recipe = running_process.recipe_of_process(found.argv, found.env, found.workdir)
+        return self._import_recipe(recipe, f"process {pid} on {host.name}", preset_id)
 
-    def _imported(self, recipe: Recipe, source: str, preset_id: str | None) -> Imported:
+    def _import_recipe(self, recipe: Recipe, source: str, preset_id: str | None) -> Imported:
         """Return a recipe as a checked preset that is not saved yet. Raises InputError, with all
         findings, if the recipe starts no server."""
         import tomlkit
@@ -168,8 +168,10 @@ class Recipes:
         document: dict[str, Any] = without_none(document_of(recipe, chosen, source))
         checked = check_text(tomlkit.dumps(document))
         about_file = tuple(replace(f, line=None) for f in checked.findings)
-        catalog = engines.get(recipe.plan.engine).catalog()
-        about_plan = engines.validate(recipe.plan, catalog) if checked.preset is not None else ()
+        catalog = engines.get_engine(recipe.plan.engine).catalog()
+        about_plan = (
+            engines.validate_plan(recipe.plan, catalog) if checked.preset is not None else ()
+        )
         findings = (*recipe.findings, *about_file, *about_plan)
         return Imported(
             recipe.form,

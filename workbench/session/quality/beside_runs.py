@@ -14,8 +14,8 @@ from workbench.gpu.measurement_lock import IfHeld
 from workbench.model.errors import BenchError, InputError, ServerError
 from workbench.model.quality import QualityParts
 from workbench.quality import texts
-from workbench.quality.lanes import interface
-from workbench.session.quality.comparison import words_of
+from workbench.quality.lanes import interface_class
+from workbench.session.quality.comparison import arm_text
 from workbench.session.quality.measuring import (
     AGAIN,
     CHANGED,
@@ -24,9 +24,9 @@ from workbench.session.quality.measuring import (
     JUDGED,
     Measuring,
     QualityOptions,
-    joined_cost,
+    added_cost_text,
 )
-from workbench.session.quality.scored_server import scored
+from workbench.session.quality.scored_server import open_scored_server
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
@@ -42,18 +42,22 @@ MOST_TOGETHER = 256
 _WORK = {FIRST: 1.0, AGAIN: 0.5, CHANGED: 0.5, JUDGED: 0.25}
 
 
-def texts_of(spec: ExperimentSpec) -> TextSet:
+def text_set_of(spec: ExperimentSpec) -> TextSet:
     """Return the texts with which an experiment compares answers. Raises InputError if the user's
     file cannot be read."""
-    return texts.read(spec.quality_texts) if spec.quality_texts else texts.shipped()
+    return (
+        texts.read_own_texts(spec.quality_texts) if spec.quality_texts else texts.shipped_text_set()
+    )
 
 
-def options_of(spec: ExperimentSpec, concurrency: int | None, *, starts_a: bool) -> QualityOptions:
+def quality_options_of(
+    spec: ExperimentSpec, concurrency: int | None, *, starts_a: bool
+) -> QualityOptions:
     """Return how an experiment compares answers. `concurrency` is that of its benchmark, and
     `starts_a` says whether each run of A has a server of its own."""
     together = min(MOST_TOGETHER, concurrency or CONCURRENCY)
     again = starts_a and spec.pairs > 1
-    return QualityOptions(texts=texts_of(spec), concurrency=together, restart=again)
+    return QualityOptions(texts=text_set_of(spec), concurrency=together, restart=again)
 
 
 class AnswersBesideRuns:
@@ -70,7 +74,7 @@ class AnswersBesideRuns:
     ) -> str:
         """Return what the comparison of the answers adds to an experiment. `why` names the settings
         in which A and B differ, and `names` the engines, as far as they are known."""
-        return cost_of(why, names, options_of(spec, concurrency, starts_a=starts_a))
+        return cost_text(why, names, quality_options_of(spec, concurrency, starts_a=starts_a))
 
     async def comparison_of(
         self, experiment: Experiment, sides: Mapping[str, Side], concurrency: int, db: QualityDb
@@ -78,18 +82,20 @@ class AnswersBesideRuns:
         """Return the comparison of the answers of an experiment, with what it has measured so far.
         Raises InputError if its texts cannot be read."""
         spec = experiment.spec
-        starts_a = next(side.standing is None for n, side in sides.items() if n.startswith("A"))
-        options = await asyncio.to_thread(options_of, spec, concurrency, starts_a=starts_a)
+        starts_a = next(
+            side.standing_server is None for n, side in sides.items() if n.startswith("A")
+        )
+        options = await asyncio.to_thread(quality_options_of, spec, concurrency, starts_a=starts_a)
         parts = await asyncio.to_thread(db.parts, experiment.id)
         return ExperimentQuality(experiment.id, spec, sides, options, db, parts)
 
 
-def cost_of(why: Sequence[str], names: Collection[str], options: QualityOptions) -> str:
+def cost_text(why: Sequence[str], names: Collection[str], options: QualityOptions) -> str:
     """Return what the comparison of the answers adds to an experiment. `why` names the settings in
     which A and B differ, and `names` the engines, as far as they are known."""
-    interfaces = [engines.get(name).score_interface for name in names]
-    prefill = all(one is not None and interface(one).prefill for one in interfaces)
-    return joined_cost(prefill, options, why)
+    interfaces = [engines.get_engine(name).score_interface for name in names]
+    prefill = all(one is not None and interface_class(one).prefill for one in interfaces)
+    return added_cost_text(prefill, options, why)
 
 
 class ExperimentQuality:
@@ -118,19 +124,19 @@ class ExperimentQuality:
         self._ended = False
 
     async def after(self, run: ExperimentRun, tell: Tell) -> QualityResult | None:
-        """Measure what is missing on the server of a run that was benchmarked. Return the stored
-        comparison once nothing is missing."""
-        step = self._due(run)
+        """Measure the answers that are still missing on the server of a run that was benchmarked.
+        Return the stored comparison once none is missing, before that None."""
+        step = self._step_due(run)
         if step is None:
             return None
         self._say = tell
         while step is not None:
             await self._measure(step, run)
             await asyncio.to_thread(self._db.keep_parts, self._id, self._measuring.parts)
-            step = self._due(run)
-        if self._measuring.parts.problems or self._missing():
+            step = self._step_due(run)
+        if self._measuring.parts.problems or self._missing_steps():
             return None
-        return await self._store()
+        return await self._store_comparison()
 
     async def end(self, *, done: bool) -> QualityResult | None:
         """Return the comparison of what was measured, stored, when the experiment has ended. None if
@@ -140,19 +146,21 @@ class ExperimentQuality:
         if self._ended or not (done or both):
             return None
         if not both and not parts.problems:
-            missing = " and ".join(one for one in self._missing() if one in (FIRST, CHANGED))
-            self._measuring.fail(f"no run was left on which the answers of {missing} were measured")
-        return await self._store()
+            missing = " and ".join(one for one in self._missing_steps() if one in (FIRST, CHANGED))
+            self._measuring.end_early(
+                f"no run was left on which the answers of {missing} were measured"
+            )
+        return await self._store_comparison()
 
     def left_s(self) -> float:
         """Return the estimated seconds of the steps that are missing; 0 before the first one."""
         if self._first_s is None or self._ended:
             return 0.0
-        return self._first_s * sum(_WORK[step] for step in self._missing())
+        return self._first_s * sum(_WORK[step] for step in self._missing_steps())
 
     # ---- steps
 
-    def _missing(self) -> list[str]:
+    def _missing_steps(self) -> list[str]:
         parts = self._measuring.parts
         if parts.problems:
             return []
@@ -167,10 +175,10 @@ class ExperimentQuality:
         """Return the name of a side. On two hosts, the answers on the first one are compared."""
         return next(name for name in self._sides if name.startswith(arm))
 
-    def _due(self, run: ExperimentRun) -> str | None:
+    def _step_due(self, run: ExperimentRun) -> str | None:
         if self._ended or run.side != self._side_name(run.arm):
             return None
-        missing = self._missing()
+        missing = self._missing_steps()
         if run.arm == "B":
             return CHANGED if CHANGED in missing else None
         if FIRST in missing:
@@ -183,28 +191,28 @@ class ExperimentQuality:
 
     async def _measure(self, step: str, run: ExperimentRun) -> None:
         side, measuring = self._sides[run.side], self._measuring
-        standing = side.standing is not None
+        standing = side.standing_server is not None
         began = time.monotonic()
         try:
-            async with side.load(run.run_id or "") as load, scored(load) as server:
+            async with side.load(run.run_id or "") as load, open_scored_server(load) as server:
                 if standing:
                     anyway = side.session.measurement_lock.if_held is IfHeld.BESIDE
                     await measuring.check_alone(server, anyway=anyway)
-                await measuring.step(step, server, standing=standing)
+                await measuring.measure_step(step, server, standing=standing)
         except (BenchError, InputError, ServerError) as error:
             if step == JUDGED:
-                measuring.not_judged(error.message)
+                measuring.note_not_judged(error.message)
             else:
-                measuring.fail(f"{step}: {error.message}")
+                measuring.end_early(f"{step}: {error.message}")
         if step == FIRST:
             self._first_s = time.monotonic() - began
 
     # ---- the verdict
 
-    async def _store(self) -> QualityResult:
+    async def _store_comparison(self) -> QualityResult:
         self._ended = True
-        names = words_of(self._spec.a), words_of(self._spec.b)
-        result = self._measuring.result((names[0] or _UNCHANGED, names[1] or _UNCHANGED))
+        names = arm_text(self._spec.a), arm_text(self._spec.b)
+        result = self._measuring.quality_result((names[0] or _UNCHANGED, names[1] or _UNCHANGED))
         took_s = round(self._measuring.parts.took_s, 3)
         result = replace(result, unix_s=self._began_unix_s, took_s=took_s)
 

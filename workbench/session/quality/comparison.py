@@ -25,11 +25,11 @@ from workbench.session.quality.measuring import (
     Measuring,
     cost_lines,
 )
-from workbench.session.quality.scored_server import scored
+from workbench.session.quality.scored_server import open_scored_server
 from workbench.session.series.experiment_arms import Arms
 from workbench.session.servers.arm_targets import ArmTargets
 from workbench.session.state import QualityView
-from workbench.session.uninterrupted import uninterrupted
+from workbench.session.uninterrupted import await_uninterrupted
 from workbench.store import paths
 from workbench.store.quality_db import QualityDb
 
@@ -69,13 +69,15 @@ class QualityComparisons:
 
     async def run(self, a: Arm, b: Arm, bases: Bases, options: QualityOptions) -> QualityResult:
         """Compare as `compare` does, with the progress in the session's state. `stop` ends it."""
-        with self.shown(words_of(a), words_of(b)):
-            return await self.compare(a, b, bases, options, self.said, self.stepped)
+        with self.shown(arm_text(a), arm_text(b)):
+            result = await self.compare(a, b, bases, options, self.note_done, self.show_step)
+            self.note_found(result.summary)
+            return result
 
     @contextmanager
     def shown(self, a: str, b: str, stopped: str = _RESTORED) -> Iterator[None]:
-        """Show a comparison in the session's state while the block measures it with `said` and
-        `stepped`. `stop` ends the task that runs the block, and `stopped` says what is then left."""
+        """Show a comparison in the session's state while the block measures it with `note_done` and
+        `show_step`. `stop` ends the task that runs the block, and `stopped` says what is then left."""
         self._core.update(quality=QualityView(a, b))
         self._running = asyncio.current_task()
         ended = ""
@@ -100,12 +102,16 @@ class QualityComparisons:
                 work.cancel()
             await asyncio.wait([work])
 
-    def said(self, text: str) -> None:
+    def note_done(self, text: str) -> None:
         """Show what was done for the comparison that is shown."""
         view = self._core.state.quality
         self._change(said=(*view.said, text) if view is not None else (), step="")
 
-    def stepped(self, step: str, done: int, total: int) -> None:
+    def note_found(self, text: str) -> None:
+        """Show what the comparison has found that is shown."""
+        self._change(found=text)
+
+    def show_step(self, step: str, done: int, total: int) -> None:
         """Show how far the comparison is that is shown."""
         self._change(step=step, done=done, total=total)
 
@@ -128,13 +134,13 @@ class QualityComparisons:
         later ends the measurement, and the result then says so."""
         spec = ExperimentSpec(_mask_arm(a), _mask_arm(b), {})
         sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
-        for line in _warnings(sides):
+        for line in _plan_warnings(sides):
             tell(line)
         began = time.time()
-        async with self._reserved(sides):
+        async with self._reserve_servers(sides):
             work = _Comparison(spec, sides, options, tell, on_step)
             measured = await work.carry_out(self._core.host.name)
-        result = work.with_own_measure(measured.result((words_of(a), words_of(b))))
+        result = work.with_own_measure(measured.quality_result((arm_text(a), arm_text(b))))
         result = replace(result, unix_s=began, took_s=round(time.time() - began, 3))
         return await self.store(result)
 
@@ -143,7 +149,7 @@ class QualityComparisons:
         return await asyncio.to_thread(QualityDb(paths.results_db()).add, result)
 
     @asynccontextmanager
-    async def _reserved(self, sides: Mapping[str, Side]) -> AsyncIterator[None]:
+    async def _reserve_servers(self, sides: Mapping[str, Side]) -> AsyncIterator[None]:
         """Keep everything else from the servers while the block runs, also other Workbenches."""
         sessions = {side.session.host.name: side.session for side in sides.values() if side.on_host}
         async with AsyncExitStack() as stack:
@@ -175,10 +181,10 @@ class _Comparison:
         """Measure A and B, and restore the servers that ran before."""
         parts = self._measuring.parts
         new = Experiment(0, time.time(), host, self._spec, restarts=True)
-        new = replace(new, replaces=self._arms.replaced())
+        new = replace(new, replaces=self._arms.run_to_be_stopped())
         await self._arms.prepare(new)
         try:
-            await self._measure()
+            await self._measure_both()
         finally:
 
             async def restore() -> None:
@@ -187,60 +193,65 @@ class _Comparison:
                     await self._arms.clear()
                 parts.notes += tuple(await self._arms.give_back(new))
 
-            await uninterrupted(restore())
+            await await_uninterrupted(restore())
         return self._measuring
 
-    async def _measure(self) -> None:
+    async def _measure_both(self) -> None:
         options = self._measuring.options
         for side in self._sides.values():
-            if side.standing is not None:
-                async with side.load(side.standing) as load, scored(load) as server:
+            if side.standing_server is not None:
+                async with (
+                    side.load(side.standing_server) as load,
+                    open_scored_server(load) as server,
+                ):
                     await self._measuring.check_alone(server, anyway=options.anyway)
-        await self._step(FIRST)
-        await self._later(CHANGED)
-        standing = self._sides["A"].standing is not None
+        await self._measure_step(FIRST)
+        await self._measure_later_step(CHANGED)
+        standing = self._sides["A"].standing_server is not None
         if standing and self._measuring.can_judge():
-            await self._judge()
+            await self._judge_answers()
         elif options.restart and not standing:
-            await self._later(AGAIN)
+            await self._measure_later_step(AGAIN)
 
-    async def _judge(self) -> None:
+    async def _judge_answers(self) -> None:
         """Let an A that still runs score the answers of B. If it does not answer any more, the
         comparison is what it was before."""
         if self._measuring.parts.problems:
             return
         try:
-            await self._step(JUDGED)
+            await self._measure_step(JUDGED)
         except (BenchError, ServerError) as error:
-            self._measuring.not_judged(error.message)
+            self._measuring.note_not_judged(error.message)
 
-    async def _later(self, step: str) -> None:
+    async def _measure_later_step(self, step: str) -> None:
         """Measure a step after A was measured. A server that does not start or answer ends the
         comparison, and what was measured before is kept."""
         if self._measuring.parts.problems:
             return
         try:
-            await self._step(step)
+            await self._measure_step(step)
         except (BenchError, ServerError) as error:
-            self._measuring.fail(f"{step}: {error.message}")
+            self._measuring.end_early(f"{step}: {error.message}")
 
-    async def _step(self, step: str) -> None:
+    async def _measure_step(self, step: str) -> None:
         """Start the server of a step, or use the one that runs, and measure it."""
         name = CHANGED if step == CHANGED else FIRST
         side = self._sides[name]
-        run_id = side.standing
+        run_id = side.standing_server
         if run_id is None:
             self._tell(f"{step}: starting")
             run_id = await self._arms.server(name)
             await self._arms.ready(name, run_id, lambda text: self._tell(f"{step}: {text}"))
-        async with side.load(run_id) as load, scored(load) as server:
-            await self._measuring.step(step, server, standing=side.standing is not None)
+        async with side.load(run_id) as load, open_scored_server(load) as server:
+            await self._measuring.measure_step(
+                step, server, standing=side.standing_server is not None
+            )
             if step in (FIRST, CHANGED):
-                await self._score(step, load)
+                await self._run_own_measure(step, load)
             if step == AGAIN and self._measuring.can_judge():
-                await self._measuring.step(JUDGED, server, standing=False)
+                await self._measuring.measure_step(JUDGED, server, standing=False)
 
-    async def _score(self, step: str, load: Load) -> None:
+    async def _run_own_measure(self, step: str, load: Load) -> None:
         """Run the user's own measure on the server of a step. If it fails, the comparison goes on,
         and a note says why."""
         command = self._measuring.options.own
@@ -257,12 +268,14 @@ class _Comparison:
     def with_own_measure(self, result: QualityResult) -> QualityResult:
         """Return the result with the user's own measure of both sides, or with the reason why there
         is none."""
-        from workbench.quality.own_measure import own_measure, with_own_measure
+        from workbench.quality.own_measure import compare_own_scores, with_own_measure
 
         command, problem = self._measuring.options.own, self._own_problem
         if command is not None and len(self._own) == len((FIRST, CHANGED)):
             try:
-                found = own_measure(self._own[FIRST], self._own[CHANGED], mask_argv(command.argv))
+                found = compare_own_scores(
+                    self._own[FIRST], self._own[CHANGED], mask_argv(command.argv)
+                )
                 return with_own_measure(result, found)
             except InputError as error:
                 problem = f"{OWN_FAILED}: {error.message}"
@@ -275,23 +288,23 @@ def plan_lines(
     """Return what a comparison measures and what it takes, before it starts. `engine_name` is the
     engine of A, if A runs already and its engine is known."""
     from workbench import engines
-    from workbench.quality.lanes import interface
+    from workbench.quality.lanes import interface_class
 
     prefill = None
-    engine = engines.find(bases["A"].engine if "A" in bases else engine_name or "")
+    engine = engines.find_engine(bases["A"].engine if "A" in bases else engine_name or "")
     if engine is not None and engine.score_interface is not None:
-        prefill = interface(engine.score_interface).prefill
+        prefill = interface_class(engine.score_interface).prefill
     restarted = options.restart and "A" in bases
     judged = options.judged and (restarted or "A" not in bases)
     return [
-        f"A: {words_of(a)}",
-        f"B: {words_of(b)}",
+        f"A: {arm_text(a)}",
+        f"B: {arm_text(b)}",
         *cost_lines(prefill, options, restarted=restarted, judged=judged),
-        *([_own_line(options.own)] if options.own is not None else []),
+        *([_own_measure_line(options.own)] if options.own is not None else []),
     ]
 
 
-def _warnings(sides: Mapping[str, Side]) -> Iterator[str]:
+def _plan_warnings(sides: Mapping[str, Side]) -> Iterator[str]:
     """Yield what is doubtful about the plans of the servers that are started, each sentence once: B
     may fail only after A was measured for minutes."""
     said: set[str] = set()
@@ -304,7 +317,7 @@ def _warnings(sides: Mapping[str, Side]) -> Iterator[str]:
                 yield f"{name}: warning: {finding.text}{fix}"
 
 
-def _own_line(own: OwnCommand) -> str:
+def _own_measure_line(own: OwnCommand) -> str:
     return f"your measure, of A and then of B, at most {own.minutes:g} minutes each: {own.shown}"
 
 
@@ -312,6 +325,6 @@ def _mask_arm(arm: Arm) -> Arm:
     return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
 
 
-def words_of(arm: Arm) -> str:
-    """Return what one side of a comparison of answers is, without secrets."""
+def arm_text(arm: Arm) -> str:
+    """Return one arm of a comparison of answers as the text of its arguments, with secrets masked."""
     return " ".join(_mask_arm(arm).words)

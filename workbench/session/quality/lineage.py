@@ -49,24 +49,24 @@ class Lineage:
     def __init__(self, presets: Presets, servers: Servers) -> None:
         self._presets, self._servers = presets, servers
 
-    def of(self, b: Arm, variables: Mapping[str, str]) -> ChangedFrom:
+    def changed_from(self, b: Arm, variables: Mapping[str, str]) -> ChangedFrom:
         """Return A for B. The runs of the host must have been read. Raises InputError if nothing is
         known from which B was changed, or nothing that changes the answers differs."""
         assert b.target is not None
         name = b.target.name
-        if b.relaunches:
+        if b.changes_launch:
             return ChangedFrom(Arm(target=b.target), b, f"{name} without the changes", variables)
         if "://" in name:
             raise InputError(
                 f"Workbench did not start {name}, so it does not know what it was changed from",
                 next_step=_NAME_A,
             )
-        run = self._run(name)
+        run = self._run_called(name)
         if run is None:
-            return self._of_preset(b, name, variables)
-        return self._of_run(b.target, run, variables)
+            return self._change_from_preset(b, name, variables)
+        return self._change_from_run(b.target, run, variables)
 
-    def _run(self, name: str) -> ServerStatus | None:
+    def _run_called(self, name: str) -> ServerStatus | None:
         statuses = self._servers.supervisor.statuses()
         exact = [status for status in statuses if status.run_id == name]
         near = [
@@ -83,40 +83,47 @@ class Lineage:
 
     # ---- presets
 
-    def _of_preset(self, b: Arm, name: str, variables: Mapping[str, str]) -> ChangedFrom:
+    def _change_from_preset(self, b: Arm, name: str, variables: Mapping[str, str]) -> ChangedFrom:
         plan = self._presets.plan_of(name, variables)
-        found = self._first_that_differs(f"preset {name}", plan, self._baselines(name, variables))
+        found = self._nearest_different_ancestor(
+            f"preset {name}", plan, self._baselines_of_preset(name, variables)
+        )
         return ChangedFrom(
             Arm(target=ArmTarget(found.name)), b, f"the baseline of {name}", variables
         )
 
-    def _baselines(self, preset_id: str, variables: Mapping[str, str]) -> Iterator[_Ancestor]:
+    def _baselines_of_preset(
+        self, preset_id: str, variables: Mapping[str, str]
+    ) -> Iterator[_Ancestor]:
         """Yield the presets from which a preset was made, the nearest first."""
         baseline = self._presets.get(preset_id).baseline
         while baseline is not None:
-            yield self._preset(baseline, variables)
+            yield self._preset_as_ancestor(baseline, variables)
             baseline = self._presets.get(baseline).baseline
 
-    def _preset(self, preset_id: str, variables: Mapping[str, str]) -> _Ancestor:
+    def _preset_as_ancestor(self, preset_id: str, variables: Mapping[str, str]) -> _Ancestor:
         known = self._presets.get(preset_id).variables
         given = {name: value for name, value in variables.items() if name in known}
         return _Ancestor(preset_id, self._presets.plan_of(preset_id, given))
 
     # ---- runs
 
-    def _of_run(
+    def _change_from_run(
         self, target: ArmTarget, run: ServerStatus, variables: Mapping[str, str]
     ) -> ChangedFrom:
         plan = self._servers.supervisor.record(run.run_id).plan
         variables = {**plan.variables, **variables}
-        found = self._first_that_differs(
-            f"run {run.run_id}", plan, self._ancestors(run.run_id, plan, variables)
+        found = self._nearest_different_ancestor(
+            f"run {run.run_id}", plan, self._ancestors_of_run(run.run_id, plan, variables)
         )
         anew = replace(target, name=run.run_id)
         if found.run is None:
-            a = Arm(target=ArmTarget(found.name), sets=_port(run, plan))
+            a = Arm(target=ArmTarget(found.name), sets=_port_change(run, plan))
             return ChangedFrom(
-                a, Arm(_port(run, plan), target=anew), f"the preset of {run.run_id}", variables
+                a,
+                Arm(_port_change(run, plan), target=anew),
+                f"the preset of {run.run_id}",
+                variables,
             )
         words = f"which {run.run_id} replaced"
         if found.run.state is ServerState.READY and run.state is ServerState.READY:
@@ -124,10 +131,10 @@ class Lineage:
                 Arm(target=ArmTarget(found.name)), Arm(target=anew), words, variables
             )
         # both need the GPUs and the port, so each is started anew
-        a = Arm(_port(run, plan), target=ArmTarget(found.name))
-        return ChangedFrom(a, Arm(_port(run, plan), target=anew), words, variables)
+        a = Arm(_port_change(run, plan), target=ArmTarget(found.name))
+        return ChangedFrom(a, Arm(_port_change(run, plan), target=anew), words, variables)
 
-    def _ancestors(
+    def _ancestors_of_run(
         self, run_id: str, plan: LaunchPlan, variables: Mapping[str, str]
     ) -> Iterator[_Ancestor]:
         """Yield what a run was changed from, the nearest first: the runs that it and they replaced,
@@ -144,10 +151,10 @@ class Lineage:
             yield _Ancestor(before, record.plan, supervisor.status(before))
             before = record.replaces
         if plan.preset_id is not None:
-            yield self._preset(plan.preset_id, variables)
-            yield from self._baselines(plan.preset_id, variables)
+            yield self._preset_as_ancestor(plan.preset_id, variables)
+            yield from self._baselines_of_preset(plan.preset_id, variables)
 
-    def _first_that_differs(
+    def _nearest_different_ancestor(
         self, what: str, plan: LaunchPlan, ancestors: Iterator[_Ancestor]
     ) -> _Ancestor:
         """Return the nearest ancestor whose answers may be others. Raises InputError if there is
@@ -169,7 +176,7 @@ class Lineage:
         )
 
 
-def _port(run: ServerStatus, plan: LaunchPlan) -> tuple[str, ...]:
+def _port_change(run: ServerStatus, plan: LaunchPlan) -> tuple[str, ...]:
     """Return the change of a plan that starts its server anew on the port of a run."""
     port = run.port or plan.flag("port")
     if port is None:

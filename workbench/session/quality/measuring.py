@@ -23,7 +23,7 @@ from workbench.quality.instrument import (
     positions_of,
     requests_of,
 )
-from workbench.quality.verdict import Margins, ScoredAnswers, judge
+from workbench.quality.verdict import Margins, ScoredAnswers, judge_quality
 
 if TYPE_CHECKING:
     from workbench.model.quality import QualityResult, Token
@@ -75,7 +75,7 @@ class Measuring:
         self.parts = parts or QualityParts()
         self.parts.text_version = options.texts.version
 
-    def fail(self, problem: str) -> None:
+    def end_early(self, problem: str) -> None:
         """End the measurement early. `problem` is a sentence without a full stop."""
         self.parts.problems += (problem,)
 
@@ -84,12 +84,12 @@ class Measuring:
         if not anyway:
             await server.check_alone()
             return
-        serving = await server.serving_others()
+        serving = await server.foreign_requests_now()
         if serving and serving not in self.parts.notes:
             self._tell(serving)
             self.parts.notes += (serving,)
 
-    async def step(self, step: str, server: ScoredServer, *, standing: bool) -> None:
+    async def measure_step(self, step: str, server: ScoredServer, *, standing: bool) -> None:
         """Measure one step on its server. `standing` says whether somebody else may use the server:
         Workbench itself asks a server that it has started whether it is well."""
         began = time.monotonic()
@@ -98,19 +98,19 @@ class Measuring:
         parts = self.parts
         parts.simulated = parts.simulated or server.simulated
         parts.conditions.setdefault(side, server.conditions)
-        instrument = self._instrument(server, step)
+        instrument = self._make_instrument(server, step)
         if step == FIRST:
             await self._measure_first(instrument)
         elif step == AGAIN:
             await self._measure_again(instrument)
         elif step == JUDGED:
-            await self._judge(instrument)
+            await self._score_both_answers(instrument)
         else:
             await self._measure_changed(instrument)
         texts = {token: text for token, text in instrument.pieces.items() if isinstance(token, int)}
         parts.pieces[side] = {**parts.pieces.get(side, {}), **texts}
         if not parts.problems:
-            others = await server.others() if standing else ""
+            others = await server.foreign_requests_since() if standing else ""
             if others and others not in parts.notes:  # A is asked once more after B
                 parts.notes += (others,)
             parts.runs[step] = server.title
@@ -119,27 +119,27 @@ class Measuring:
     # ---- the steps
 
     async def _measure_first(self, instrument: Instrument) -> None:
-        proven = await self._prove(instrument, FIRST)
+        proven = await self._prove_instrument(instrument, FIRST)
         if proven:
             began = time.monotonic()
-            self.parts.a = await self._score(instrument, "A")
+            self.parts.a = await self._score_texts(instrument, "A")
             took_s = time.monotonic() - began
             if not self.parts.problems:
                 self._tell(f"A: one scoring took {took_s:.0f} s")
-            self.parts.floors += (await self._score(instrument, "A, again"),)
-        self.parts.answers_a = await self._write(instrument, "A")
-        self.parts.answers_again = await self._write(instrument, "A, again")
+            self.parts.floors += (await self._score_texts(instrument, "A, again"),)
+        self.parts.answers_a = await self._write_answers(instrument, "A")
+        self.parts.answers_again = await self._write_answers(instrument, "A, again")
 
     async def _measure_again(self, instrument: Instrument) -> None:
         if all(proof.usable for proof in self.parts.proofs):
-            self.parts.floors += (await self._score(instrument, AGAIN),)
+            self.parts.floors += (await self._score_texts(instrument, AGAIN),)
 
     async def _measure_changed(self, instrument: Instrument) -> None:
-        proven = await self._prove(instrument, CHANGED)
+        proven = await self._prove_instrument(instrument, CHANGED)
         unusable = FIRST in self.parts.runs and not self.parts.a
         if proven and not unusable:
-            self.parts.b = await self._score(instrument, "B")
-        self.parts.answers_b = await self._write(instrument, "B")
+            self.parts.b = await self._score_texts(instrument, "B")
+        self.parts.answers_b = await self._write_answers(instrument, "B")
 
     def can_judge(self) -> bool:
         """Return whether A can still score the answers of B: its instrument is proven, both wrote
@@ -152,7 +152,7 @@ class Measuring:
         )
         return self.options.judged and proven and bool(of_a & of_b) and JUDGED not in parts.runs
 
-    async def _judge(self, instrument: Instrument) -> None:
+    async def _score_both_answers(self, instrument: Instrument) -> None:
         """Let A score the answers of both. If it cannot, the comparison is what it was without."""
         parts = self.parts
         every = (parts.answers_a, parts.answers_again, parts.answers_b)
@@ -161,19 +161,19 @@ class Measuring:
         )
         if scored.problem:
             self._tell(f"{JUDGED}: {scored.problem}")
-            self.not_judged(scored.problem)
+            self.note_not_judged(scored.problem)
             return
         left = iter(scored.scores)
         parts.scores_a, parts.scores_again, parts.scores_b = (
             tuple(islice(left, len(answers))) for answers in every
         )
 
-    def not_judged(self, why: str) -> None:
+    def note_not_judged(self, why: str) -> None:
         """Say why A has not scored the answers of B, and do not try it again."""
         self.parts.notes += (f"A did not score the answers of B: {why}",)
         self.parts.runs.setdefault(JUDGED, "")
 
-    def _instrument(self, server: ScoredServer, title: str) -> Instrument:
+    def _make_instrument(self, server: ScoredServer, title: str) -> Instrument:
         def show(what: str, done: int, total: int) -> None:
             self._on_step(f"{title}: {what}", done, total)
             if done == total:
@@ -183,8 +183,8 @@ class Measuring:
 
         return server.instrument(show)
 
-    async def _prove(self, instrument: Instrument, side: str) -> bool:
-        proof = await instrument.prove(self.options.texts.texts, side)
+    async def _prove_instrument(self, instrument: Instrument, side: str) -> bool:
+        proof = await instrument.prove_instrument(self.options.texts.texts, side)
         self.parts.proofs += (proof,)
         if proof.usable:
             self._tell(
@@ -195,33 +195,33 @@ class Measuring:
             self._tell(f"{side}: instrument not usable: {proof.reason}")
         return proof.usable
 
-    async def _score(self, instrument: Instrument, title: str) -> tuple[ScoredText, ...]:
+    async def _score_texts(self, instrument: Instrument, title: str) -> tuple[ScoredText, ...]:
         if self.parts.problems:
             return ()
-        scores = await instrument.score(self.options.texts.texts)
+        scores = await instrument.score_texts(self.options.texts.texts)
         if scores.problem:
-            self.fail(f"{title}: {scores.problem}")
+            self.end_early(f"{title}: {scores.problem}")
         return scores.texts
 
-    async def _write(self, instrument: Instrument, title: str) -> tuple[GreedyAnswer, ...]:
+    async def _write_answers(self, instrument: Instrument, title: str) -> tuple[GreedyAnswer, ...]:
         if self.parts.problems:
             return ()
-        written = await instrument.write(
+        written = await instrument.write_answers(
             self.options.texts.texts, concurrency=self.options.concurrency
         )
         if written.problem:
-            self.fail(f"{title}: {written.problem}")
+            self.end_early(f"{title}: {written.problem}")
         return written.answers
 
     # ---- the verdict
 
-    def result(self, names: tuple[str, str]) -> QualityResult:
+    def quality_result(self, names: tuple[str, str]) -> QualityResult:
         """Return the verdict about what was measured, not stored yet. `names` are the words of A and
         of B."""
         parts, options = self.parts, self.options
         if self.can_judge():
-            self.not_judged("no server of A ran any more after B had written them")
-        result = judge(
+            self.note_not_judged("no server of A ran any more after B had written them")
+        result = judge_quality(
             parts.a,
             parts.b,
             floors=parts.floors,
@@ -239,7 +239,7 @@ class Measuring:
             text_set=(options.texts.name, options.texts.version),
             margins=options.margins,
             simulated=parts.simulated,
-            pieces=(_pieces(parts, FIRST), _pieces(parts, CHANGED)),
+            pieces=(_pieces_of_side(parts, FIRST), _pieces_of_side(parts, CHANGED)),
         )
         if parts.problems and result.verdict == NOT_MEASURED:
             result = replace(result, summary=f"{NOT_MEASURED}: {parts.problems[0]}")
@@ -251,7 +251,7 @@ class Measuring:
         )
 
 
-def _pieces(parts: QualityParts, side: str) -> Pieces:
+def _pieces_of_side(parts: QualityParts, side: str) -> Pieces:
     found: dict[Token, str] = {}
     for token, text in parts.pieces.get(side, {}).items():
         found[token] = text
@@ -265,7 +265,7 @@ def cost_lines(
     scores a whole prompt in one request; None if the engine is not known yet. `restarted` says
     whether A is measured again after a restart, and `judged` whether A scores the answers of B."""
     texts = options.texts.texts
-    short = sum(not text.long for text in texts)
+    short = sum(not text.is_long for text in texts)
     times = 3 if restarted else 2
 
     def requests(count: Callable[..., int], each: int = 1) -> str:
@@ -290,13 +290,13 @@ def cost_lines(
     return lines
 
 
-def joined_cost(prefill: bool, options: QualityOptions, why: Sequence[str]) -> str:
+def added_cost_text(prefill: bool, options: QualityOptions, why: Sequence[str]) -> str:
     """Return what an experiment adds to its runs if it compares the answers too, before it starts.
     `why` names the settings in which A and B differ, and `options.restart` says whether A is measured
     on a second server."""
     texts = options.texts.texts
     requests, positions = (count(texts, prefill=prefill) for count in (requests_of, positions_of))
-    long = "seconds" if prefill else "minutes"
+    long = "usually takes seconds, and minutes on a slow server" if prefill else "takes minutes"
     times = "three times" if options.restart else "twice"
     more = _ANSWERS_JUDGED * answer_requests_of(texts, prefill=prefill)
     judged = ""
@@ -305,5 +305,5 @@ def joined_cost(prefill: bool, options: QualityOptions, why: Sequence[str]) -> s
     return (
         f"A and B differ in {', '.join(why)}, so their answers are compared too: "
         f"{positions:,} positions in {requests:,} requests, A {times} and B once, beside the "
-        f"runs{judged}; this takes {long}"
+        f"runs{judged}; this {long}"
     )

@@ -55,7 +55,7 @@ async def scores_of(
     with tempfile.TemporaryDirectory(prefix="workbench-items-") as directory:
         words = [word.replace(ITEMS, directory) for word in command.argv]
         env = own_command.environment(base_url, spec.model, key)
-        with own_command.filled(words, base_url, spec.model) as argv:
+        with own_command.fill_in_server(words, base_url, spec.model) as argv:
             done = await own_command.run(
                 argv,
                 {**env, "WORKBENCH_ITEMS": directory},

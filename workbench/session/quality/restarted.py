@@ -17,7 +17,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED
 from workbench.model.server_run import ServerState
 from workbench.quality import texts
-from workbench.session.quality.beside_runs import MOST_TOGETHER, cost_of
+from workbench.session.quality.beside_runs import MOST_TOGETHER, cost_text
 from workbench.session.quality.measuring import (
     CHANGED,
     CONCURRENCY,
@@ -25,7 +25,7 @@ from workbench.session.quality.measuring import (
     Measuring,
     QualityOptions,
 )
-from workbench.session.quality.scored_server import scored
+from workbench.session.quality.scored_server import open_scored_server
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -65,74 +65,86 @@ class AnswersOfRestart:
         self._core, self._plans, self._servers = core, plans, servers
         self._load, self._comparisons = load, comparisons
 
-    def cost(self) -> str:
+    def cost_text(self) -> str:
         """Return in a sentence what comparing the answers adds to a restart. "" if no server runs, or
         if the plan changes nothing on which the answers depend."""
-        why = self._why()
+        why = self._settings_that_change_answers()
         if not why or self._core.state.server is None:
             return ""
         names = {self._core.state.server.engine, self._plans.editor.plan.engine}
-        return cost_of(why, names, self._options(None))
+        return cost_text(why, names, self._quality_options(None))
 
-    async def before(self, earlier: BenchResult) -> MeasuredBefore | None:
+    async def measure_before(self, earlier: BenchResult) -> MeasuredBefore | None:
         """Measure the answers of the selected run, whose benchmark was `earlier`. Return None if they
         are not compared: then the plan changes none, or a notice says why. Raises HostOccupied if
         somebody else measures on the host."""
         status = self._core.state.server
-        if not self._why() or status is None or earlier.spec.endpoint == "embeddings":
+        if (
+            not self._settings_that_change_answers()
+            or status is None
+            or earlier.spec.endpoint == "embeddings"
+        ):
             return None
         if earlier.conditions.run_id != status.run_id:
-            self._say_not(f"result {earlier.id} was not measured on run {status.run_id}")
+            self._say_not_compared(f"result {earlier.id} was not measured on run {status.run_id}")
             return None
         spec = earlier.spec
-        options = self._options(None if spec.command else spec.concurrency)
-        measuring = Measuring(options, self._comparisons.said, on_step=self._comparisons.stepped)
+        options = self._quality_options(None if spec.command else spec.concurrency)
+        measuring = Measuring(
+            options, self._comparisons.note_done, on_step=self._comparisons.show_step
+        )
         found = MeasuredBefore(status.run_id, measuring, time.time())
         with self._comparisons.shown(status.run_id, _B, _STOPPED_BEFORE):
-            measured = await self._step(found, FIRST, status.run_id)
+            measured = await self._measure_step(found, FIRST, status.run_id)
+            if measured:
+                self._comparisons.note_found("A is measured, B follows")
         return found if measured else None
 
-    async def after(self, before: MeasuredBefore, run_id: str) -> QualityResult | None:
+    async def measure_after(self, before: MeasuredBefore, run_id: str) -> QualityResult | None:
         """Measure the answers of the run that was started in its place. Return the stored comparison;
         None if there is none, and a notice then says why."""
         with self._comparisons.shown(before.run_id, run_id, _STOPPED_AFTER):
-            if not await self._step(before, CHANGED, run_id):
+            if not await self._measure_step(before, CHANGED, run_id):
                 return None
-        parts = before.measuring.parts
-        result = before.measuring.result((before.run_id, run_id))
+            parts = before.measuring.parts
+            result = before.measuring.quality_result((before.run_id, run_id))
+            self._comparisons.note_found(result.summary)
         return await self._comparisons.store(
             replace(result, unix_s=before.unix_s, took_s=round(parts.took_s, 3))
         )
 
-    def _why(self) -> Sequence[str]:
+    def _settings_that_change_answers(self) -> Sequence[str]:
         """Return the settings of the plan in which the answers may differ from those of the selected
         run. () if that is not READY."""
         status, editor = self._core.state.server, self._plans.current
         if status is None or status.state is not ServerState.READY or editor is None:
             return ()
         running = self._servers.supervisor.record(status.run_id).plan
-        return plan_changes(running, editor.effective) if running is not None else ()
+        return plan_changes(running, editor.effective_plan) if running is not None else ()
 
-    def _options(self, concurrency: int | None) -> QualityOptions:
+    def _quality_options(self, concurrency: int | None) -> QualityOptions:
         together = min(MOST_TOGETHER, concurrency or CONCURRENCY)
         return QualityOptions(
-            texts=texts.shipped(), concurrency=together, restart=False, judged=False
+            texts=texts.shipped_text_set(), concurrency=together, restart=False, judged=False
         )
 
-    async def _step(self, found: MeasuredBefore, step: str, run_id: str) -> bool:
+    async def _measure_step(self, found: MeasuredBefore, step: str, run_id: str) -> bool:
         """Measure a step on a run. Return whether it was measured to its end."""
         try:
-            async with self._load.at_run(run_id, {}) as load, scored(load) as server:
+            async with (
+                self._load.load_at_run(run_id, {}) as load,
+                open_scored_server(load) as server,
+            ):
                 await server.check_alone()
-                await found.measuring.step(step, server, standing=True)
+                await found.measuring.measure_step(step, server, standing=True)
         except HostOccupied:
             raise  # the user decides whether to measure beside others
         except (BenchError, InputError, ServerError) as error:
-            found.measuring.fail(f"{step}: {error.message}")
+            found.measuring.end_early(f"{step}: {error.message}")
         problems = found.measuring.parts.problems
         if problems:
-            self._say_not(problems[0])
+            self._say_not_compared(problems[0])
         return not problems
 
-    def _say_not(self, why: str) -> None:
+    def _say_not_compared(self, why: str) -> None:
         self._core.notify(Level.WARN, f"{NOT_MEASURED}: {why}")

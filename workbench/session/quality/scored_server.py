@@ -19,8 +19,8 @@ from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, InputError
 from workbench.model.secrets import mask_plan
 from workbench.quality.instrument import Instrument, Progress
-from workbench.quality.lanes import interface
-from workbench.server.kept_connection import asking
+from workbench.quality.lanes import interface_class
+from workbench.server.kept_connection import kept_connection_to
 from workbench.server.small_requests import Ask, Reply
 from workbench.session.bench.engine_watch import EngineWatch
 
@@ -53,21 +53,21 @@ class ScoredServer:
         name = self.engine.score_interface
         if name is None:
             raise BenchError(f"{self.engine.title} gives no log probabilities of a text")
-        return Instrument(interface(name)(self._send, self.load.spec.model), on_progress)
+        return Instrument(interface_class(name)(self._send, self.load.spec.model), on_progress)
 
     async def check_alone(self) -> None:
         """Raise InputError if the server serves others now: their requests would change the
         answers, and the scores would take memory that their requests need."""
-        serving = await self.serving_others()
+        serving = await self.foreign_requests_now()
         if serving:
             raise InputError(serving, next_step="wait until it is idle, or add --anyway")
 
-    async def serving_others(self) -> str:
+    async def foreign_requests_now(self) -> str:
         """Return a sentence if the server serves others now; "" if it does not, as far as it says.
         No request of this comparison may be in flight."""
-        first = await self._watch.requests()
+        first = await self._watch.count_requests()
         await asyncio.sleep(_OTHERS_S)
-        second = await self._watch.requests()
+        second = await self._watch.count_requests()
         busy = max(first.in_flight or 0, second.in_flight or 0)
         if not busy and first.counted == second.counted:
             return ""
@@ -78,7 +78,7 @@ class ScoredServer:
         """Begin to count the requests of others."""
         self._before = (await self._watch.read()).requests_finished
 
-    async def others(self) -> str:
+    async def foreign_requests_since(self) -> str:
         """Return a sentence about the requests of others that ended since `begin`, or why they are
         not known; "" if there were none."""
         read = await self._watch.read()
@@ -126,15 +126,15 @@ class ScoredServer:
 
 
 @asynccontextmanager
-async def scored(load: Load) -> AsyncIterator[ScoredServer]:
+async def open_scored_server(load: Load) -> AsyncIterator[ScoredServer]:
     """Open the server of a load for scores while the block runs. Raises BenchError if its engine is
     not known."""
     spec, status = load.spec, load.server.status
     name = spec.api_key_env
     key = api_key(name, {**os.environ, **load.env}) if name else None
-    async with asking(spec.url, key, lambda: tls.context(spec)) as ask:
-        watch = EngineWatch(ask, engines.get(status.engine) if status else None)
-        await watch.identify()
+    async with kept_connection_to(spec.url, key, lambda: tls.tls_context(spec)) as ask:
+        watch = EngineWatch(ask, engines.get_engine(status.engine) if status else None)
+        await watch.identify_engine()
         if watch.engine is None:
             problem = next(iter((await watch.read()).absent.values()), "it has no metrics")
             raise BenchError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError
 from workbench.model.server_run import ServerState
-from workbench.model.untrusted_numbers import whole_number
+from workbench.model.untrusted_numbers import parse_whole_number
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Arm
@@ -18,48 +18,48 @@ if TYPE_CHECKING:
 _NEXT = "give a preset, a run or a URL"
 
 
-async def with_servers(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
+async def sides_to_measure(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
     """Return the sides with the servers that were measured in place of the numbers of results. Runs
     that must be started anew get their own port. Raises InputError if the server of a result is not
     known."""
-    arms = [await of_result(session, arm) for arm in (a, b)]
+    arms = [await arm_of_result(session, arm) for arm in (a, b)]
     of_results = [given != arm for given, arm in zip((a, b), arms, strict=True)]
     known = {status.run_id: status for status in await session.servers.supervisor.runs()}
     if all(of_results) and arms[0] == arms[1]:
         raise InputError(
-            f"both results were measured on {_name(arms[0])}, so there is nothing to compare",
+            f"both results were measured on {_arm_name(arms[0])}, so there is nothing to compare",
             next_step="choose results of two configurations",
         )
-    statuses = [known.get(_name(arm)) for arm in arms]
+    statuses = [known.get(_arm_name(arm)) for arm in arms]
     ended = [status is not None and status.state is not ServerState.READY for status in statuses]
     # A run that is started anew takes the place of the one that runs, which is then measured anew.
     anew = any(ended[i] and of_results[i] for i in (0, 1))
     a, b = (
-        _anew(arm, status) if anew and from_result else arm
+        _arm_started_anew(arm, status) if anew and from_result else arm
         for arm, status, from_result in zip(arms, statuses, of_results, strict=True)
     )
-    if a.target == b.target and b.relaunches and not a.relaunches:
+    if a.target == b.target and b.changes_launch and not a.changes_launch:
         # B needs the GPUs and the port of that run, which is stopped, and started again at the end.
-        a = _anew(a, statuses[0])
+        a = _arm_started_anew(a, statuses[0])
     return a, b
 
 
-def _name(arm: Arm) -> str:
+def _arm_name(arm: Arm) -> str:
     return arm.target.name if arm.target is not None else ""
 
 
-def _anew(arm: Arm, status: ServerStatus | None) -> Arm:
+def _arm_started_anew(arm: Arm, status: ServerStatus | None) -> Arm:
     """Return a run so that Workbench starts it anew. A URL, a preset or a changed run stays as it
     is."""
-    if status is None or status.port is None or arm.relaunches:
+    if status is None or status.port is None or arm.changes_launch:
         return arm
     return replace(arm, sets=(f"port={status.port}",))
 
 
-async def of_result(session: Session, arm: Arm) -> Arm:
+async def arm_of_result(session: Session, arm: Arm) -> Arm:
     """Return a side that is the number of a result with the server that was measured in its place.
-    Any other side is returned unchanged."""
-    number = whole_number(_name(arm).removeprefix("#"))
+    Any other side is returned unchanged. Raises InputError for a result without such a server."""
+    number = parse_whole_number(_arm_name(arm).removeprefix("#"))
     if arm.target is None or number is None:
         return arm
     made = (await session.results.get(number)).conditions

@@ -13,7 +13,7 @@ from workbench import engines
 from workbench.advisor.advice import THRIFT
 from workbench.advisor.advisor import advise
 from workbench.advisor.facts import Facts, GpuFacts, facts_of_result
-from workbench.advisor.known_answers import without_worse_answers
+from workbench.advisor.known_answers import drop_changes_with_worse_answers
 from workbench.advisor.verdicts import verdicts_on
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
@@ -24,7 +24,7 @@ from workbench.model.load_spec import REPEATED
 from workbench.model.secrets import MASK
 from workbench.model.settings import GpuSettings, parse_word
 from workbench.session.bench.spec import WORDS
-from workbench.session.conditions import gpus_of
+from workbench.session.conditions import gpus_of_plan
 from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
@@ -70,38 +70,40 @@ class Advisor:
         self._presets, self._servers, self._telemetry = presets, servers, telemetry
         self._results, self._experiments = results, experiments
 
-    async def of_result(self, result_id: int, expected_tok_s: float | None = None) -> Advised:
+    async def advise_on_result(
+        self, result_id: int, expected_tok_s: float | None = None
+    ) -> Advised:
         """Return the advice on a stored result. `expected_tok_s` is a published or promised speed
         of one stream in tokens per second, with which the advice compares the result."""
         return await asyncio.to_thread(
-            self._of_result, result_id, Facts(expected_tok_s=expected_tok_s)
+            self._advise_with_experiments, result_id, Facts(expected_tok_s=expected_tok_s)
         )
 
-    def _of_result(self, result_id: int, beside: Facts) -> Advised:
+    def _advise_with_experiments(self, result_id: int, beside: Facts) -> Advised:
         result = self._results.db.get(result_id)
         names = self._presets.gpu_names(result.conditions.preset_id)
         facts = facts_of_result(
-            result, replace(beside, before=self._before(result), preset_gpus=names)
+            result, replace(beside, before=self._earlier_result_of(result), preset_gpus=names)
         )
-        known = QualityDb(self._results.db.path).newest()
-        found = without_worse_answers(advise(facts), result.conditions, known)
+        known = QualityDb(self._results.db.path).newest_comparisons()
+        found = drop_changes_with_worse_answers(advise(facts), result.conditions, known)
         experiments: Sequence[Experiment] = self._experiments.db.list()
         said = {finding.code: verdicts_on(finding, result, experiments) for finding in found}
         verdicts = {code: verdict for code, verdict in said.items() if verdict}
         return Advised(found, result, result.conditions.run_id, verdicts)
 
-    def _before(self, result: BenchResult) -> BenchResult | None:
+    def _earlier_result_of(self, result: BenchResult) -> BenchResult | None:
         """Return the newest valid result before `result` that has the same configuration and load;
         None if there is none."""
         for page in self._results.db.pages(
             _LOOKED_AT, host=result.conditions.host, before=result.id
         ):
             for other in page.results:
-                if not other.summary.refused and _alike(other, result):
+                if not other.summary.refused and _have_same_load(other, result):
                     return other
         return None
 
-    async def of_run(self, run_id: str, expected_tok_s: float | None = None) -> Advised:
+    async def advise_on_run(self, run_id: str, expected_tok_s: float | None = None) -> Advised:
         """Return the advice on a run, from its newest valid result and from the present counters,
         memory and log of its server. `expected_tok_s` is a published or promised speed of one
         stream in tokens per second, with which the advice compares the run."""
@@ -115,16 +117,17 @@ class Advisor:
         present = Facts(
             now=now, memory_available_bytes=free, log=status.findings, expected_tok_s=expected_tok_s
         )
-        result = await asyncio.to_thread(self._newest_of, run_id)
+        result = await asyncio.to_thread(self._newest_result_of, run_id)
         if result is not None:
             return replace(
-                await asyncio.to_thread(self._of_result, result.id, present), run_id=run_id
+                await asyncio.to_thread(self._advise_with_experiments, result.id, present),
+                run_id=run_id,
             )
         plan = self._servers.supervisor.record(run_id).plan
-        engine = engines.find(plan.engine)
+        engine = engines.find_engine(plan.engine)
         here = Situation(plan, engine.catalog(plan.engine_version), engine) if engine else None
         infos = telemetry.infos if telemetry else ()
-        used = gpus_of(plan, infos)
+        used = gpus_of_plan(plan, infos)
         gpus = tuple(
             GpuFacts(i.index, i.name, i.memory_total_bytes, virtualization=i.virtualization)
             for i in infos
@@ -141,13 +144,13 @@ class Advisor:
         )
         return Advised(advise(known), run_id=run_id)
 
-    def _newest_of(self, run_id: str) -> BenchResult | None:
+    def _newest_result_of(self, run_id: str) -> BenchResult | None:
         found = (r for r in self._results.db.list(None, run_id) if r.conditions.run_id == run_id)
         # a command of the user may have sent nothing, and an idle GPU says nothing about the plan
         return next((r for r in found if not r.summary.refused and r.summary.output_tokens), None)
 
 
-def _alike(a: BenchResult, b: BenchResult) -> bool:
+def _have_same_load(a: BenchResult, b: BenchResult) -> bool:
     x, y = a.conditions, b.conditions
     same = (x.engine, x.model, x.flags, x.env, x.gpu_settings) == (
         y.engine,
@@ -193,7 +196,7 @@ def arms_of_finding(
     a = Arm(sets, unsets, envs)
     b = a
     for change in finding.changes:
-        b = _with(b, change, plan)
+        b = _arm_with_change(b, change, plan)
     gpu = {key: value for word in finding.settings for key, value in parse_word(word).items()}
     return a, replace(b, gpu=GpuSettings(gpu))
 
@@ -214,7 +217,7 @@ def _to_reach(
     return sets, tuple(n for n in names if n not in wanted)
 
 
-def _with(arm: Arm, change: PlanChange, plan: LaunchPlan) -> Arm:
+def _arm_with_change(arm: Arm, change: PlanChange, plan: LaunchPlan) -> Arm:
     name, value = change.name, change.value
     kept = tuple(
         word for word in (arm.envs if change.env else arm.sets) if word.partition("=")[0] != name
@@ -233,7 +236,7 @@ def _with(arm: Arm, change: PlanChange, plan: LaunchPlan) -> Arm:
     return replace(arm, sets=(*kept, f"{name}={format_value(value)}"), unsets=unsets)
 
 
-def change_of(finding: Finding, result: BenchResult) -> AdvisedChange:
+def advised_change(finding: Finding, result: BenchResult) -> AdvisedChange:
     """Return what is stored about `finding`, a piece of advice on `result`, with the experiment
     that tests it."""
     return AdvisedChange(
@@ -241,7 +244,7 @@ def change_of(finding: Finding, result: BenchResult) -> AdvisedChange:
     )
 
 
-def options_of(finding: Finding, result: BenchResult) -> dict[str, Any]:
+def experiment_options_of(finding: Finding, result: BenchResult) -> dict[str, Any]:
     """Return the fields of ExperimentSpec for the experiment that tests `finding`: "metric", which
     decides the verdict, and "bench", the load of `result` as fields of BenchSpec. Raises InputError
     for a load whose prompts or trace the result does not contain."""

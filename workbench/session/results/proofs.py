@@ -1,8 +1,9 @@
 """Shareable proofs: an experiment, or two groups of results, with everything that its verdict follows
 from, and the check of such a proof by another person's Workbench.
 
-`make` and `verify` use one function, `_claims_of`: it computes all figures from the results, as the
-comparison of an experiment does. What a proof says is right if it is what its results give.
+`make_proof` and `verify_proof` use one function, `_claims_from_results`: it computes all figures
+from the results, as the comparison of an experiment does. What a proof says is right if it is what
+its results give.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from workbench.model.quality import QualityResult
 from workbench.model.quality_limits import why_impossible_quality
 from workbench.model.secrets import mask_data
 from workbench.model.series_state import SeriesState
-from workbench.model.untrusted_numbers import finite, impossible_in
-from workbench.model.untrusted_text import clean, clean_data
+from workbench.model.untrusted_numbers import find_impossible_number, replace_non_finite
+from workbench.model.untrusted_text import clean_data, clean_text
 from workbench.report import proof_document
 from workbench.report.content import Report
 from workbench.report.formats import html
@@ -54,7 +55,7 @@ class Proven:
     def title(self) -> str:
         """What the proof is about, in a few words."""
         if self.experiment is not None:
-            pairs = count_of(self.experiment.pairs_done, "pair")
+            pairs = count_of(self.experiment.completed_pairs, "pair")
             return f"experiment {self.experiment.id} on {self.experiment.host}, {pairs}"
         a, b = (", ".join(f"#{one}" for one in group) for group in self.groups)
         return f"results {b} against {a}"
@@ -96,7 +97,7 @@ class Verified:
 # ---- make
 
 
-def make(report: Report) -> dict[str, Any]:
+def make_proof(report: Report) -> dict[str, Any]:
     """Return the data of the proof of a report, with secrets masked. Raises InputError if the report
     proves nothing: no comparison, a result that is missing or not valid, or an answer whose text
     nobody has checked."""
@@ -121,7 +122,7 @@ def make(report: Report) -> dict[str, Any]:
         "workbench_version": __version__,
         "simulated": masked.simulated,
         "results": [_result_json(one) for one in kept],
-        "texts": {str(one.id): _texts_of(one) for one in kept},
+        "texts": {str(one.id): _text_digests(one) for one in kept},
     }
     if experiment is not None:
         document["experiment"] = to_json(experiment)
@@ -129,8 +130,8 @@ def make(report: Report) -> dict[str, Any]:
         document["groups"] = [list(group) for group in report.groups]
     if masked.quality is not None:
         document["quality"] = to_json(masked.quality)
-    plain: dict[str, Any] = json.loads(json.dumps(finite(document)))
-    claims = _claims_of(read(plain))
+    plain: dict[str, Any] = json.loads(json.dumps(replace_non_finite(document)))
+    claims = _claims_from_results(read_proof(plain))
     if experiment is not None:
         plain["experiment"] |= claims
     else:
@@ -138,12 +139,12 @@ def make(report: Report) -> dict[str, Any]:
     return plain
 
 
-def page_of(document: Mapping[str, Any]) -> str:
+def proof_page(document: Mapping[str, Any]) -> str:
     """Return the proof as an HTML page that contains its data."""
-    return proof_document.page_with(document, _page(document, read(document)))
+    return proof_document.html_page_with_data(document, _page_html(document, read_proof(document)))
 
 
-def _page(document: Mapping[str, Any], proven: Proven) -> str:
+def _page_html(document: Mapping[str, Any], proven: Proven) -> str:
     said = document.get("comparison")
     comparison = from_json(Comparison, said) if said is not None else None
     report = Report(
@@ -188,7 +189,7 @@ def _check_result(result: BenchResult) -> None:
         raise InputError(
             f"{which} is not valid: {'; '.join(summary.refused)}", next_step="measure it again"
         )
-    if summary.text is None or not (summary.text.load.looked_at or summary.text.probe):
+    if not _text_was_checked(result):
         raise InputError(
             f"the text of {which} was not checked, so its speed may be that of garbage",
             next_step="measure again with this Workbench, which looks at the answers of each "
@@ -196,15 +197,29 @@ def _check_result(result: BenchResult) -> None:
         )
 
 
-def _texts_of(result: BenchResult) -> dict[str, str]:
+def _text_was_checked(result: BenchResult) -> bool:
+    """Return whether somebody looked at answers of the load, or a probe got answers. A probe that
+    was skipped is stored too, with the reason."""
+    text = result.summary.text
+    if text is None:
+        return False
+    probed = text.probe is not None and bool(text.probe.places)
+    return probed or text.load.looked_at > 0
+
+
+def _text_digests(result: BenchResult) -> dict[str, str]:
     """Return what identifies the texts of a result: what was sent, and a hash of what is stored of
     the answers."""
     sent = result.spec.prompts_name or result.spec.trace_name or result.spec.content
-    return {"sent": sent, "answers_sha256": _answers_digest(result)}
+    return {"sent": sent, "answers_sha256": _digest_of_answers(result)}
 
 
-def _answers_digest(result: BenchResult) -> str:
-    stored = finite(to_json(result.summary.text)) if result.summary.text is not None else None
+def _digest_of_answers(result: BenchResult) -> str:
+    stored = (
+        replace_non_finite(to_json(result.summary.text))
+        if result.summary.text is not None
+        else None
+    )
     text = json.dumps(stored, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -212,13 +227,13 @@ def _answers_digest(result: BenchResult) -> str:
 # ---- read
 
 
-def read(document: Mapping[str, Any]) -> Proven:
+def read_proof(document: Mapping[str, Any]) -> Proven:
     """Return the content of a proof's data. Raises ValueError that says which part is impossible."""
-    if why := impossible_in(document):
+    if why := find_impossible_number(document):
         raise ValueError(why)
     cleaned = clean_data(document, proof_document.MOST_BYTES, lines=True)
     results: dict[int, BenchResult] = {}
-    for each in _list(cleaned, "results"):
+    for each in _list_field(cleaned, "results"):
         result = from_json(BenchResult, each)
         if result.id in results:
             raise ValueError(f"results: #{result.id} is in it twice")
@@ -230,10 +245,10 @@ def read(document: Mapping[str, Any]) -> Proven:
         if problem:
             raise ValueError(f"quality.{place}: {problem}")
     if "experiment" in cleaned:
-        return Proven(results, _experiment(cleaned["experiment"]), quality=quality)
+        return Proven(results, _parse_experiment(cleaned["experiment"]), quality=quality)
     groups = tuple(
         tuple(number for number in group if isinstance(number, int))
-        for group in _list(cleaned, "groups")
+        for group in _list_field(cleaned, "groups")
         if isinstance(group, list)
     )
     numbers = [number for group in groups for number in group]
@@ -242,18 +257,18 @@ def read(document: Mapping[str, Any]) -> Proven:
     return Proven(results, groups=groups, quality=quality)
 
 
-def _list(document: Mapping[str, Any], name: str) -> list[Any]:
+def _list_field(document: Mapping[str, Any], name: str) -> list[Any]:
     found = document.get(name)
     if not isinstance(found, list) or not found or len(found) > _MOST_RUNS:
         raise ValueError(f"{name}: not a list of 1 to {_MOST_RUNS} parts")
     return found
 
 
-def _experiment(data: Any) -> Experiment:
+def _parse_experiment(data: Any) -> Experiment:
     made = from_json(Experiment, data)
     made = replace(made, spec=replace(made.spec, bench=with_tuples(made.spec.bench)))
     try:
-        design.checked(made.spec)
+        design.check_spec(made.spec)
     except InputError as error:
         raise ValueError(f"experiment.spec: {error.message}") from None
     if len(made.runs) > _MOST_RUNS:
@@ -267,7 +282,7 @@ def _experiment(data: Any) -> Experiment:
 # ---- compute again
 
 
-def _claims_of(proven: Proven) -> dict[str, Any]:
+def _claims_from_results(proven: Proven) -> dict[str, Any]:
     """Return what follows from the results of a proof, as JSON: the comparison with all means,
     intervals and verdicts and, of an experiment, its verdict as a sentence."""
     quality = (proven.quality,) if proven.quality is not None else ()
@@ -276,7 +291,7 @@ def _claims_of(proven: Proven) -> dict[str, Any]:
         a, b = ([proven.results[number] for number in group] for group in proven.groups)
         found: dict[str, Any] = {"comparison": to_json(compare(a, b, quality=quality))}
     else:
-        judged = design.judged(experiment, proven.results, quality)
+        judged = design.judge_experiment(experiment, proven.results, quality)
         if judged.comparison is None:
             raise ValueError("experiment.runs: no complete pair has both results")
         found = {
@@ -285,35 +300,38 @@ def _claims_of(proven: Proven) -> dict[str, Any]:
             "smallest_pct": judged.smallest_pct,
             "measured": judged.measured,
         }
-    return dict(json.loads(json.dumps(finite(mask_data(found)))))
+    return dict(json.loads(json.dumps(replace_non_finite(mask_data(found)))))
 
 
-def verify(path: Path) -> Verified:
+def verify_proof(path: Path) -> Verified:
     """Check the proof in a file: its checksums, and whether everything that it says follows from its
     results. Raises InputError if it cannot be read at all."""
-    document, page = proof_document.read(path)
+    document, page = proof_document.read_proof(path)
     try:
-        proven = read(document)
-        again = _claims_of(proven)
-        differences = tuple(_differences(document, page, proven, again))
-        title, verdict = proven.title, again.get("verdict") or _first_change(again["comparison"])
+        proven = read_proof(document)
+        again = _claims_from_results(proven)
+        differences = tuple(_proof_differences(document, page, proven, again))
+        title, verdict = (
+            proven.title,
+            again.get("verdict") or _first_metric_change(again["comparison"]),
+        )
     except InputError as error:
-        raise _unusable(path, error.message) from None
+        raise _unusable_proof_error(path, error.message) from None
     except RecursionError:
-        raise _unusable(path, "its data are nested too deeply") from None
+        raise _unusable_proof_error(path, "its data are nested too deeply") from None
     except _ARITHMETIC as error:
-        raise _unusable(path, clean(str(error), _SHOWN_CHARS)) from None
+        raise _unusable_proof_error(path, clean_text(str(error), _SHOWN_CHARS)) from None
     return Verified(
         title=title,
         verdict=verdict,
         differences=differences,
-        checked=_checked(proven, again, shows_page=bool(page) and _can_render(document)),
+        checked=_check_proof(proven, again, shows_page=bool(page) and _can_render(document)),
         simulated=proven.simulated,
-        workbench_version=clean(str(document.get("workbench_version", "")), _SHOWN_CHARS),
+        workbench_version=clean_text(str(document.get("workbench_version", "")), _SHOWN_CHARS),
     )
 
 
-def _unusable(path: Path, why: str) -> InputError:
+def _unusable_proof_error(path: Path, why: str) -> InputError:
     return InputError(
         f"{path}: the proof cannot be computed again: {why}",
         next_step="ask for the file again; `workbench results report … --proof` writes it",
@@ -325,14 +343,14 @@ def _can_render(document: Mapping[str, Any]) -> bool:
     return document.get("workbench_version") == __version__
 
 
-def _checked(proven: Proven, again: Mapping[str, Any], *, shows_page: bool) -> tuple[str, ...]:
+def _check_proof(proven: Proven, again: Mapping[str, Any], *, shows_page: bool) -> tuple[str, ...]:
     metrics = again["comparison"]["metrics"]
     counts = [
         count_of(len(proven.results), "result"),
         f"{count_of(len(metrics), 'metric')} with means, intervals and verdicts",
     ]
     if proven.experiment is not None:
-        counts.insert(1, count_of(proven.experiment.pairs_done, "raw pair"))
+        counts.insert(1, count_of(proven.experiment.completed_pairs, "raw pair"))
     if proven.quality is not None:
         counts.append("the comparison of the answers")
     if shows_page:
@@ -340,7 +358,7 @@ def _checked(proven: Proven, again: Mapping[str, Any], *, shows_page: bool) -> t
     return tuple(counts)
 
 
-def _first_change(comparison: Mapping[str, Any]) -> str:
+def _first_metric_change(comparison: Mapping[str, Any]) -> str:
     first = comparison["metrics"][0]
     if first["change_pct"] is None or first["interval_pct"] is None:
         return f"{first['metric']}: {first['verdict']}"
@@ -348,7 +366,7 @@ def _first_change(comparison: Mapping[str, Any]) -> str:
     return f"{first['metric']} {size}: {first['verdict']}"
 
 
-def _differences(
+def _proof_differences(
     document: Mapping[str, Any], page: str, proven: Proven, again: Mapping[str, Any]
 ) -> Iterator[Difference]:
     if document.get("sha256") != proof_document.digest_of(document):
@@ -360,23 +378,23 @@ def _differences(
     simulated = proven.simulated
     if document.get("simulated") != simulated:
         yield Difference(
-            "simulated", _shown(document.get("simulated")), f"{simulated}, by its results"
+            "simulated", _value_text(document.get("simulated")), f"{simulated}, by its results"
         )
     place = "experiment" if proven.experiment is not None else ""
     said = document.get(place) if place else document
     assert isinstance(said, Mapping)
     for name in again:
-        yield from _compared(f"{place}.{name}".strip("."), said.get(name), again[name])
+        yield from _compare_values(f"{place}.{name}".strip("."), said.get(name), again[name])
 
 
 def _page_differences(
     document: Mapping[str, Any], page: str, proven: Proven
 ) -> Iterator[Difference]:
-    if proof_document.changed_page(document, page):
+    if proof_document.page_was_changed(document, page):
         yield Difference("checksum", "the page was changed after it was written")
     if not page or not _can_render(document):
         return
-    ours = _page(document, proven).splitlines()
+    ours = _page_html(document, proven).splitlines()
     theirs = page.splitlines()
     for number, (line, expected) in enumerate(zip(theirs, ours, strict=False), start=1):
         if line != expected:
@@ -394,7 +412,7 @@ def _where_they_part(line: str, expected: str) -> tuple[str, str]:
         min(len(line), len(expected)),
     )
     start = max(0, at - 40)
-    return _shown(line[start : start + 80]), _shown(expected[start : start + 80])
+    return _value_text(line[start : start + 80]), _value_text(expected[start : start + 80])
 
 
 def _run_differences(
@@ -412,13 +430,15 @@ def _run_differences(
             if result.id in used:
                 yield Difference(place, f"result #{result.id}", "the result of another run too")
             used.add(result.id)
-            value = metric.of(result.summary)
+            value = metric.value_in(result.summary)
             if run.value != value:
-                yield Difference(f"{place}: {metric.name}", _shown(run.value), _shown(value))
+                yield Difference(
+                    f"{place}: {metric.name}", _value_text(run.value), _value_text(value)
+                )
             if result.summary.refused:
                 yield Difference(place, "a valid result", "; ".join(result.summary.refused))
         first = min(pair, key=lambda run: run.place)
-        drawn = design.order(spec, first.pair)[0]
+        drawn = design.order_of_pair(spec, first.pair)[0]
         if first.arm != drawn:
             place = f"order of pair {first.pair + 1}"
             yield Difference(place, f"{first.arm} first", f"{drawn} first, drawn from its seed")
@@ -435,25 +455,27 @@ def _text_differences(document: Mapping[str, Any], proven: Proven) -> Iterator[D
     texts = document.get("texts")
     said = texts if isinstance(texts, Mapping) else {}
     for number, result in proven.results.items():
-        if result.summary.text is None:
-            yield Difference(f"text of #{number}", "a proof", "nobody looked at this text")
-        yield from _compared(f"text of #{number}", said.get(str(number)), _texts_of(result))
+        if not _text_was_checked(result):
+            yield Difference(f"text of #{number}", "a proof", "nobody checked this text")
+        yield from _compare_values(
+            f"text of #{number}", said.get(str(number)), _text_digests(result)
+        )
 
 
-def _compared(place: str, said: Any, again: Any) -> Iterator[Difference]:
+def _compare_values(place: str, said: Any, again: Any) -> Iterator[Difference]:
     """Yield where what a proof says (`said`) is not what was computed again."""
     if isinstance(again, Mapping) and isinstance(said, Mapping):
         for name in dict.fromkeys([*again, *said]):
-            yield from _compared(f"{place}.{name}", said.get(name), again.get(name))
+            yield from _compare_values(f"{place}.{name}", said.get(name), again.get(name))
     elif isinstance(again, list) and isinstance(said, list) and len(again) == len(said):
         for number, (x, y) in enumerate(zip(said, again, strict=True), start=1):
-            yield from _compared(f"{place}[{number}]", x, y)
+            yield from _compare_values(f"{place}[{number}]", x, y)
     elif type(said) is not type(again) or said != again:
-        yield Difference(place, _shown(said), _shown(again))
+        yield Difference(place, _value_text(said), _value_text(again))
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if value is None:
         return "nothing"
     text = value if isinstance(value, str) else json.dumps(value)
-    return clean(text, _SHOWN_CHARS)
+    return clean_text(text, _SHOWN_CHARS)

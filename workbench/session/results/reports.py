@@ -51,8 +51,8 @@ class Reports:
         from workbench.session.results import proofs
 
         report = await self._report_on(groups, experiment_id, None, False)
-        document = await asyncio.to_thread(proofs.make, report)
-        return await asyncio.to_thread(proofs.page_of if form == "html" else json_text, document)
+        document = await asyncio.to_thread(proofs.make_proof, report)
+        return await asyncio.to_thread(proofs.proof_page if form == "html" else json_text, document)
 
     async def _report_on(
         self,

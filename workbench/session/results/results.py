@@ -33,7 +33,7 @@ KEPT_SAMPLES = 2000  # as in config_schema.py
 SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
 
 
-def _kept_samples() -> int:
+def _samples_to_keep() -> int:
     """Return how many results keep their requests. Without a config.toml its schema is not loaded,
     which takes 0.1 s."""
     if not paths.config_file().exists():
@@ -58,7 +58,7 @@ class Results:
 
     def __init__(self, core: StateHolder, timeline: Timeline) -> None:
         self._core, self._timeline = core, timeline
-        self._seen: object = None  # the database's stamp when the results were read last
+        self._seen: object = None  # the stamp when the results were read last
         self._shown = SHOWN_RESULTS
         # of the newest valid result: its id, the findings
         self._advice: tuple[int, tuple[Finding, ...]] = (0, ())
@@ -81,28 +81,30 @@ class Results:
         host, and imported ones."""
         search = self._core.state.results_search
         # first: results that are stored meanwhile are seen at the next look
-        self._seen = self.db.stamp()
+        self._seen = self._stamp()
         shown = self._shown
         # one more, to know whether there are older
-        found = await asyncio.to_thread(self._newest, search, shown + 1)
+        found = await asyncio.to_thread(self._newest_results, search, shown + 1)
         rows = rows_of(found)[:shown]
         self.has_older = len(found) > shown
         newest = next((r for r in found if not (r.summary.refused or r.conditions.imported)), None)
         if newest is not None:
-            rows = await self._advised(rows, newest)
+            rows = await self._add_advice(rows, newest)
         series = await asyncio.to_thread(series_of, rows)
         rows = tuple(replace(row, series=series.get(row.id)) for row in rows) if series else rows
-        self._core.update(results=rows)
+        self._core.update(results=rows, results_read=True)
 
-    async def _advised(self, rows: Sequence[BenchRow], newest: BenchResult) -> tuple[BenchRow, ...]:
+    async def _add_advice(
+        self, rows: Sequence[BenchRow], newest: BenchResult
+    ) -> tuple[BenchRow, ...]:
         """Return `rows`, with advice on the result `newest` added to the row of that result."""
         number, findings = self._advice
         if number != newest.id:
-            findings = await asyncio.to_thread(_advice_on, newest)
+            findings = await asyncio.to_thread(_advice_on_result, newest)
             self._advice = (newest.id, findings)
         return tuple(replace(row, advice=findings) if row.id == newest.id else row for row in rows)
 
-    def _newest(self, search: str, limit: int) -> Sequence[BenchResult]:
+    def _newest_results(self, search: str, limit: int) -> Sequence[BenchResult]:
         return self.db.list(limit, search, host=self._core.host.name)
 
     async def show_older(self) -> None:
@@ -112,9 +114,17 @@ class Results:
             await self.refresh()
 
     async def look_elsewhere(self) -> None:
-        """Refresh the results in the session's state if another Workbench has changed the database."""
-        if self.db.stamp() != self._seen:
+        """Refresh the results in the session's state if another Workbench has changed the database,
+        or the sweeps to which results belong."""
+        if self._stamp() != self._seen:
             await self.refresh()
+
+    def _stamp(self) -> object:
+        """Return a value that changes with every write to the database, and with every stored sweep."""
+        sweeps: int | None = None
+        with suppress(OSError):
+            sweeps = paths.sweeps_dir().stat().st_mtime_ns
+        return self.db.stamp(), sweeps
 
     async def find(self, search: str) -> None:
         """Show only those results in the session's state that contain every word of `search`; ""
@@ -127,6 +137,8 @@ class Results:
         return await asyncio.to_thread(self.db.get, result_id)
 
     async def delete(self, result_id: int) -> None:
+        """Delete a stored result with its timeline. Its marks and a comparison with it are removed
+        from the screen."""
         timeline = self.timelines.path(result_id)
         await asyncio.to_thread(self.db.delete, result_id)
         timeline.unlink(missing_ok=True)
@@ -140,12 +152,12 @@ class Results:
         self._core.update(**gone)
         await self.refresh()
 
-    async def add(self, *parts: Any) -> int:
-        """Store a result and return its id; `parts` are the arguments of `ResultsDb.add`. Then
+    async def add(self, *parts: Any, unix_s: float | None = None) -> int:
+        """Store a result and return its id; the arguments are those of `ResultsDb.add`. Then
         delete the requests of the oldest results beyond the setting `keep_samples`."""
-        result_id = await asyncio.to_thread(self.db.add, *parts)
+        result_id = await asyncio.to_thread(self.db.add, *parts, unix_s=unix_s)
         with suppress(StoreError):  # this result is stored; the next one prunes again
-            await asyncio.to_thread(lambda: self.db.prune_samples(_kept_samples()))
+            await asyncio.to_thread(lambda: self.db.prune_samples(_samples_to_keep()))
         return result_id
 
     async def note(self, result_id: int, note: str) -> None:
@@ -159,8 +171,9 @@ class Results:
         await self.refresh()
 
     def mark(self, result_id: int, which: str) -> None:
-        """Mark a result as "A" or "B" of the next comparison. A result that has the mark already
-        loses the mark; B then follows the cursor of the list again."""
+        """Mark a result as `which`, "A" or "B", of the next comparison. A result that has the mark
+        already loses it; B then follows the cursor of the list again. Raises InputError for another
+        mark."""
         name = {"A": "mark_a", "B": "mark_b"}.get(which.upper())
         if name is None:
             raise InputError(
@@ -184,7 +197,7 @@ class Results:
         if row is None or not _may_follow(state, row):
             return
         a = state.mark_a
-        comparison = await self._compared(a or 0, result_id)
+        comparison = await self._compare_stored(a or 0, result_id)
         now = self._core.state
         if (now.mark_a, now.mark_b, now.b_chosen) == (a, state.mark_b, False):
             self._core.update(mark_b=result_id, comparison=comparison)
@@ -194,18 +207,18 @@ class Results:
         id is that of the marked result, or else that of one of the newest results; A is then the
         older."""
         first, second = self.pair(a or self._core.state.mark_a, b or self._core.state.mark_b)
-        comparison = await self._compared(first, second)
+        comparison = await self._compare_stored(first, second)
         self._core.update(comparison=comparison)
         return comparison
 
-    async def _compared(self, a: int, b: int) -> Comparison:
+    async def _compare_stored(self, a: int, b: int) -> Comparison:
         from workbench.bench.compare import compare
 
         return compare(await self.get(a), await self.get(b), quality=await self.quality())
 
     async def quality(self) -> tuple[QualityResult, ...]:
         """Return the newest comparisons of answers, newest first."""
-        return await asyncio.to_thread(QualityDb(self.db.path).newest)
+        return await asyncio.to_thread(QualityDb(self.db.path).newest_comparisons)
 
     async def quality_of(self, a: int, b: int) -> QualityResult | None:
         """Return the newest comparison of the answers of the servers behind two results; None if
@@ -249,7 +262,7 @@ class Results:
             await asyncio.to_thread(self.db.samples, result_id) if chosen.with_requests else ()
         )
         simulated = "-simulated" if result.conditions.simulated else ""
-        path = Path.cwd() / f"workbench-result-{result_id}{simulated}.{form}"
+        path = Path.cwd() / f"workbench-result-{result_id}{simulated}{chosen.suffixes[0]}"
         try:
             with path.open("x", encoding="utf-8") as file:
                 file.write(chosen.render(Report.of_result(result, samples, known)))
@@ -265,11 +278,13 @@ class Results:
     ) -> Sequence[tuple[BenchResult, bool]]:
         """Store the results in a file of another tool, all of them or none. Return each result with
         True if it is new or False if it was stored before."""
-        from workbench.report.imports import read  # its readers are not needed for anything else
+        from workbench.report.imports import (
+            read_results,
+        )  # its readers are not needed for anything else
 
         checked = [checked_tag(tag) for tag in tags]
         stored = []
-        for one in await asyncio.to_thread(read, Path(path).expanduser(), options):
+        for one in await asyncio.to_thread(read_results, Path(path).expanduser(), options):
             result_id = known = await asyncio.to_thread(self.db.with_uid, one.uid)
             if result_id is None:
                 result_id = await asyncio.to_thread(
@@ -290,7 +305,7 @@ class Results:
         return stored
 
 
-def _advice_on(result: BenchResult) -> tuple[Finding, ...]:
+def _advice_on_result(result: BenchResult) -> tuple[Finding, ...]:
     from workbench.advisor.advisor import advise  # loads a flag catalog
     from workbench.advisor.facts import facts_of_result
 

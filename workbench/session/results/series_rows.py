@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def series_of(rows: Sequence[BenchRow]) -> Mapping[int, SeriesView]:
     """Return {result id: its experiment or sweep} for those of `rows` that belong to one."""
     arms = {row.id: experiment_arm(row.tags) for row in rows}
-    found: dict[int, SeriesView] = dict(_of_sweeps({row.id for row in rows}))
+    found: dict[int, SeriesView] = dict(_sweep_views({row.id for row in rows}))
     numbers = {arm[0] for arm in arms.values() if arm is not None}
     if not numbers:
         return found
@@ -32,28 +32,28 @@ def series_of(rows: Sequence[BenchRow]) -> Mapping[int, SeriesView]:
     for number in numbers:
         views[number] = SeriesView("A/B", number, "")
         with suppress(WorkbenchError):  # a damaged one: its runs are still one row
-            views[number] = SeriesView("A/B", number, _said(db.get(number)))
+            views[number] = SeriesView("A/B", number, experiment_verdict(db.get(number)))
     return {**found, **{row: views[arm[0]] for row, arm in arms.items() if arm is not None}}
 
 
-def _said(experiment: Experiment) -> str:
+def experiment_verdict(experiment: Experiment) -> str:
     return experiment.verdict or experiment.error or str(experiment.state)
 
 
-def _of_sweeps(shown: set[int]) -> Mapping[int, SeriesView]:
+def _sweep_views(shown: set[int]) -> Mapping[int, SeriesView]:
     if not shown or not paths.sweeps_dir().is_dir():
         return {}
     from workbench.store.sweeps import SweepStore
 
     found = {}
     for sweep in SweepStore(paths.sweeps_dir()).list():
-        view = SeriesView("sweep", sweep.id, _found(sweep))
+        view = SeriesView("sweep", sweep.id, sweep_result_text(sweep))
         ids = (number for point in sweep.points for number in point.result_ids)
         found.update({number: view for number in ids if number in shown})
     return found
 
 
-def _found(sweep: Sweep) -> str:
+def sweep_result_text(sweep: Sweep) -> str:
     """Return what a sweep found, after what it varied."""
     said = sweep.error or sweep.knee_text or str(sweep.state)
     return f"{sweep.name}: {said}"

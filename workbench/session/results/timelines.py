@@ -37,18 +37,18 @@ class ResultTimelines:
     async def get(self, result_id: int) -> ResultTimeline | None:
         """Return the timeline of a result; None if the result was imported, or was stored by a
         version without timelines. Raises StoreError if the timeline is damaged."""
-        return await asyncio.to_thread(lambda: result_timelines.read(self.path(result_id)))
+        return await asyncio.to_thread(lambda: result_timelines.read_timeline(self.path(result_id)))
 
     def path(self, result_id: int) -> Path:
         """Return the path of the timeline of a result. The file may not exist."""
-        return result_timelines.path_of(self._db.path.parent, self._db.uid(result_id))
+        return result_timelines.timeline_path(self._db.path.parent, self._db.uid(result_id))
 
     async def keep(self, result_id: int, measured: Measured) -> None:
         """Store the timeline of a result that has just been measured. While a screen reads the
         GPUs, the seconds after the benchmark are added in the background. A timeline that cannot be
         written is left out, with a message."""
         await self._write(result_id, measured)
-        if self._timeline.watching:
+        if self._timeline.reads_continuously:
             self._core.spawn(self._write_again(result_id, measured))
 
     async def _write_again(self, result_id: int, measured: Measured) -> None:
@@ -70,7 +70,7 @@ class ResultTimelines:
             if first_s <= e.unix_s <= last_s and e.kind not in _MARKS
         )
         events = sorted([*marks, *around], key=lambda event: event.unix_s)
-        read = _history_of(measured.moments)
+        read = _history_of_readings(measured.moments)
         lines = [
             *recording.history_lines([read, self._timeline.history], first_s, last_s, step_s),
             *map(recording.event_line, events),
@@ -80,12 +80,12 @@ class ResultTimelines:
         header = recording.Header(self._core.host.name, self._core.state.simulated, step_s, begin_s)
         try:
             path = self.path(result_id)
-            await asyncio.to_thread(result_timelines.write, path, header, lines)
+            await asyncio.to_thread(result_timelines.write_timeline, path, header, lines)
         except StoreError as error:
             self._core.notify_error(error)
 
 
-def _history_of(moments: Sequence[Moment]) -> History:
+def _history_of_readings(moments: Sequence[Moment]) -> History:
     """Return the readings of a benchmark, which came at 10 Hz, as a history."""
     history, shift_s = History(), time.time() - time.monotonic()
     for moment in moments:

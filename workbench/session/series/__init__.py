@@ -8,7 +8,8 @@ sweep_progress, confirmation    a running sweep, and the experiment on its best 
 gpu_sweep, gpu_sweep_plan       sweeps of a GPU setting
 flag_sweep, flag_sweep_plan     sweeps of launch flags
 concurrency_sweep               sweeps of the number of streams
-user_capacity                   the search for the number of users under an SLO
+user_capacity, rate_capacity    the searches under an SLO: for the number of users, and for the rate of requests
+load_search                     what both searches share
 tune, tune_plan                 tunes: the race of the candidates, and the final
 bisect                          bisections: the first bad one of several versions
 night_watch                     nights of watches: an upgrade against the pinned version

@@ -5,20 +5,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.metric_changes import WORSE
 from workbench.model.bench import half_width
-from workbench.model.bisection import Bisection, BisectStep, borders, next_version
+from workbench.model.bisection import Bisection, BisectStep, last_good_and_first_bad, next_version
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
-from workbench.model.experiment import Arm, ArmTarget, Experiment
-from workbench.model.secrets import mask_plan
 from workbench.model.series_state import SeriesState
-from workbench.session.series.night_watch import candidate_plan, checked_candidate, finished
+from workbench.session.series.night_watch import (
+    arms_of_plans,
+    candidate_plan,
+    checked_candidate,
+    finish_experiment,
+    pinned_plan,
+    require_finished,
+)
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Arm, Experiment
     from workbench.session.servers.arm_targets import Bases
     from workbench.session.session import Session
     from workbench.store.bisections import BisectionStore
@@ -57,99 +63,84 @@ class Bisector:
     async def carry_out(self) -> Bisection:
         """Compare versions until the first bad one is known. Return the bisection as done, or as
         failed with its error."""
-        self._change(state=SeriesState.RUNNING, error=None)
+        self._change_bisection(state=SeriesState.RUNNING, error=None)
         try:
             while (version := next_version(self.found)) is not None:
-                await self._step(version)
+                await self._compare_version(version)
         except asyncio.CancelledError:
-            self._change(state=SeriesState.STOPPED, error="interrupted")
+            self._change_bisection(state=SeriesState.STOPPED, error="interrupted")
             raise
         except WorkbenchError as error:
-            self._change(state=SeriesState.FAILED, error=error.message)
+            self._change_bisection(state=SeriesState.FAILED, error=error.message)
             raise
-        self._change(state=SeriesState.DONE, verdict=self._verdict())
+        self._change_bisection(state=SeriesState.DONE, verdict=self._verdict_text())
         return self.found
 
-    def _change(self, **changes: Any) -> None:
+    def _change_bisection(self, **changes: Any) -> None:
         self.found = replace(self.found, **changes)
         self._store.save(self.found)
 
-    def _put(self, step: BisectStep) -> None:
+    def _put_step(self, step: BisectStep) -> None:
         others = tuple(one for one in self.found.steps if one.version != step.version)
-        self._change(steps=(*others, step))
+        self._change_bisection(steps=(*others, step))
 
-    async def _step(self, version: int) -> None:
+    async def _compare_version(self, version: int) -> None:
         found = self.found
         known = next((one for one in found.steps if one.version == version), BisectStep(version))
         self._tell(f"{found.versions[0]} against {found.versions[version]}")
-        experiment = await self._experiment(known)
+        experiment = await self._run_experiment(known)
         step = next(one for one in self.found.steps if one.version == version)
-        self._put(self._judged(step, experiment))
+        self._put_step(self._judge_step(step, experiment))
 
-    async def _experiment(self, step: BisectStep) -> Experiment:
-        experiments = self._session.experiments
+    async def _run_experiment(self, step: BisectStep) -> Experiment:
         if step.experiment_id is not None:
-            stored = await experiments.get(step.experiment_id)
-            if stored.state == SeriesState.DONE:
-                return stored
-            return finished(await experiments.resume(step.experiment_id))
+            return await finish_experiment(self._session, step.experiment_id)
         found = self.found
-        a, b, bases = await asyncio.to_thread(self._arms, step.version)
+        a, b, bases = await asyncio.to_thread(self._arms_for_version, step.version)
         bench = {} if found.requests is None else {"requests": found.requests}
 
         async def note_id(number: int) -> None:
-            self._put(replace(step, experiment_id=number))
+            self._put_step(replace(step, experiment_id=number))
 
-        ended = await experiments.run(
+        ended = await self._session.experiments.run(
             a, b, bases=bases, opened=note_id, pairs=found.pairs, bench=bench, quality=False
         )
-        return finished(ended)
+        return require_finished(ended)
 
-    def _arms(self, version: int) -> tuple[Arm, Arm, Bases]:
+    def _arms_for_version(self, version: int) -> tuple[Arm, Arm, Bases]:
         found = self.found
-        variables = dict(word.split("=", 1) for word in found.variables)
-        plan = self._session.presets.plan_of(found.preset, variables)
-        names = (found.versions[0], found.versions[version])
-        plans = [candidate_plan(plan, name) for name in names]
-        a, b = (
-            Arm(
-                sets=found.sets,
-                target=ArmTarget(
-                    f"{found.preset} with {name}",
-                    plan=asdict(mask_plan(one)),
-                    preset_id=one.preset_id,
-                ),
-            )
-            for name, one in zip(names, plans, strict=True)
-        )
-        return a, b, {"A": plans[0], "B": plans[1]}
+        plan = pinned_plan(self._session, found.preset, found.variables)
+        good, other = found.versions[0], found.versions[version]
+        names = (f"{found.preset} with {good}", f"{found.preset} with {other}")
+        plans = (candidate_plan(plan, good), candidate_plan(plan, other))
+        return arms_of_plans(names, plans, found.sets)
 
-    def _judged(self, step: BisectStep, experiment: Experiment) -> BisectStep:
+    def _judge_step(self, step: BisectStep, experiment: Experiment) -> BisectStep:
         """Return the step with its loss. The last version is bad if a loss is shown; a version
         between is bad if it has at least half of that loss."""
-        change = experiment.chosen
+        change = experiment.deciding_change
         if change is None or change.change_pct is None:
             raise WorkbenchError(
                 f"experiment {experiment.id} has no value to compare",
                 next_step=f"`workbench experiment show {experiment.id}` says why",
             )
         sign = -1 if change.higher_is_better else 1
-        loss_pct, whole = sign * change.change_pct, self.found.whole_loss_pct
+        loss_pct, whole = sign * change.change_pct, self.found.total_loss_pct
         is_last = step.version == len(self.found.versions) - 1
         bad = change.verdict == WORSE if is_last else whole is not None and loss_pct >= whole / 2
         return replace(step, loss_pct=loss_pct, interval_pct=change.interval_pct, bad=bad)
 
-    def _verdict(self) -> str:
+    def _verdict_text(self) -> str:
         found, last = self.found, len(self.found.versions) - 1
         whole = next(one for one in found.steps if one.version == last)
         if not whole.bad:
             return (
                 f"no loss was shown between {found.versions[0]} and {found.versions[last]} "
-                f"({_size(whole)}), so there is nothing to search"
+                f"({_step_size_text(whole)}), so there is nothing to search"
             )
-        good, bad = borders(found)
+        good, bad = last_good_and_first_bad(found)
         between = f"{found.versions[bad]} is the first bad version, {found.versions[good]} the last good one"
-        sizes = {one.version: _size(one) for one in found.steps}
+        sizes = {one.version: _step_size_text(one) for one in found.steps}
         doubts = [one for one in found.steps if one.version != last and self._is_doubtful(one)]
         said = f"{between}: {sizes[bad]} against {found.versions[0]}"
         said += f"; {count_of(len(found.steps), 'experiment')}"
@@ -160,13 +151,13 @@ class Bisector:
 
     def _is_doubtful(self, step: BisectStep) -> bool:
         """Return whether the interval of a version reaches to the other side of half of the loss."""
-        whole = self.found.whole_loss_pct or 0.0
+        whole = self.found.total_loss_pct or 0.0
         if step.loss_pct is None or step.interval_pct is None:
             return True
         return abs(step.loss_pct - whole / 2) < step.interval_pct
 
 
-def _size(step: BisectStep) -> str:
+def _step_size_text(step: BisectStep) -> str:
     if step.loss_pct is None:
         return ""
     wide = "" if step.interval_pct is None else f" ± {half_width(step.interval_pct)}"

@@ -66,7 +66,7 @@ class Ending:
         return None if isinstance(self.cause, expected) else self.cause
 
 
-async def conduct(design: Design[Run]) -> Ending:
+async def conduct_series(design: Design[Run]) -> Ending:
     """Carry out a series, and return how it ended. Raises nothing, so that the caller can
     store the series whatever happened (Ending.unexpected)."""
     try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SPEED = "output_tok_s"
 
 
-async def confirm(
+async def confirm_value(
     progress: SweepProgress, label: str, against: str, comparison: Awaitable[Experiment]
 ) -> None:
     """Carry out the experiment `comparison` of the value with this label, and note its outcome.

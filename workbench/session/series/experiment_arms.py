@@ -8,20 +8,23 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
 from workbench.bench.runner import BenchCancelled
 from workbench.model.errors import BenchError, ServerError, SettingsError, WorkbenchError
 from workbench.model.experiment import Experiment, ExperimentRun, ExperimentSpec
-from workbench.model.plan import diff
+from workbench.model.plan import plan_differences
 from workbench.model.secrets import mask_plan
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.model.settings import label_of, place_of
-from workbench.session.conditions import gpus_of
+from workbench.model.settings import label_of, where_setting_applies
+from workbench.model.tune import USERS
+from workbench.session.bench.find_users import find_users
+from workbench.session.conditions import gpus_of_plan
 from workbench.session.series.conduct import Stopped
-from workbench.session.series.experiment_run import StartFailed, Tell
-from workbench.session.uninterrupted import uninterrupted
+from workbench.session.series.experiment_run import Named, StartFailed, Tell
+from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -62,18 +65,20 @@ class Arms:
         # by run: the seconds that its start took, and what its engine says that it uses
         self._reported: dict[str, tuple[float | None, Mapping[str, str]]] = {}
         self._settings_arm: str | None = None  # the arm whose GPU settings are on
-        # words of a prompt, the same in all runs
-        self._words = next((r.spec.prompt_words for r in earlier), None)
+        # of the synthetic prompts, the same in all runs
+        self._fit = next((r.spec.prompt_fit for r in earlier), {})
 
     @property
     def _sessions(self) -> Sequence[Session]:
         return list({id(side.session): side.session for side in self._sides.values()}.values())
 
-    def replaced(self) -> str | None:
+    def run_to_be_stopped(self) -> str | None:
         """Return the id of the selected run if the experiment must stop that run before it starts a
         server of its own. None if no run is selected, or if the selected run can stay."""
         selected = [session.state.server for session in self._sessions]
-        return next((s.run_id for s in selected if s is not None and self._in_the_way(s)), None)
+        return next(
+            (s.run_id for s in selected if s is not None and self._must_be_stopped(s)), None
+        )
 
     async def prepare(self, experiment: Experiment) -> None:
         """Stop the server and revert the settings that this experiment left behind if it crashed
@@ -82,10 +87,10 @@ class Arms:
         for session in self._sessions:
             leftover = experiment.server
             statuses = {s.run_id: s for s in await session.servers.supervisor.runs()}
-            if leftover is not None and leftover in statuses and statuses[leftover].state.alive:
+            if leftover is not None and leftover in statuses and statuses[leftover].state.is_alive:
                 await session.servers.end(leftover)
             standing = statuses.get(experiment.replaces or "")
-            if session.state.server is None and standing is not None and standing.state.alive:
+            if session.state.server is None and standing is not None and standing.state.is_alive:
                 # the killed experiment had not ended it yet
                 await session.servers.select(standing.run_id)
             selected = session.state.server
@@ -95,19 +100,23 @@ class Arms:
                     (
                         s
                         for s in statuses.values()
-                        if s.run_id != leftover and self._serves_a(session, s)
+                        if s.run_id != leftover and self._serves_arm_a(session, s)
                     ),
                     None,
                 )
-            if selected is not None and selected.run_id != leftover and self._in_the_way(selected):
+            if (
+                selected is not None
+                and selected.run_id != leftover
+                and self._must_be_stopped(selected)
+            ):
                 self._keep_on = True
-                if not self._restarts and self._serves_a(session, selected):
+                if not self._restarts and self._serves_arm_a(session, selected):
                     self._run, self._run_side = selected.run_id, self._sides["A"]
         await self._check_starts()
         if design.changes_gpus(self._spec):
             for session in self._sessions:
                 # the guard reverts the settings of an experiment that is killed
-                session.gpu.guard.attend()
+                session.gpu.guard.begin_heartbeats()
             await self.check_settings(revert=experiment.settings_on)
 
     async def _check_starts(self) -> None:
@@ -125,20 +134,20 @@ class Arms:
     def _stopped_for(self, side: Side) -> ServerStatus | None:
         """Return the server that is stopped before the first start on the host of `side`."""
         if self._run is None or self._run_side is None or self._run_side.session != side.session:
-            return self._standing_in(side.session)
+            return self._selected_server_to_stop(side.session)
         return side.session.servers.supervisor.status(self._run)
 
-    def _in_the_way(self, status: ServerStatus) -> bool:
+    def _must_be_stopped(self, status: ServerStatus) -> bool:
         """Return whether the experiment must stop this server before it starts one of its own: the
         server is live, and no arm measures it."""
-        starts = any(side.standing is None for side in self._sides.values())
+        starts = any(side.standing_server is None for side in self._sides.values())
         return (
             starts
-            and status.state.alive
+            and status.state.is_alive
             and status.run_id not in [s.run_id for s in self._sides.values()]
         )
 
-    def _serves_a(self, session: Session, status: ServerStatus) -> bool:
+    def _serves_arm_a(self, session: Session, status: ServerStatus) -> bool:
         """Return whether a server is READY and has the configuration of arm A, so that it need not
         be started again."""
         side = self._sides["A"]
@@ -149,20 +158,21 @@ class Arms:
         ):
             return False
         plan = session.servers.supervisor.record(status.run_id).plan
-        return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective))
+        return plan is not None and _same_configuration(plan, mask_plan(side.editor.effective_plan))
 
     async def check_settings(self, *, revert: bool = False) -> None:
         """Raise SettingsError if a GPU setting that the arms change is altered already. With
         `revert`, try to revert it first. Any other altered setting is equal in all runs."""
         for arm, side in self._sides.items():
             await side.session.gpu.alterations.read()
-            on = await self._altered(side)
+            on = await self._altered_settings(side)
             if on and revert:
                 await self._revert(arm)
-                on = await self._altered(side)
+                on = await self._altered_settings(side)
             if on:
                 which = ", ".join(
-                    f"{place_of(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}" for a in on
+                    f"{where_setting_applies(a.gpu_uuid, a.gpu_index)} {label_of(a.setting)}"
+                    for a in on
                 )
                 raise SettingsError(
                     f"GPU settings that Workbench altered are still on ({which}) and would distort "
@@ -177,7 +187,7 @@ class Arms:
         editor = self._sides[arm].editor
         if editor is None or not editor.engine.compiles_at_first_start:
             return False
-        plan = mask_plan(editor.effective)
+        plan = mask_plan(editor.effective_plan)
         supervisor = self._sides[arm].session.servers.supervisor
         ready = [
             s
@@ -186,29 +196,29 @@ class Arms:
         ]
         return not any(_same_configuration(supervisor.record(s.run_id).plan, plan) for s in ready)
 
-    async def server(self, arm: str) -> str:
+    async def server(self, arm: str, named: Named | None = None) -> str:
         self._arm, side = arm, self._sides[arm]
         if self._run is not None and self._restarts:
             await self.clear()
-        if side.standing is not None or side.editor is None:
-            return side.standing or ""
+        if side.standing_server is not None or side.editor is None:
+            return side.standing_server or ""
         if self._run is None:
             self._run_side = side
             # a cancelled run must end this server too
-            await uninterrupted(self._launch(side.session, side.editor))
+            await await_uninterrupted(self._launch(side.session, side.editor, named))
         return self._run or ""
 
-    async def _launch(self, session: Session, editor: PlanEditor) -> None:
-        replaced = self._standing_in(session)
+    async def _launch(self, session: Session, editor: PlanEditor, named: Named | None) -> None:
+        replaced = self._selected_server_to_stop(session)
         if replaced is not None:
             self._before = (session, replaced.run_id)
-        status = await session.servers.launch(editor, replaced)
+        status = await session.servers.launch(editor, replaced, named)
         self._run = self.started = status.run_id
 
-    def _standing_in(self, session: Session) -> ServerStatus | None:
+    def _selected_server_to_stop(self, session: Session) -> ServerStatus | None:
         """Return the selected server of a host if the experiment must stop it before a start."""
         selected = session.state.server
-        return selected if selected is not None and self._in_the_way(selected) else None
+        return selected if selected is not None and self._must_be_stopped(selected) else None
 
     async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
         """Wait until the server is READY, or until the server at a URL answers, then apply the
@@ -216,7 +226,7 @@ class Arms:
         server does not become READY."""
         side = self._sides[arm]
         if side.url is not None:
-            await self._answers(side, side.url, tell)
+            await self._wait_until_answers(side, side.url, tell)
         else:
             status = await side.session.servers.wait_ready(run_id)
             if status.state is ServerState.STOPPED:
@@ -225,13 +235,13 @@ class Arms:
                 raise _start_failed(status)
         await self._apply(arm)
 
-    async def _answers(self, side: Side, url: str, tell: Tell) -> None:
+    async def _wait_until_answers(self, side: Side, url: str, tell: Tell) -> None:
         """Wait until the server at `url` answers: whoever runs it may have restarted it. Raises
         StartFailed if it does not answer within RESTART_S seconds."""
         began = time.monotonic()
         while True:
             try:
-                async with side.session.load.at_url(url, dict(self._spec.bench)):
+                async with side.session.load.load_at_url(url, dict(self._spec.bench)):
                     return
             except BenchError as error:
                 waited_s = time.monotonic() - began
@@ -262,7 +272,7 @@ class Arms:
         in °C, None if it is not known."""
         deadline = time.monotonic() + SETTLE_S
         while True:
-            now = await self._temperature()
+            now = await self._hottest_gpu_c()
             if (
                 now is None
                 or target_c is None
@@ -273,10 +283,10 @@ class Arms:
             tell(f"waiting until the GPU has cooled from {now:.0f} to {target_c + within_c:.0f} °C")
             await asyncio.sleep(_LOOK_S)
 
-    async def _temperature(self) -> float | None:
+    async def _hottest_gpu_c(self) -> float | None:
         side = self._sides[self._arm]
         telemetry = await side.session.telemetry.reading()
-        gpus = gpus_of(side.plan, telemetry.infos)
+        gpus = gpus_of_plan(side.plan, telemetry.infos)
         known = [
             g.temperature_c
             for g in telemetry.gpus
@@ -289,13 +299,17 @@ class Arms:
         session, run_id = side.session, side.run_id or self._run
         if side.url is None and run_id is None:
             raise ServerError(f"no server runs for arm {arm}", host=session.host.name)
-        shape = {**self._spec.bench, "seed": seed, "prompt_words": self._words}
+        shape = {**self._spec.bench, "seed": seed, **self._fit}
         try:
-            result_id = await session.bench.run_target(run_id, side.url, **shape)
+            bench = partial(session.bench.run_target, run_id, side.url)
+            searches = self._spec.metric == USERS
+            result_id = await (
+                find_users(bench, session.results, shape) if searches else bench(**shape)
+            )
         except BenchCancelled:
             raise Stopped("the benchmark was cancelled") from None
         result = await session.results.get(result_id)
-        self._words = self._words or result.spec.prompt_words
+        self._fit = self._fit or result.spec.prompt_fit
         return result
 
     async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:
@@ -308,7 +322,7 @@ class Arms:
                 report = await supervisor.in_force(run_id)
                 engine = [row for row in report.rows if row.kind == "engine"]
                 chosen = {row.name: row.in_force for row in engine if row.in_force is not None}
-            own = side.standing is None and run_id == self.started
+            own = side.standing_server is None and run_id == self.started
             ready_after_s = supervisor.status(run_id).ready_after_s if own else None
             self._reported[run_id] = ready_after_s, chosen
         return self._reported[run_id]
@@ -393,7 +407,7 @@ class Arms:
         side = self._sides[arm]
         gpus, every = await side.gpus()
         for gpu in [None] if every else gpus:
-            report = await side.session.gpu.revert(gpu, settings=self._changed)
+            report = await side.session.gpu.revert(gpu, settings=self._changed_setting_keys)
             failed = next((o for o in report.outcomes if not o.ok), None)
             if failed is not None:
                 raise SettingsError(
@@ -404,18 +418,19 @@ class Arms:
         self._settings_arm = None
 
     @property
-    def _changed(self) -> frozenset[str]:
+    def _changed_setting_keys(self) -> frozenset[str]:
         """The keys of the GPU settings that the arms change."""
         arms = (design.arm_of(self._spec, name) for name in self._sides)
         return frozenset(key for arm in arms for key in arm.gpu)
 
-    async def _altered(self, side: Side) -> list[Alteration]:
+    async def _altered_settings(self, side: Side) -> list[Alteration]:
         """Return the altered settings of the side's GPUs that the arms change."""
         gpus, every = await side.gpus()
         return [
             alteration
             for alteration in side.session.state.alterations
-            if alteration.setting in self._changed and (every or alteration.gpu_index in gpus)
+            if alteration.setting in self._changed_setting_keys
+            and (every or alteration.gpu_index in gpus)
         ]
 
 
@@ -432,5 +447,5 @@ def _start_failed(status: ServerStatus) -> StartFailed:
 def _same_configuration(a: LaunchPlan, b: LaunchPlan) -> bool:
     same = replace(a, engine_version=b.engine_version) if a.engine_version is None else a
     return same.engine_version == b.engine_version and all(
-        change.name == "port" for change in diff(a, b)
+        change.name == "port" for change in plan_differences(a, b)
     )

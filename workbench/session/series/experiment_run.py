@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from workbench.bench import experiment as design
-from workbench.bench.compared_texts import no_answer
+from workbench.bench.compared_texts import why_text_is_no_answer
 from workbench.bench.metric_changes import average, metric_called
 from workbench.bench.records import AWAY
 from workbench.model.errors import BenchError, HostError, ServerError, WorkbenchError
@@ -24,7 +24,7 @@ from workbench.model.experiment import (
     side_of,
 )
 from workbench.model.series_state import SeriesState
-from workbench.session.series.conduct import Design, Ending, Stopped, TimeLimit, conduct
+from workbench.session.series.conduct import Design, Ending, Stopped, TimeLimit, conduct_series
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workbench.store.quality_db import QualityDb
 
 Tell = Callable[[str], None]
+Named = Callable[[str], Awaitable[None]]
 
 
 class StartFailed(ServerError):
@@ -71,10 +72,10 @@ class TestBed(Protocol):
         configuration was never started before."""
         ...
 
-    async def server(self, arm: str) -> str:
+    async def server(self, arm: str, named: Named) -> str:
         """Return the run id of the arm's server, started if necessary. The server need not be READY
         yet. A new server is started for each run if the arms differ in anything that only a restart
-        changes."""
+        changes. `named` is called with the run id of a new server before its process starts."""
         ...
 
     async def ready(self, arm: str, run_id: str, tell: Tell) -> None:
@@ -116,8 +117,8 @@ class AnswersBeside(Protocol):
     Nothing that fails in it ends the experiment, except a lost link."""
 
     async def after(self, run: ExperimentRun, tell: Tell) -> QualityResult | None:
-        """Measure what is missing on the server of a run that was benchmarked. Return the stored
-        comparison once nothing is missing."""
+        """Measure the answers that are still missing on the server of a run that was benchmarked.
+        Return the stored comparison once none is missing, before that None."""
         ...
 
     async def end(self, *, done: bool) -> QualityResult | None:
@@ -184,10 +185,10 @@ class ExperimentConduct(Design[ExperimentRun]):
         self._end_notes: Sequence[str] = ()
 
     async def carry_out(self) -> Experiment:
-        """Carry out the experiment and return it as done, failed or stopped. A cancelled task or a
-        lost link stops the experiment, which is then returned without an error. Raises StoreError
-        if the experiment cannot be stored."""
-        ending = await conduct(self)
+        """Carry out the experiment and return it as done, failed or stopped. A cancelled task, a
+        lost link or a failed server is not raised: the experiment's `error` has the reason. Raises
+        StoreError if the experiment cannot be stored, and after that any defect of Workbench."""
+        ending = await conduct_series(self)
         if self._answers is not None:
             self._use_answers(await self._answers.end(done=ending.state == SeriesState.DONE))
         self._ended(ending)
@@ -198,7 +199,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         return self.experiment
 
     def _ended(self, ending: Ending) -> None:
-        state, error = ending.state, _reason(ending.cause)
+        state, error = ending.state, _end_reason(ending.cause)
         why = error if state == SeriesState.FAILED and error is not None else INTERRUPTED
         runs = tuple(design.cut_off(run, why) for run in self.experiment.runs)
         ended = replace(
@@ -211,24 +212,24 @@ class ExperimentConduct(Design[ExperimentRun]):
             settings_on=False,
         )
         self.experiment = ended
-        self._note(*self._end_notes)
+        self._note_restarts(*self._end_notes)
         self._judge()
-        self._left()
+        self._estimate_time_left()
         self._tell(self.experiment)
 
     async def prepare(self) -> None:
-        if design.enough(self.experiment) is None:
+        if design.why_enough_pairs(self.experiment) is None:
             await self._warm_up()
 
     def next_run(self) -> ExperimentRun | None:
-        if design.enough(self.experiment) is not None:
+        if design.why_enough_pairs(self.experiment) is not None:
             return None
         return design.next_run(self.experiment)
 
     def check_go_on(self, run: ExperimentRun) -> None:
         """Raise Stopped if the time limit leaves no room for another pair of runs. A pair that has
         begun is completed."""
-        done = self.experiment.pairs_done
+        done = self.experiment.completed_pairs
         took = [r.took_s for r in self.experiment.runs if r.took_s is not None]
         in_pair = any(r.pair == done and r.state == RunState.DONE for r in self.experiment.runs)
         if not took or in_pair or self._limit.leaves(2 * average(took)):
@@ -240,9 +241,9 @@ class ExperimentConduct(Design[ExperimentRun]):
         )
 
     async def conclude(self) -> None:
-        why = design.enough(self.experiment)
+        why = design.why_enough_pairs(self.experiment)
         if why is not None and self.experiment.spec.until_pct is not None:
-            self._note(why)
+            self._note_restarts(why)
 
     async def give_back(self) -> None:
         self._end_notes = await self._bench.give_back(self.experiment)
@@ -256,7 +257,7 @@ class ExperimentConduct(Design[ExperimentRun]):
         spec = self.experiment.spec
         if spec.throw_away is False:
             return
-        arms = design.order(spec, self.experiment.pairs_done)
+        arms = design.order_of_pair(spec, self.experiment.completed_pairs)
         for host in spec.twins or (None,):
             chosen: Sequence[str] = arms
             if not spec.throw_away:
@@ -267,61 +268,65 @@ class ExperimentConduct(Design[ExperimentRun]):
                 chosen = compiling or arms[:1]
             for arm in chosen:
                 while (
-                    await self.make(design.warm_up(self.experiment, arm, host))
+                    await self.make(design.new_warm_up_run(self.experiment, arm, host))
                 ).state == RunState.FAILED:
                     pass
 
     async def _server(self, arm: str, tell: Tell) -> str:
         """Start the arm's server if needed, wait until it is READY, apply the arm's GPU settings,
-        and return the run id. The experiment is saved after the start, so that it can stop this
-        server when it is resumed after a crash."""
-        run_id = await self._bench.server(arm)
-        settings = design.changes_gpus(self.experiment.spec)
-        now = replace(self.experiment, server=self._bench.started, settings_on=settings)
-        if now != self.experiment:
-            self.experiment = now
-            await self._keep()
+        and return the run id."""
+        run_id = await self._bench.server(arm, self._name_server)
+        await self._name_server(self._bench.started)
         await self._bench.ready(arm, run_id, tell)
         return run_id
+
+    async def _name_server(self, run_id: str | None) -> None:
+        """Store which server the experiment starts, so that it can stop that server when it is
+        resumed after a crash."""
+        settings = design.changes_gpus(self.experiment.spec)
+        now = replace(self.experiment, server=run_id, settings_on=settings)
+        if now != self.experiment:
+            self.experiment = now
+            await self._save_experiment()
 
     async def make(self, run: ExperimentRun) -> ExperimentRun:
         """Carry out one run of the experiment. Return it with the state "done", "discarded" or
         "failed". A failed run may be repeated."""
         began = time.monotonic()
-        title = f"{_which(run)}, {run.side}"
+        title = f"{_run_text(run)}, {run.side}"
 
         def say(text: str) -> None:
-            self._phase(f"{title}: {text}")
+            self._show_phase(f"{title}: {text}")
 
-        run = await self._put(replace(run, state=RunState.STARTING), f"{title}: starting")
+        run = await self._put_run(replace(run, state=RunState.STARTING), f"{title}: starting")
         try:
             run = replace(run, run_id=await self._server(run.side, say))
-            run = replace(run, start_temperature_c=await self._settled(run, title))
-            run = await self._put(replace(run, state=RunState.MEASURING), f"{title}: measuring")
+            run = replace(run, start_temperature_c=await self._settle_gpus(run, title))
+            run = await self._put_run(replace(run, state=RunState.MEASURING), f"{title}: measuring")
             result = await self._bench.measure(
                 run.side, run, design.seed_of(self.experiment.spec, max(0, run.pair))
             )
         except HostError:
             raise
         except (BenchError, ServerError) as failure:
-            return await self._failed(
-                replace(run, took_s=time.monotonic() - began), _in_one_line(failure), failure
+            return await self._store_failed_run(
+                replace(run, took_s=time.monotonic() - began), _failure_line(failure), failure
             )
         run = replace(run, result_id=result.id, took_s=time.monotonic() - began)
         metric = self.experiment.spec.metric
-        if (why := design.unfit(result.summary, metric)) is not None:
-            if (garbage := no_answer(result.summary)) is not None:
+        if (why := design.why_unusable(result.summary, metric)) is not None:
+            if (garbage := why_text_is_no_answer(result.summary)) is not None:
                 step = "read the texts of the result, and start the arm's server by hand to try it"
-                return await self._failed(run, garbage, NoAnswer(garbage, next_step=step))
-            if self._gone(run, result):
-                return await self._failed(run, why, BenchError(why))
+                return await self._store_failed_run(run, garbage, NoAnswer(garbage, next_step=step))
+            if self._server_was_away(run, result):
+                return await self._store_failed_run(run, why, BenchError(why))
             if not result.summary.requests_ok:
                 logs = "look for the cause in the server's log"
-                if not self._at_url(run):
+                if not self._is_at_url(run):
                     logs = f"{logs}: workbench logs {run.run_id}"
-                return await self._failed(run, why, NothingServed(why, next_step=logs))
-            if (absent := design.unmeasured(result.summary, metric)) is not None:
-                return await self._failed(
+                return await self._store_failed_run(run, why, NothingServed(why, next_step=logs))
+            if (absent := design.why_unmeasured(result.summary, metric)) is not None:
+                return await self._store_failed_run(
                     run,
                     why,
                     NotMeasured(
@@ -329,15 +334,15 @@ class ExperimentConduct(Design[ExperimentRun]):
                     ),
                 )
             if run.pair != WARM_UP:
-                return await self._failed(run, why, BenchError(why))
-        run = replace(run, value=metric_called(metric).of(result.summary))
+                return await self._store_failed_run(run, why, BenchError(why))
+        run = replace(run, value=metric_called(metric).value_in(result.summary))
         ready_after_s, chosen = await self._bench.reported(run.side, run.run_id or "")
         run = replace(run, ready_after_s=ready_after_s, chosen=chosen)
         if run.pair == WARM_UP:
-            run = await self._put(replace(run, state=RunState.DISCARDED, error=why))
+            run = await self._put_run(replace(run, state=RunState.DISCARDED, error=why))
         else:
             self._results[result.id] = result
-            run = await self._put(replace(run, state=RunState.DONE))
+            run = await self._put_run(replace(run, state=RunState.DONE))
         await self._compare_answers(run, say)
         return run
 
@@ -347,28 +352,28 @@ class ExperimentConduct(Design[ExperimentRun]):
         if self._answers is None:
             return
         found = await self._answers.after(run, tell)
-        self._phase("")
+        self._show_phase("")
         if found is not None:
             self._use_answers(found)
             self._judge()
-            await self._keep()
+            await self._save_experiment()
 
     def _use_answers(self, found: QualityResult | None) -> None:
         if found is not None:
             self._quality = (found, *self._quality)
             self.experiment = replace(self.experiment, quality_id=found.id)
 
-    def _gone(self, run: ExperimentRun, result: BenchResult) -> bool:
+    def _server_was_away(self, run: ExperimentRun, result: BenchResult) -> bool:
         """Return whether no request succeeded because the server at a URL was away, for example
         because its owner restarts it. The next run waits for it (TestBed.ready)."""
         none_served = not result.summary.requests_ok
-        return none_served and self._at_url(run) and set(result.summary.errors) <= AWAY
+        return none_served and self._is_at_url(run) and set(result.summary.errors) <= AWAY
 
-    def _at_url(self, run: ExperimentRun) -> bool:
+    def _is_at_url(self, run: ExperimentRun) -> bool:
         target = design.arm_of(self.experiment.spec, run.arm).target
         return target is not None and target.url is not None
 
-    async def _settled(self, run: ExperimentRun, title: str) -> float | None:
+    async def _settle_gpus(self, run: ExperimentRun, title: str) -> float | None:
         within = self.experiment.spec.match_temperature_c
         if within is None:
             return None
@@ -381,27 +386,29 @@ class ExperimentConduct(Design[ExperimentRun]):
             None,
         )
         temperature = await self._bench.settle(
-            first, within, lambda text: self._phase(f"{title}: {text}")
+            first, within, lambda text: self._show_phase(f"{title}: {text}")
         )
         if first is not None and temperature is not None and abs(temperature - first) > within:
             began = f"run {run.place + 1} ({run.arm}) began at {temperature:.0f} °C"
-            self._note(f"{began}, the first run at {first:.0f} °C")
+            self._note_restarts(f"{began}, the first run at {first:.0f} °C")
         return temperature
 
-    async def _failed(self, run: ExperimentRun, why: str, failure: WorkbenchError) -> ExperimentRun:
+    async def _store_failed_run(
+        self, run: ExperimentRun, why: str, failure: WorkbenchError
+    ) -> ExperimentRun:
         """Store a failed run and return it. The run and the other run of its pair are repeated
         later. Raises BenchError if a repetition would not help, or if the pair has failed too
         often."""
-        run = await self._put(replace(run, state=RunState.FAILED, error=why))
+        run = await self._put_run(replace(run, state=RunState.FAILED, error=why))
         never = not any(
             r.arm == run.arm and r.state in design.MEASURED for r in self.experiment.runs
         )
         if isinstance(failure, NoAnswer) or (isinstance(failure, _HOPELESS) and never):
             raise BenchError(f"{run.arm}: {failure.message}", next_step=failure.next_step)
-        tries = design.tries(self.experiment, run.pair)
+        tries = design.count_failed_runs(self.experiment, run.pair)
         if tries >= design.TRIES:
             raise BenchError(
-                f"{_which(run)} failed {tries} times; last error, in arm {run.arm}: "
+                f"{_run_text(run)} failed {tries} times; last error, in arm {run.arm}: "
                 f"{failure.message}",
                 next_step=failure.next_step,
             )
@@ -409,54 +416,54 @@ class ExperimentConduct(Design[ExperimentRun]):
 
     # ---- state
 
-    async def _put(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
+    async def _put_run(self, run: ExperimentRun, phase: str = "") -> ExperimentRun:
         self.experiment = replace(design.with_run(self.experiment, run), phase=phase)
-        if run.state == RunState.DONE and self.experiment.pairs_done > run.pair:
+        if run.state == RunState.DONE and self.experiment.completed_pairs > run.pair:
             self._judge()
-        self._left()
+        self._estimate_time_left()
         if run.state in (RunState.DONE, RunState.DISCARDED, RunState.FAILED):
-            await self._keep()
+            await self._save_experiment()
         else:
             self._tell(self.experiment)
         return run
 
     def _judge(self) -> None:
-        self.experiment = design.judged(self.experiment, self._results, self._quality)
+        self.experiment = design.judge_experiment(self.experiment, self._results, self._quality)
 
-    def _left(self) -> None:
+    def _estimate_time_left(self) -> None:
         left = None
         if self.experiment.state == SeriesState.RUNNING:
-            left = design.left_s(self.experiment)
+            left = design.estimated_left_s(self.experiment)
             if left is None and self._first_estimate_s is not None:
                 left = max(0.0, self._first_estimate_s - self._limit.elapsed_s)
             if left is not None and self._answers is not None:
                 left += self._answers.left_s()
         self.experiment = replace(self.experiment, left_s=left)
 
-    async def _keep(self) -> None:
+    async def _save_experiment(self) -> None:
         await self._save(self.experiment)
         self._tell(self.experiment)
 
-    def _phase(self, text: str) -> None:
+    def _show_phase(self, text: str) -> None:
         self.experiment = replace(self.experiment, phase=text)
         self._tell(self.experiment)
 
-    def _note(self, *lines: str) -> None:
+    def _note_restarts(self, *lines: str) -> None:
         known = self.experiment.note.splitlines()
         self.experiment = replace(self.experiment, note="\n".join(dict.fromkeys([*known, *lines])))
 
 
-def _which(run: ExperimentRun) -> str:
+def _run_text(run: ExperimentRun) -> str:
     return "discarded run" if run.pair == WARM_UP else f"pair {run.pair + 1}"
 
 
-def _reason(cause: BaseException | None) -> str | None:
+def _end_reason(cause: BaseException | None) -> str | None:
     """Return in one line what ended an experiment; None if all of its runs were made."""
     if cause is None:
         return None
-    return _in_one_line(cause) if isinstance(cause, WorkbenchError) else INTERRUPTED
+    return _failure_line(cause) if isinstance(cause, WorkbenchError) else INTERRUPTED
 
 
-def _in_one_line(failure: WorkbenchError) -> str:
+def _failure_line(failure: WorkbenchError) -> str:
     command = f"; command: {failure.command}" if failure.command else ""
     return failure.message + command + (f" ({failure.next_step})" if failure.next_step else "")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from workbench.model.experiment import AdvisedChange, Arm
     from workbench.model.plan import LaunchPlan
     from workbench.model.quality import QualityResult
+    from workbench.model.setting_records import SettingOutcome
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.control import GpuControl
     from workbench.session.hosts.other_hosts import OtherHosts
@@ -94,7 +95,7 @@ class Experiments:
         is none with this id."""
         experiment = await asyncio.to_thread(self.db.get, experiment_id)
         results = {r.id: r for r in await self._results_of(experiment)}
-        return design.judged(experiment, results, await self._quality_of(experiment))
+        return design.judge_experiment(experiment, results, await self._quality_of(experiment))
 
     async def _quality_of(self, experiment: Experiment) -> Sequence[QualityResult]:
         """Return the measured comparisons of answers, newest first, and among them the one of the
@@ -132,7 +133,7 @@ class Experiments:
 
     # ---- designed
 
-    def spec(self, a: Arm, b: Arm, **options: Any) -> ExperimentSpec:
+    def experiment_spec(self, a: Arm, b: Arm, **options: Any) -> ExperimentSpec:
         """Return the spec of an experiment that compares the arms `a` and `b`. If the arms name no
         servers, both start from the plan under edit. `options` are fields of ExperimentSpec;
         InputError is raised if the experiment cannot be carried out."""
@@ -144,22 +145,22 @@ class Experiments:
         if options.get("twins"):
             options.setdefault("pairs", twins.PAIRS)
         options.setdefault("order_seed", random.SystemRandom().randrange(2**31))
-        plan = self._plans.editor.effective if a.target is None and b.target is None else None
+        plan = self._plans.editor.effective_plan if a.target is None and b.target is None else None
         preset_id = (
             plan.preset_id if plan else next((t.preset_id for t in (a.target, b.target) if t), None)
         )
         options["bench"] = with_content(with_absolute_paths(options.get("bench", {})), TEXT)
         given = {"preset_id": preset_id, **options}
         body = asdict(mask_plan(plan)) if plan else {}
-        spec = design.checked(ExperimentSpec(_masked(a), _masked(b), body, **given))
-        design.measurable(spec.metric, self._load.spec_of(spec.preset_id, dict(spec.bench)))
+        spec = design.check_spec(ExperimentSpec(_mask_arm(a), _mask_arm(b), body, **given))
+        design.require_measurable(spec.metric, self._load.spec_of(spec.preset_id, dict(spec.bench)))
         return spec
 
     def estimate_s(self, a: Arm, b: Arm, **options: Any) -> float | None:
         """Return the estimated duration of an experiment in seconds; None if no earlier starts or
         benchmarks of the same kind are stored."""
-        spec = self.spec(a, b, **options)
-        return self._estimate_s(spec, design.restarts(a, b, bool(spec.twins)))
+        spec = self.experiment_spec(a, b, **options)
+        return self._estimate_s(spec, design.restarts_servers(a, b, bool(spec.twins)))
 
     def _estimate_s(self, spec: ExperimentSpec, restarts: bool) -> float | None:
         """Return the estimated duration of an experiment in seconds, from earlier starts and
@@ -199,20 +200,37 @@ class Experiments:
         for result in self._results.db.list(200):
             made = result.conditions
             here = made.host == self._core.host.name and made.model in models
-            if (here or (made.address and made.address in urls)) and _same_work(result.spec, shape):
+            if (here or (made.address and made.address in urls)) and _have_same_load(
+                result.spec, shape
+            ):
                 return result.summary.duration_s * (1 + shape.warmup / max(1, shape.requests))
         return None
+
+    async def setting_changes(
+        self, a: Arm, b: Arm, twins: Sequence[str] = ()
+    ) -> Sequence[SettingOutcome]:
+        """Return what `run` would do to GPU settings, as the outcomes of a dry run."""
+        a, b, bases = await self.targets.look_up(a, b)
+        if not bases and a.target is None:
+            bases = dict.fromkeys("AB", self._plans.editor.plan)
+        return await self.targets.setting_changes({"A": a, "B": b}, bases, twins)
+
+    async def setting_changes_of(self, experiment: Experiment) -> Sequence[SettingOutcome]:
+        """Return what `resume` would do to GPU settings, as the outcomes of a dry run."""
+        a, b, bases = with_secrets(self._presets, experiment.spec)
+        twins = experiment.spec.twins
+        return await self.targets.setting_changes({"A": a, "B": b}, bases, twins)
 
     def quality_cost(self, a: Arm, b: Arm, bases: Bases | None = None, **options: Any) -> str:
         """Return in a sentence what comparing the answers will add to an experiment. "" if A and B
         differ in nothing that changes the answers, or if the answers are not compared. `bases` and
         `options` are those of `run`."""
-        spec = self.spec(a, b, **options)
+        spec = self.experiment_spec(a, b, **options)
         shape = self._shape(spec)
         if not spec.quality or shape.endpoint == "embeddings":
             return ""
         plans = [self._plan_of(name, arm, bases or {}) for name, arm in (("A", a), ("B", b))]
-        why = _changed_answers(plans[0], plans[1])
+        why = _answer_changing_settings(plans[0], plans[1])
         if not why:
             return ""
         names = {plan.engine for plan in plans if plan is not None}
@@ -248,7 +266,7 @@ class Experiments:
         if arm.target is None:
             editor.around = self._plans.editor.around
         try:
-            editor.assign(arm.sets, arm.unsets, arm.envs)
+            editor.apply_assignments(arm.sets, arm.unsets, arm.envs)
         except InputError as error:
             error.message = f"{name}: {error.message}"
             raise
@@ -273,12 +291,12 @@ class Experiments:
         async with self._alone():
             if not bases:
                 a, b, bases = await self.targets.look_up(a, b)
-            spec = self.spec(a, b, **options)
+            spec = self.experiment_spec(a, b, **options)
             if a.target is None:
                 await self._find_engine()
                 bases = {"A": self._plans.editor.plan, "B": self._plans.editor.plan}
             sides = await self.targets.sides(spec, {"A": a, "B": b}, bases)
-            restarts = design.restarts(a, b, bool(spec.twins))
+            restarts = design.restarts_servers(a, b, bool(spec.twins))
             left_s = await asyncio.to_thread(self._estimate_s, spec, restarts)
             state = self._core.state
             new = Experiment(
@@ -292,8 +310,8 @@ class Experiments:
                 advice=advice,
             )
             async with self._locked(sides, "an experiment"):
-                if design.changes_gpus(spec):  # a refused experiment is not stored
-                    await Arms(spec, sides, restarts=restarts).check_settings()
+                # a refused experiment is not stored
+                await Arms(spec, sides, restarts=restarts).prepare(new)
                 experiment = await asyncio.to_thread(self.db.add, new)
                 if opened is not None:
                     await opened(experiment.id)
@@ -311,14 +329,14 @@ class Experiments:
             if stored is not None and (stored.spec.a, stored.spec.b) == (spec.a, spec.b):
                 if stored.state == SeriesState.DONE:
                     return stored
-                experiment = design.resumed(stored)
+                experiment = design.resume_experiment(stored)
             else:
                 seed = random.SystemRandom().randrange(2**31)
                 new = Experiment(
                     0,
                     time.time(),
                     self._core.host.name,
-                    design.checked(replace(spec, order_seed=seed)),
+                    design.check_spec(replace(spec, order_seed=seed)),
                     simulated=self._core.state.simulated,
                     sweep_id=progress.sweep.id,
                 )
@@ -341,19 +359,21 @@ class Experiments:
                 # an older Workbench named no content, and its prompts were words
                 bench=with_content(stored.spec.bench, WORDS),
             )
-            experiment = self._resumable(replace(stored, spec=design.checked(spec)))
+            experiment = self._resumable(replace(stored, spec=design.check_spec(spec)))
             await self._check_files(experiment)
             if experiment.state == SeriesState.DONE or (
-                spec.pairs != stored.spec.pairs and experiment.pairs_done >= 2
+                spec.pairs != stored.spec.pairs and experiment.completed_pairs >= 2
             ):
                 experiment = replace(experiment, extensions=experiment.extensions + 1)
             a, b, bases = with_secrets(self._presets, experiment.spec)
             if a.target is None:
-                self._plans.take(bases["A"], f"experiment {experiment_id}")
+                self._plans.edit_plan(bases["A"], f"experiment {experiment_id}")
                 await self._find_engine()
             sides = await self.targets.sides(experiment.spec, {"A": a, "B": b}, bases)
             async with self._locked(sides, f"experiment {experiment_id}"):
-                return await self._carry_out(self._conduct(design.resumed(experiment), sides))
+                return await self._carry_out(
+                    self._conduct(design.resume_experiment(experiment), sides)
+                )
 
     async def _check_files(self, experiment: Experiment) -> None:
         """Raise InputError if the trace or the prompts file of an experiment is another one than that
@@ -386,7 +406,7 @@ class Experiments:
                 f"{which} belongs to sweep {experiment.sweep_id}, which resumes it",
                 next_step=f"run `{experiment.resume_command}`",
             )
-        if experiment.state == SeriesState.DONE and design.enough(experiment) is not None:
+        if experiment.state == SeriesState.DONE and design.why_enough_pairs(experiment) is not None:
             narrower, more = (
                 ("start an experiment with a narrower --until"),
                 "give a higher --pairs to add pairs",
@@ -452,11 +472,13 @@ class Experiments:
             self._conducting = None
 
     async def _conduct(self, experiment: Experiment, sides: Mapping[str, Side]) -> Experiment:
-        self._gpu.guard.attend()  # the guard reverts the settings of an experiment that is killed
+        self._gpu.guard.begin_heartbeats()  # the guard reverts the settings of an experiment that is killed
         with self.db.held(experiment.id):
             results = await self._results_of(experiment)
             arms = Arms(experiment.spec, sides, restarts=experiment.restarts, earlier=results)
-            experiment = replace(experiment, replaces=experiment.replaces or arms.replaced())
+            experiment = replace(
+                experiment, replaces=experiment.replaces or arms.run_to_be_stopped()
+            )
             await self._save(experiment)
             self._show(experiment)
             try:
@@ -506,8 +528,13 @@ class Experiments:
         spec = experiment.spec
         if not spec.quality or experiment.quality_id is not None:
             return None
-        plans = [next(s.started_as for n, s in sides.items() if n.startswith(arm)) for arm in "AB"]
-        if not _changed_answers(plans[0], plans[1]) or self._shape(spec).endpoint == "embeddings":
+        plans = [
+            next(s.plan_started_with for n, s in sides.items() if n.startswith(arm)) for arm in "AB"
+        ]
+        if (
+            not _answer_changing_settings(plans[0], plans[1])
+            or self._shape(spec).endpoint == "embeddings"
+        ):
             return None
         concurrency = self._shape(spec).concurrency
         return await self._answers().comparison_of(experiment, sides, concurrency, self._quality_db)
@@ -520,17 +547,17 @@ class Experiments:
         self._core.update(experiment=experiment)
 
 
-def _changed_answers(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str]:
+def _answer_changing_settings(a: LaunchPlan | None, b: LaunchPlan | None) -> Sequence[str]:
     """Return the settings in which the answers of A and B may differ. A server of which only the
     address is known (None) may differ in all of them."""
     return ("address",) if a is None or b is None else plan_changes(a, b)
 
 
-def _masked(arm: Arm) -> Arm:
+def _mask_arm(arm: Arm) -> Arm:
     return replace(arm, sets=mask_argv(arm.sets), envs=mask_argv(arm.envs))
 
 
-def _same_work(a: BenchSpec, b: BenchSpec) -> bool:
+def _have_same_load(a: BenchSpec, b: BenchSpec) -> bool:
     names = (
         "concurrency",
         "requests",

@@ -10,9 +10,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.bench.runner import BenchCancelled
-from workbench.engines.answer_settings import flag_sets
-from workbench.hosts.base import HostUnreachable
-from workbench.model.errors import BenchError, WorkbenchError
+from workbench.engines.answer_settings import meaning_of_answer_flag
+from workbench.model.errors import BenchError, HostError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import NOT_MEASURED
@@ -20,9 +19,9 @@ from workbench.model.secrets import mask_argv
 from workbench.model.series_state import SeriesState
 from workbench.model.server_run import ServerState
 from workbench.model.sweep import PointState
-from workbench.session.series.confirmation import confirm
+from workbench.session.series.confirmation import confirm_value
 from workbench.session.series.sweep_progress import SweepDesign, SweepProgress
-from workbench.session.uninterrupted import uninterrupted
+from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -83,11 +82,11 @@ class FlagSweep(SweepDesign):
             raise BenchError("none of the values could be measured")
         runs = "one run each" if self.runs == 1 else f"{self.runs} runs each"
         self.progress.note(SCREENED.format(runs))
-        await self._confirm()
+        await self._confirm_best_value()
 
     async def give_back(self) -> None:
         if self._begun:
-            await uninterrupted(self._restore())
+            await await_uninterrupted(self._restore())
 
     def _changes_answers(self) -> bool:
         engine = self.combinations[0].editor.plan.engine
@@ -97,14 +96,14 @@ class FlagSweep(SweepDesign):
         """Raise ServerError, while the selected server still runs, if no server of this plan can be
         started on the host."""
         server = self.parts.core.state.server
-        replaced = server if server is not None and server.state.alive else None
+        replaced = server if server is not None and server.state.is_alive else None
         await self.parts.servers.check_on_host(self.combinations[0].editor, replaced)
 
     async def _stop_selected(self) -> None:
         """Stop the selected server. Its run id is stored first, so that a killed sweep can start
         that server again when it is resumed."""
         server = self.parts.core.state.server
-        if server is not None and server.state.alive:
+        if server is not None and server.state.is_alive:
             self.progress.change(before=server.run_id)
             await self.progress.save()
             await self.parts.servers.end(server.run_id)
@@ -133,20 +132,24 @@ class FlagSweep(SweepDesign):
         combination = self.combinations[run]
         self.progress.point(run, state=PointState.MEASURING)
         try:
-            self.parts.servers.check_startable(combination.editor.effective, combination.editor)
+            self.parts.servers.check_startable(
+                combination.editor.effective_plan, combination.editor
+            )
             run_id = await self._start(combination.editor)
             await self.set_up(run)
-        except (BenchCancelled, HostUnreachable):
+        except (BenchCancelled, HostError):  # the combination is not to blame
             raise
         except WorkbenchError as error:
             await self.progress.fail(run, f"not started: {error.message}")
         else:
-            await self.progress.measure(
-                run, lambda: self.parts.bench.run_on(run_id, **self.load_of(run)), self.runs
-            )
+            await self.progress.measure(run, lambda: self.result_of(run_id, run), self.runs)
             await self.progress.save()
         finally:
             await self._end_server()
+
+    async def result_of(self, run_id: str, run: int) -> int:
+        """Benchmark the server of a point, and return the id of the result."""
+        return await self.parts.bench.run_on(run_id, **self.load_of(run))
 
     async def set_up(self, run: int) -> None:
         """Do what comes between the start of a server and its measurement. By default nothing."""
@@ -156,19 +159,29 @@ class FlagSweep(SweepDesign):
         with the reason if the server does not become READY."""
 
         async def launch() -> None:
-            self._server = (await self.parts.servers.launch(editor)).run_id
+            try:
+                status = await self.parts.servers.launch(editor, named=self._name_server)
+            finally:
+                self.progress.change(starting=None)
+            self._server = status.run_id
 
         # otherwise a cancelled sweep would not know a server that it has to end
-        await uninterrupted(launch())
+        await await_uninterrupted(launch())
         run_id = self._server or ""
         self.progress.change(server=run_id)
-        await self.progress.save()  # names the server if the sweep is killed now
-        status = await self._unless_stopped(self.parts.servers.wait_ready(run_id))
+        await self.progress.save()
+        status = await self._result_unless_stopped(self.parts.servers.wait_ready(run_id))
         if status.state is not ServerState.READY:
-            raise WorkbenchError(_reason(status))
+            raise WorkbenchError(_failure_reason(status))
         return run_id
 
-    async def _unless_stopped(self, work: Awaitable[T]) -> T:
+    async def _name_server(self, run_id: str) -> None:
+        """Store which server the sweep starts now, so that it ends that server if it is killed and
+        resumed."""
+        self.progress.change(starting=run_id)
+        await self.progress.save()
+
+    async def _result_unless_stopped(self, work: Awaitable[T]) -> T:
         """Return the result of `work`, such as the start of a server, which may take half an hour.
         Raises BenchCancelled as soon as the sweep is cancelled."""
         task = asyncio.ensure_future(work)
@@ -184,15 +197,15 @@ class FlagSweep(SweepDesign):
     async def _end_server(self) -> None:
         run_id, self._server = self._server, None
         if run_id is not None:
-            await uninterrupted(self._end(run_id))
+            await await_uninterrupted(self._stop_server(run_id))
 
-    async def _end(self, run_id: str) -> None:
+    async def _stop_server(self, run_id: str) -> None:
         await self.parts.servers.end(run_id)
         self.progress.change(server=None)
 
     # ---- the best combination against the current values
 
-    async def _confirm(self) -> None:
+    async def _confirm_best_value(self) -> None:
         points = self.progress.sweep.points
         metric = deciding_metric(points)
         best = best_of(points, metric)
@@ -209,7 +222,7 @@ class FlagSweep(SweepDesign):
         self.progress.check_time(0.0)
         self.progress.check_stop()
         experiment = self.experiment(Arm(sets=self.combinations[best].sets))
-        return await confirm(self.progress, label, "the current values", experiment)
+        return await confirm_value(self.progress, label, "the current values", experiment)
 
     async def experiment(self, b: Arm, **changed: Any) -> Experiment:
         """Compare the plan with the changes `b` against the plan as it is, in an experiment, and
@@ -236,22 +249,19 @@ class FlagSweep(SweepDesign):
         await self._end_server()
         if self.before is None:
             return
+        before = f"the server that ran before the {self.progress.sweep.what}"
         try:
             status = await self.parts.servers.launch(self.before)
         except WorkbenchError as error:
-            self.progress.change(
-                error=f"the server that ran before the sweep was not started again: {error.message}"
-            )
+            self.progress.change(error=f"{before} was not started again: {error.message}")
             return
         self.progress.change(before=None)
-        self.progress.note(
-            f"the server that ran before the sweep was started again as {status.run_id}"
-        )
+        self.progress.note(f"{before} was started again as {status.run_id}")
 
 
 def changes_answers(engine: str, sets: Sequence[str]) -> bool:
     """Return whether one of the assignments can change what the model answers."""
-    return any(flag_sets(engine, word.partition("=")[0]) for word in sets)
+    return any(meaning_of_answer_flag(engine, word.partition("=")[0]) for word in sets)
 
 
 def deciding_metric(points: Sequence[SweepPoint]) -> str:
@@ -277,6 +287,6 @@ def best_of(points: Sequence[SweepPoint], metric: str) -> int | None:
     return -max(known)[1] or None
 
 
-def _reason(status: ServerStatus) -> str:
+def _failure_reason(status: ServerStatus) -> str:
     cause = f": {status.findings[0].text}" if status.findings else ""
-    return f"the server is {status.state} ({status.reason or 'see its log'}){cause}"
+    return f"the server {status.state} ({status.reason or 'see its log'}){cause}"

@@ -14,9 +14,9 @@ from workbench.model.errors import InputError, PlanError, ServerError
 from workbench.model.experiment import Arm, ExperimentSpec
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.plan import diff
+from workbench.model.plan import plan_differences
 from workbench.model.secrets import MASK, is_secret_name, mask_argv, mask_plan
-from workbench.model.sweep import Sweep, SweepSpec
+from workbench.model.sweep import FLAGS, Sweep, SweepSpec
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.flag_sweep import Combination, FlagSweep
 from workbench.session.series.sweep_parts import (
@@ -31,6 +31,7 @@ from workbench.session.series.sweep_progress import stored_shape
 from workbench.session.servers.arm_targets import with_secrets
 
 if TYPE_CHECKING:
+    from workbench.model.plan import LaunchPlan
     from workbench.session.series.sweep_progress import SweepProgress
 
 MOST_FLAGS = 2
@@ -64,7 +65,7 @@ class FlagSweepPlanner:
                 f"a sweep with {pairs} pairs is not possible", next_step="give --pairs 0 or more"
             )
         editor = self.parts.plans.editor
-        plan = editor.effective
+        plan = editor.effective_plan
         self.parts.load.spec_of(plan.preset_id, dict(bench))
         before = self._restartable()
         spec = SweepSpec(
@@ -75,6 +76,7 @@ class FlagSweepPlanner:
             await conditions_of_plan(self.parts, editor, bench),
             plan=asdict(mask_plan(plan)),
             preset_id=plan.preset_id,
+            preset_file=self.parts.presets.file_of(plan.preset_id),
             max_minutes=max_minutes,
             quality=quality,
             quality_texts=quality_texts,
@@ -91,11 +93,7 @@ class FlagSweepPlanner:
             name, _, value = word.partition("=")
             flags.setdefault(name, []).append(value)
         await self._check_runs_known(sweep)
-        assert spec.plan is not None
-        *_, bases = with_secrets(
-            self.parts.presets, ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id)
-        )
-        self.parts.plans.take(bases["A"], f"sweep {sweep.id}")
+        self.parts.plans.edit_plan(self._stored_plan(spec), f"sweep {sweep.id}")
         combinations = await self._combinations(flags)
         if [c.label for c in combinations] != [p.label for p in sweep.points]:
             raise InputError(
@@ -107,6 +105,17 @@ class FlagSweepPlanner:
         check_same_conditions(self.parts, sweep, spec, now)
         await self._end_leftovers(sweep)
         return self._planned(spec, combinations, spec.bench, self._restartable(sweep.before))
+
+    def _stored_plan(self, spec: SweepSpec) -> LaunchPlan:
+        """Return the plan of a stored sweep with its secrets filled in. Its preset is known from then
+        on, also if it is in a file outside the library. Raises WorkbenchError if the file or a
+        secret is missing."""
+        assert spec.plan is not None
+        if spec.preset_file is not None:
+            self.parts.presets.get(spec.preset_file)
+        stored = ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id)
+        *_, bases = with_secrets(self.parts.presets, stored)
+        return bases["A"]
 
     def _planned(
         self,
@@ -130,7 +139,7 @@ class FlagSweepPlanner:
 
         names = list(dict.fromkeys(word.partition("=")[0] for c in combinations for word in c.sets))
         points = [(c.label, c.x) for c in combinations]
-        return PlannedSweep("flag", " x ".join(names), "", points, spec, design)
+        return PlannedSweep(FLAGS, " x ".join(names), "", points, spec, design)
 
     async def _combinations(self, flags: Mapping[str, Sequence[str]]) -> Sequence[Combination]:
         plans = self.parts.plans
@@ -138,7 +147,7 @@ class FlagSweepPlanner:
         if around.installed is None and around.installed_problem is None:
             await plans.look_for_engine()
         combinations = combinations_of(plans.editor, flags)
-        self.parts.servers.check_startable(plans.editor.effective, plans.editor)
+        self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
         return combinations
 
     def _restartable(self, stopped: str | None = None) -> PlanEditor | None:
@@ -146,7 +155,7 @@ class FlagSweepPlanner:
         there is no such run, the run `stopped` takes its place, and None is returned if that is
         None, too. Raises PlanError if the run was started with a secret, which is not stored."""
         status = self.parts.core.state.server
-        run_id = status.run_id if status is not None and status.state.alive else stopped
+        run_id = status.run_id if status is not None and status.state.is_alive else stopped
         if run_id is None:
             return None
         current = self.parts.plans.editor
@@ -155,7 +164,7 @@ class FlagSweepPlanner:
             editor = PlanEditor(plan, f"run {run_id}")
             editor.around = current.around
             return editor
-        if plan is not None and not diff(mask_plan(current.plan), plan):
+        if plan is not None and not plan_differences(mask_plan(current.plan), plan):
             return with_assignments(current, ())
         raise PlanError(
             f"run {run_id} was started with a secret. Workbench stores no secrets and cannot start "
@@ -182,11 +191,11 @@ class FlagSweepPlanner:
             )
 
     async def _end_leftovers(self, sweep: Sweep) -> None:
-        left = {sweep.server}
+        left = {sweep.server, sweep.starting}
         if sweep.experiment_id is not None:
             left.add((await self.parts.experiments.get(sweep.experiment_id)).server)
         for status in await self.parts.servers.supervisor.runs():
-            if status.run_id in left and status.state.alive:
+            if status.run_id in left and status.state.is_alive:
                 await self.parts.servers.end(status.run_id)
 
 
@@ -207,7 +216,7 @@ def combinations_of(
     for one in itertools.product(*values):
         sets = tuple(f"{name}={value}" for name, value in zip(names, one, strict=True))
         changed = with_assignments(editor, sets)
-        if diff(editor.plan, changed.plan):
+        if plan_differences(editor.plan, changed.plan):
             found.append(Combination(" ".join(sets), _number(one), sets, changed))
     if len(found) < 2:
         current = found[0].label.removeprefix("start: ")
@@ -262,7 +271,7 @@ def with_assignments(base: PlanEditor, sets: Sequence[str]) -> PlanEditor:
     editor = PlanEditor(base.plan, base.title)
     editor.around = base.around
     if sets:
-        editor.assign(sets, (), ())
+        editor.apply_assignments(sets, (), ())
     return editor
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import sweep_knee
 from workbench.bench.runner import BenchCancelled
-from workbench.gpu.settings.clock_contrasts import CAPS, contrast
+from workbench.gpu.settings.clock_contrasts import CAPS, contrasting_clock
 from workbench.gpu.settings.owners import owner_facts
 from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
@@ -20,22 +20,22 @@ from workbench.model.experiment import Arm, ArmTarget, Experiment, ExperimentRun
 from workbench.model.findings import Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.model.setting_commands import equal, is_lock
+from workbench.model.setting_commands import is_lock, value_equals
 from workbench.model.setting_records import InForce
 from workbench.model.settings import POWER_LIMIT, GpuSettings, label_of, setting_of
 from workbench.model.sweep import PointState
 from workbench.session.bench.gpu_meter import Meter
-from workbench.session.bench.sustained_load import drive
-from workbench.session.gpu.previous_settings import Previous, restore
+from workbench.session.bench.sustained_load import drive_load
+from workbench.session.gpu.previous_settings import Previous, restore_gpu
 from workbench.session.series.conduct import EndedEarly, Stopped
-from workbench.session.series.confirmation import confirm
+from workbench.session.series.confirmation import confirm_value
 from workbench.session.series.sweep_progress import SweepDesign, SweepProgress, stored_shape
-from workbench.session.uninterrupted import uninterrupted
+from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
     from workbench.model.setting_records import SettingsReport
-    from workbench.session.series.experiment_run import Tell
+    from workbench.session.series.experiment_run import Named, Tell
     from workbench.session.series.sweep_parts import SweepParts, Target
 
 SETTLE_S = 30.0  # at most: the temperature of a GPU has a time constant of about 20 to 40 s
@@ -95,7 +95,7 @@ class GpuSweep(SweepDesign):
         self.progress.note(RUNS_EACH.format("one run" if self.runs == 1 else f"{self.runs} runs"))
         for warned in self.warnings:
             self.progress.note(warned)
-        self.parts.gpu.guard.attend()  # the guard reverts the setting of a sweep that is killed
+        self.parts.gpu.guard.begin_heartbeats()  # the guard reverts the setting of a sweep that is killed
         unknown = [f"GPU{gpu}" for gpu, start in self.previous.items() if start.unknown]
         if unknown:
             self.progress.note(
@@ -123,7 +123,7 @@ class GpuSweep(SweepDesign):
 
     async def give_back(self) -> None:
         if self._touched:
-            await uninterrupted(self._restore())
+            await await_uninterrupted(self._restore())
 
     async def _write_start(self) -> None:
         """Write the previous values to disk before the first change, so that a killed sweep can
@@ -167,7 +167,7 @@ class GpuSweep(SweepDesign):
         results = await self.progress.measure(index, self.measure, self.runs)
         if not results:
             return await self._check_server(self.progress.sweep.points[index].error or "")
-        bound = [self._bound(result, value) for result in results]
+        bound = [self._power_limit_was_binding(result, value) for result in results]
         self.progress.point(
             index, in_force=self._in_force(results), bound=None if None in bound else any(bound)
         )
@@ -194,7 +194,9 @@ class GpuSweep(SweepDesign):
             return None
         unsteady: str | None = f"it takes {2 * WINDOW_S:g} s to tell"
         async with (
-            self.parts.load.at(self.target.run_id, self.target.url, dict(self.bench)) as load,
+            self.parts.load.load_at_server(
+                self.target.run_id, self.target.url, dict(self.bench)
+            ) as load,
             Meter(self.parts.core.host) as meter,
         ):
 
@@ -202,13 +204,15 @@ class GpuSweep(SweepDesign):
                 nonlocal unsteady
                 now = time.monotonic()
                 if loaded_s >= 2 * WINDOW_S:
-                    unsteady = moving(meter.moments(now - 2 * WINDOW_S, now), self.gpus, now)
+                    unsteady = moving(
+                        meter.readings_between(now - 2 * WINDOW_S, now), self.gpus, now
+                    )
                 return loaded_s >= self.settle_s or unsteady is None
 
-            await drive(load.spec, load.env, load.cancel, settled)
+            await drive_load(load.spec, load.env, load.cancel, settled)
         return unsteady
 
-    def _bound(self, result: BenchResult, value: GpuValue) -> bool | None:
+    def _power_limit_was_binding(self, result: BenchResult, value: GpuValue) -> bool | None:
         """Return whether the power limit `value` slowed a GPU down during the benchmark: the driver
         says so, or a GPU drew about as much power as the limit allows. None if `value` is not a
         power limit, or if the readings do not show it."""
@@ -224,7 +228,7 @@ class GpuSweep(SweepDesign):
     # ---- the named value against the previous one
 
     async def _confirm(self) -> None:
-        best = sweep_knee.of_setting(self.progress.sweep.points).index
+        best = sweep_knee.knee_of_setting(self.progress.sweep.points).index
         if best is None or self.pairs < 1:
             return self.progress.note(
                 "no value was compared in pairs"
@@ -245,7 +249,7 @@ class GpuSweep(SweepDesign):
         experiment = self.parts.experiments.run_for_sweep(
             spec, ValuePairs(self, self.values[best]), self.progress
         )
-        return await confirm(self.progress, point.label, "the previous value", experiment)
+        return await confirm_value(self.progress, point.label, "the previous value", experiment)
 
     async def _compare_clocks(self) -> None:
         """Judge again whether the clock locks were in force. The clocks measured at one value of
@@ -264,7 +268,7 @@ class GpuSweep(SweepDesign):
         ):
             lock = value.wanted[self.setting]
             newest = {c.gpu_uuid: c for c in mine if c.lock == lock}
-            shown = [c for c in newest.values() if contrast(c, mine) is not None]
+            shown = [c for c in newest.values() if contrasting_clock(c, mine) is not None]
             if point.in_force == InForce.CONSISTENT and len(shown) == len(uuids):
                 self.progress.point(index, in_force=str(InForce.YES))
 
@@ -305,7 +309,7 @@ class GpuSweep(SweepDesign):
                 telemetry = await self.parts.telemetry.reading()
                 info = telemetry.info(gpu)
                 present = setting.read(telemetry, info.uuid) if info else None
-                kept = present is None or equal(self.setting, present, asked)
+                kept = present is None or value_equals(self.setting, present, asked)
             if not kept:
                 why = (
                     f"GPU{gpu}: the setting was reverted during the measurement, by the guard "
@@ -325,7 +329,7 @@ class GpuSweep(SweepDesign):
         why = ""
         while left:
             try:
-                why = await restore(
+                why = await restore_gpu(
                     self.parts.core.host,
                     self.parts.gpu,
                     left[0],
@@ -367,12 +371,12 @@ class ValuePairs:
     sweep: GpuSweep
     value: GpuValue
     started: str | None = None
-    _words: int | None = None  # of a prompt: the same in all runs
+    _fit: dict[str, Any] = field(default_factory=dict)  # of the prompts: the same in all runs
 
     async def compiles_first(self, arm: str) -> bool:
         return False
 
-    async def server(self, arm: str) -> str:
+    async def server(self, arm: str, named: Named) -> str:
         if self.sweep.progress.stop.is_set():
             raise Stopped("cancelled")
         return self.sweep.target.run_id or ""
@@ -398,11 +402,11 @@ class ValuePairs:
 
     async def measure(self, arm: str, run: ExperimentRun, seed: int) -> BenchResult:
         try:
-            result_id = await self.sweep.measure(seed=seed, prompt_words=self._words)
+            result_id = await self.sweep.measure(seed=seed, **self._fit)
         except BenchCancelled:
             raise Stopped("cancelled") from None
         result = await self.sweep.parts.results.get(result_id)
-        self._words = self._words or result.spec.prompt_words
+        self._fit = self._fit or result.spec.prompt_fit
         return result
 
     async def reported(self, arm: str, run_id: str) -> tuple[float | None, Mapping[str, str]]:

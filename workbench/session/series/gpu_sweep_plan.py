@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.experiment import MOST_PAIRS
-from workbench.bench.sweep_knee import of_setting
+from workbench.bench.sweep_knee import knee_of_setting
 from workbench.engines import memory_locks
-from workbench.gpu.settings.plan import select
+from workbench.gpu.settings.plan import select_gpus
 from workbench.model.errors import InputError, ServerError, SettingsError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.settings import (
@@ -20,10 +20,10 @@ from workbench.model.settings import (
     Setting,
     setting_of,
 )
-from workbench.model.sweep import PointState, Sweep, SweepSpec
+from workbench.model.sweep import BACK, PointState, Sweep, SweepSpec, of_gpu_setting
 from workbench.session.bench.sustained_load import REQUESTS
-from workbench.session.conditions import gpus_of
-from workbench.session.gpu.previous_settings import Previous, previous_of
+from workbench.session.conditions import gpus_of_plan
+from workbench.session.gpu.previous_settings import Previous, previous_values_of
 from workbench.session.series.gpu_sweep import PAIRS, SETTLE_S, GpuSweep, GpuValue
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from workbench.model.setting_records import SettingCommand
     from workbench.session.series.sweep_progress import SweepProgress
 
-BACK = "back to the start"
 MEASURE_S = 10.0  # of each value by default: power is a mean over 1 s
 
 
@@ -152,21 +151,21 @@ class GpuSweepPlanner:
 
         entry = setting_of(setting)
         return PlannedSweep(
-            setting,
+            of_gpu_setting(setting),
             entry.label,
             entry.unit,
             [(v.label, v.x) for v in wanted],
             spec,
             design,
-            of_setting,
+            knee_of_setting,
         )
 
     async def _gpus(self, gpu: int | str | None, run_id: str | None) -> tuple[int, ...]:
         telemetry = await self.parts.telemetry.reading()
         if gpu is not None:
-            return tuple(info.index for info in select(str(gpu), telemetry))
+            return tuple(info.index for info in select_gpus(str(gpu), telemetry))
         plan = self.parts.servers.supervisor.record(run_id).plan if run_id else None
-        found = gpus_of(plan, telemetry.infos)
+        found = gpus_of_plan(plan, telemetry.infos)
         if not found:
             raise SettingsError(
                 telemetry.driver.message or "no GPU was found", host=self.parts.core.host.name
@@ -174,7 +173,7 @@ class GpuSweepPlanner:
         return found
 
     async def _previous(self, setting: str, gpus: Sequence[int]) -> dict[int, Previous]:
-        return await previous_of(
+        return await previous_values_of(
             self.parts.core.host, await self.parts.telemetry.reading(), setting, gpus
         )
 
@@ -250,7 +249,7 @@ def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
         gpu: one.entry for gpu, one in now.items() if one.entry and dict(one.entry.owner) in owners
     }
     return {
-        gpu: Previous.stored(stored[entry.gpu_uuid])
+        gpu: Previous.from_stored(stored[entry.gpu_uuid])
         for gpu, entry in ours.items()
         if entry.gpu_uuid in stored
     }
@@ -258,7 +257,7 @@ def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
 
 def warnings_of(setting: str, names: Sequence[str]) -> Sequence[str]:
     """Return what is known to speak against a sweep of `setting` on GPUs with these names."""
-    found = memory_locks.warning(names) if setting == MEMORY_CLOCKS.key else None
+    found = memory_locks.memory_lock_warning(names) if setting == MEMORY_CLOCKS.key else None
     return () if found is None else (f"{found.text} ({found.source})",)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from workbench.bench.user_capacity import Judged
-    from workbench.model.bench import BenchResult
+    from workbench.model.bench import BenchResult, BenchSpec
 
 _TRIES = 3  # of a run whose latencies were not timed well enough
 
@@ -233,3 +233,27 @@ def check_limits(slo: str, what: str, most_percent: float) -> None:
                 f"{limit}: no number of requests can show that all of them keep a limit",
                 next_step=f"limit at most {most_percent:g} % of the requests, for example @p99",
             )
+
+
+def check_own_fields(
+    bench: Mapping[str, Any], own: Mapping[str, str], what: str, instead: str
+) -> None:
+    """Raise InputError if `bench` has a field that a search sets itself.
+
+    `own` has the option of each such field, `what` says what the search sets, and `instead` which
+    options limit it.
+    """
+    given = [option for name, option in own.items() if bench.get(name) is not None]
+    if given:
+        raise InputError(
+            f"{', '.join(given)} cannot be given: the search sets {what}",
+            next_step=f"leave it out; {instead}",
+        )
+
+
+def load_of_target(parts: SweepParts, target: Target, bench: dict[str, Any]) -> BenchSpec:
+    """Return the load of a benchmark of `target`: `bench`, and what the preset of its run adds."""
+    preset_id = None
+    if target.run_id is not None:
+        preset_id = parts.servers.supervisor.status(target.run_id).preset_id
+    return parts.load.spec_of(preset_id, bench)

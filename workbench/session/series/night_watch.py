@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.bench import experiment as design
 from workbench.bench import watch_rule
-from workbench.engines import find, with_executable
+from workbench.engines import find_engine, with_executable
+from workbench.engines.preset_trust import foreign_image
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import INTERRUPTED, Arm, ArmTarget, Experiment
 from workbench.model.quality import BROKEN, DIFFERS
+from workbench.model.run_options import OPTIONS, runs_image
 from workbench.model.secrets import mask_plan
 from workbench.model.series_state import SeriesState
 from workbench.model.watch import (
@@ -35,6 +37,7 @@ from workbench.model.watch import (
     Watch,
 )
 from workbench.report.format_values import NA
+from workbench.store.trusted_presets import trust
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
@@ -67,7 +70,7 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
     InputError if the preset cannot start this kind of candidate."""
     checked_candidate(candidate)
     if candidate.startswith(_VENV):
-        engine = find(plan.engine)
+        engine = find_engine(plan.engine)
         words = list(plan.executable or (engine.launch if engine is not None else ()))
         if not words:
             raise InputError(
@@ -77,28 +80,48 @@ def candidate_plan(plan: LaunchPlan, candidate: str) -> LaunchPlan:
         program = words[0].rpartition("/")[2]
         words[0] = f"{candidate.removeprefix(_VENV).rstrip('/')}/bin/{program}"
         return with_executable(plan, shlex.join(words))
-    if plan.run_as not in ("docker", "podman") or not (plan.image or plan.run_options.get("image")):
+    image = plan.image or plan.run_options.get("image")
+    if not runs_image(plan.run_as) or not image:
+        with_image = [word for word in OPTIONS if runs_image(word)]
         raise InputError(
             "the preset starts no container, so its image cannot be replaced",
-            next_step="watch a preset with run_as = 'docker' or 'podman' and an image, or give "
-            "venv:/PATH",
+            next_step=f"watch a preset with run_as = {' or '.join(map(repr, with_image))} and an "
+            "image, or give venv:/PATH",
         )
     options = {name: value for name, value in plan.run_options.items() if name != "image"}
     return replace(plan, image=candidate.removeprefix(_IMAGE), run_options=options)
+
+
+def pinned_plan(session: Session, preset: str, variables: Sequence[str]) -> LaunchPlan:
+    """Return the plan of a preset. `variables` has words of the form name=value."""
+    return session.presets.plan_of(preset, dict(word.split("=", 1) for word in variables))
+
+
+def trust_image(candidate: LaunchPlan) -> None:
+    """Trust the image of a candidate, which a person has named on the command line. The trust is
+    stored, so it holds at night too. What the preset itself runs besides its engine stays untrusted."""
+    trust(part.digest for part in foreign_image(candidate))
 
 
 def arms_of(plan: LaunchPlan, watch: Watch) -> tuple[Arm, Arm, Bases]:
     """Return the pinned arm, the arm of the candidate, and the plans that they start."""
     other = candidate_plan(plan, watch.candidate)
     names = (watch.preset, f"{watch.preset} with {watch.candidate}")
+    return arms_of_plans(names, (plan, other), watch.sets)
+
+
+def arms_of_plans(
+    names: tuple[str, str], plans: tuple[LaunchPlan, LaunchPlan], sets: tuple[str, ...]
+) -> tuple[Arm, Arm, Bases]:
+    """Return an arm for each of two plans, and the plans. `sets` are launch flags of both arms."""
     a, b = (
         Arm(
-            sets=watch.sets,
+            sets=sets,
             target=ArmTarget(name, plan=asdict(mask_plan(one)), preset_id=one.preset_id),
         )
-        for name, one in zip(names, (plan, other), strict=True)
+        for name, one in zip(names, plans, strict=True)
     )
-    return a, b, {"A": plan, "B": other}
+    return a, b, {"A": plans[0], "B": plans[1]}
 
 
 class NightRun:
@@ -124,7 +147,7 @@ class NightRun:
                     await self._measure(place, session)
             except WorkbenchError as error:
                 why = error.message + (f" ({error.next_step})" if error.next_step else "")
-                self._tell(f"{entry.watch.name}: {why}")
+                self._tell(f"{entry.watch.watch_name}: {why}")
                 self._put(place, state=FAILED, error=why)
         self._judge()
         self.night = replace(self.night, done=True)
@@ -143,16 +166,21 @@ class NightRun:
 
     async def _measure(self, place: int, session: Session) -> None:
         watch = self.night.entries[place].watch
-        self._tell(f"{watch.name}: pinned against candidate, {watch_rule.FIRST_PAIRS} pairs")
+        self._tell(f"{watch.watch_name}: pinned against candidate, {watch_rule.FIRST_PAIRS} pairs")
         first = await self._experiment(place, session, "first_id", watch_rule.FIRST_PAIRS)
         losses = losses_of(first)
-        if watch_rule.needs_more_pairs(losses) and first.pairs_done < watch_rule.MOST_FIRST_PAIRS:
-            self._tell(f"{watch.name}: not decided, {watch_rule.MOST_FIRST_PAIRS} pairs")
+        if (
+            watch_rule.needs_more_pairs(losses)
+            and first.completed_pairs < watch_rule.MOST_FIRST_PAIRS
+        ):
+            self._tell(f"{watch.watch_name}: not decided, {watch_rule.MOST_FIRST_PAIRS} pairs")
             first = await self._more_pairs(session, first)
             losses = losses_of(first)
         second, again = None, dict[str, Sequence[float]]()
-        if watch_rule.needs_second(losses) or _answers_worse(first):
-            self._tell(f"{watch.name}: a loss is likely, {watch_rule.SECOND_PAIRS} fresh pairs")
+        if watch_rule.needs_second_experiment(losses) or _answers_worse(first):
+            self._tell(
+                f"{watch.watch_name}: a loss is likely, {watch_rule.SECOND_PAIRS} fresh pairs"
+            )
             second = await self._experiment(place, session, "second_id", watch_rule.SECOND_PAIRS)
             again = losses_of(second)
         self._pairs[place] = losses, again
@@ -163,13 +191,9 @@ class NightRun:
         entry = self.night.entries[place]
         begun: int | None = getattr(entry, field)
         if begun is not None:
-            stored = await session.experiments.get(begun)
-            if stored.state == SeriesState.DONE:
-                return stored
-            return finished(await session.experiments.resume(begun))
+            return await finish_experiment(session, begun)
         watch = entry.watch
-        variables = dict(word.split("=", 1) for word in watch.variables)
-        plan = await asyncio.to_thread(session.presets.plan_of, watch.preset, variables)
+        plan = await asyncio.to_thread(pinned_plan, session, watch.preset, watch.variables)
         a, b, bases = arms_of(plan, watch)
         bench = {} if watch.requests is None else {"requests": watch.requests}
 
@@ -179,15 +203,15 @@ class NightRun:
         ended = await session.experiments.run(
             a, b, bases=bases, opened=note_id, pairs=pairs, bench=bench, quality=watch.quality
         )
-        return finished(ended)
+        return require_finished(ended)
 
     async def _more_pairs(self, session: Session, first: Experiment) -> Experiment:
         more = watch_rule.MOST_FIRST_PAIRS
-        return finished(await session.experiments.resume(first.id, pairs=more))
+        return require_finished(await session.experiments.resume(first.id, pairs=more))
 
     def _judge(self) -> None:
         places = sorted(self._pairs)
-        judged = watch_rule.judge([self._pairs[place] for place in places])
+        judged = watch_rule.judge_night([self._pairs[place] for place in places])
         for place, losses in zip(places, judged, strict=True):
             entry = self.night.entries[place]
             worse_answers = any(loss.measure == ANSWERS for loss in entry.losses)
@@ -225,7 +249,15 @@ def _kv_tokens(chosen: Mapping[str, str]) -> float | None:
     return float(text) if text.isascii() and text.isdecimal() else None
 
 
-def finished(experiment: Experiment) -> Experiment:
+async def finish_experiment(session: Session, number: int) -> Experiment:
+    """Return a stored experiment as done. Resume it if it is not. Raises as `require_finished` does."""
+    stored = await session.experiments.get(number)
+    if stored.state == SeriesState.DONE:
+        return stored
+    return require_finished(await session.experiments.resume(number))
+
+
+def require_finished(experiment: Experiment) -> Experiment:
     """Return an experiment that is done. Raises WorkbenchError if it failed or its link was lost, and
     CancelledError if the user has stopped it."""
     if experiment.state == SeriesState.STOPPED and experiment.error == INTERRUPTED:
@@ -245,14 +277,16 @@ def _answers_worse(experiment: Experiment) -> bool:
 
 def _facts_of(first: Experiment, second: Experiment | None) -> dict[str, Any]:
     """Return the fields of an entry that do not depend on the other watches of the night."""
-    change = first.chosen
+    change = first.deciding_change
     compared = first.comparison
     versions = [
         next((run.chosen["version"] for run in first.runs if _says_version(run, arm)), "")
         for arm in "AB"
     ]
     worse = second is not None and _answers_worse(first) and _answers_worse(second)
-    answers = (Loss(ANSWERS, 0.0, first.pairs_done, repeated=True, alarm=True),) if worse else ()
+    answers = (
+        (Loss(ANSWERS, 0.0, first.completed_pairs, repeated=True, alarm=True),) if worse else ()
+    )
     return {
         "state": UNFINISHED,
         "verdict": first.verdict,

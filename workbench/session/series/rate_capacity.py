@@ -17,10 +17,10 @@ from workbench.bench.rate_capacity import (
     TYPICAL_RUNS,
     RateRun,
     RateSearch,
-    answer,
-    least_rate,
-    look_s,
+    answer_sentence,
+    lowest_measurable_rate,
     rate_text,
+    short_run_s,
 )
 from workbench.bench.result_validity import NOT_OFFERED
 from workbench.bench.steadiness import NOT_KEPT_UP
@@ -29,7 +29,12 @@ from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import RATES, SweepSpec
 from workbench.session.bench.spec import OPEN_STREAMS
-from workbench.session.series.load_search import LoadSearch, check_limits
+from workbench.session.series.load_search import (
+    LoadSearch,
+    check_limits,
+    check_own_fields,
+    load_of_target,
+)
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
@@ -87,7 +92,7 @@ class Rates:
                 f"{lowest * self.horizon_s:.0f} requests, and fewer than {LEAST_REQUESTS:,} say "
                 "too little about a rate",
                 next_step=f"give --horizon {math.ceil(LEAST_REQUESTS / lowest / 60)} or more, or "
-                f"begin at {least_rate(self.horizon_s):g} requests/s or more",
+                f"begin at {lowest_measurable_rate(self.horizon_s):g} requests/s or more",
             )
 
     @property
@@ -95,12 +100,12 @@ class Rates:
         """The rate to begin with."""
         if self.first is not None:
             return self.first
-        return min(max(FIRST_RATE, least_rate(self.horizon_s)), self.most)
+        return min(max(FIRST_RATE, lowest_measurable_rate(self.horizon_s)), self.most)
 
     @property
     def typical_s(self) -> float:
         """How long a search takes, about."""
-        looks_s = TYPICAL_LOOKS * look_s(self.begin, self.horizon_s)
+        looks_s = TYPICAL_LOOKS * short_run_s(self.begin, self.horizon_s)
         return looks_s + TYPICAL_RUNS * self.horizon_s
 
 
@@ -115,17 +120,11 @@ async def plan_rate_capacity(
     """Check a search for a rate of requests, and return it as a sweep. The server is the run `run_id`
     or the one at `url`. `bench` has fields of BenchSpec with the SLO, unless the preset of the run
     has one. Raises InputError or BenchError for a search that cannot be carried out."""
-    given = [option for name, option in _OWN.items() if bench.get(name) is not None]
-    if given:
-        raise InputError(
-            f"{', '.join(given)} cannot be given: the search sets the rates and their requests",
-            next_step="leave it out; --from, --most and --horizon limit the rates",
-        )
+    check_own_fields(
+        bench, _OWN, "the rates and their requests", "--from, --most and --horizon limit the rates"
+    )
     target = await target_of(parts, run_id, url)
-    preset_id = None
-    if target.run_id is not None:
-        preset_id = parts.servers.supervisor.status(target.run_id).preset_id
-    load = parts.load.spec_of(preset_id, {**bench, "rate": rates.begin})
+    load = load_of_target(parts, target, {**bench, "rate": rates.begin})
     check_limits(load.slo, "the search for a rate", MOST_PERCENT)
     shape = {**bench, "slo": load.slo}
     spec = SweepSpec(
@@ -183,13 +182,13 @@ class CapacityOfRates(LoadSearch):
         self.progress.check_time(wanted[1], self.label(level))
 
     def judged(self, level: float) -> Judged | None:
-        return self.search.judged(level)
+        return self.search.verdict_at(level)
 
     def holds(self) -> float | None:
         return self.search.holds
 
     def answer(self, *, ended: bool) -> str:
-        return answer(self.search, ended=ended)
+        return answer_sentence(self.search, ended=ended)
 
     def label(self, level: float) -> str:
         return rate_text(level)
@@ -199,10 +198,11 @@ class CapacityOfRates(LoadSearch):
         whole = sum(run.whole for run in runs)
         whole_left_s = max(1, TYPICAL_RUNS - whole) * self.rates.horizon_s
         looks_left = 0 if whole else max(1, TYPICAL_LOOKS - len(runs))
-        return whole_left_s + looks_left * look_s(self.rates.begin, self.rates.horizon_s)
+        return whole_left_s + looks_left * short_run_s(self.rates.begin, self.rates.horizon_s)
 
     def refusal(self, result: BenchResult) -> str | None:
-        """A server that falls behind its rate is no reason to measure it again: the rate fails."""
+        """Return why the result says nothing about its rate and is measured again; None if it
+        counts. A server that falls behind is no such reason: its rate has failed."""
         refused = result.summary.refused
         return next((why for why in refused if not why.startswith(_OF_THE_SERVER)), None)
 

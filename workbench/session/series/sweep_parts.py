@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import HostError, InputError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
-from workbench.session.conditions import gpus_of
+from workbench.session.conditions import gpus_of_plan
 
 if TYPE_CHECKING:
     from workbench.bench.sweep_knee import Knee
-    from workbench.model.sweep import Sweep, SweepPoint, SweepSpec
+    from workbench.model.sweep import Sweep, SweepKind, SweepPoint, SweepSpec
     from workbench.session.bench.bench import Bench
     from workbench.session.bench.server_load import ServerLoad
     from workbench.session.gpu.control import GpuControl
@@ -63,7 +63,7 @@ class PlannedSweep:
     value, and `design` returns what measures them. `knee` finds the best of the measured points,
     unless the design does it itself."""
 
-    kind: str
+    kind: SweepKind
     name: str
     unit: str
     points: Sequence[tuple[str, float | None]]
@@ -114,7 +114,7 @@ async def conditions_of_target(
         version = status.engine_version or supervisor.record(target.run_id).engine_version
         return {**found, "engine": f"{status.engine} {version or UNKNOWN}"}
     assert target.url is not None
-    async with parts.load.at_url(target.url, dict(shape)) as load:
+    async with parts.load.load_at_url(target.url, dict(shape)) as load:
         return {**found, "model": load.spec.model}
 
 
@@ -128,7 +128,7 @@ async def conditions_of_plan(
     found = {"engine": engine, **_files_of_load(parts, shape)}
     with suppress(SettingsError, HostError):  # no GPU can be read
         infos = (await parts.telemetry.reading()).infos
-        found |= await _hardware(parts, gpus_of(editor.plan, infos))
+        found |= await _hardware(parts, gpus_of_plan(editor.plan, infos))
     return found
 
 
@@ -156,6 +156,16 @@ async def same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> Targe
     return target
 
 
+def known_to_differ(before: str, present: str) -> bool:
+    """Return whether two conditions, such as "vllm 0.33.0", are known to differ. A busy host may not
+    tell the version in time, and one that is unknown does not differ from any."""
+    unknown = [one for one in (before, present) if one.endswith(UNKNOWN)]
+    if not unknown:
+        return before != present
+    what = unknown[0].removesuffix(UNKNOWN)
+    return not (before.startswith(what) and present.startswith(what))
+
+
 def check_same_conditions(
     parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]
 ) -> None:
@@ -163,7 +173,7 @@ def check_same_conditions(
     sweep was measured. Both are texts by name, such as "driver"."""
     for name, before in spec.measured.items():
         present = now.get(name)
-        if present != before:
+        if present is None or known_to_differ(before, present):
             change = f"{name} is {present} now" if present else f"{name} is not known now"
             raise InputError(
                 f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and "

@@ -9,9 +9,9 @@ from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from workbench.bench.compared_texts import no_answer
+from workbench.bench.compared_texts import why_text_is_no_answer
 from workbench.bench.runner import BenchCancelled
-from workbench.engines.references import nearest_text
+from workbench.engines.references import nearest_reference_text
 from workbench.engines.result_limits import limit_pct
 from workbench.hosts.base import HostUnreachable
 from workbench.model.bench import FAILED_SHARE
@@ -173,7 +173,7 @@ class SweepProgress:
             await self.fail(index, error.message)
             return ()
         self.point(index, **point_values(found))
-        text = nearest_text(found[-1])
+        text = nearest_reference_text(found[-1])
         # one is enough for a sweep
         if text and not any(" reference: " in note for note in self.sweep.notes):
             self.note(f"{self.sweep.points[index].label} reference: {text}")
@@ -230,7 +230,7 @@ def broken(result: BenchResult) -> str | None:
     if failed > FAILED_SHARE * requests:
         kinds = ", ".join(f"{count} {kind}" for kind, count in summary.errors.items())
         return f"{failed} of {requests} requests failed ({kinds})"
-    if (garbage := no_answer(summary)) is not None:
+    if (garbage := why_text_is_no_answer(summary)) is not None:
         return garbage
     if summary.output_tok_s is None:
         return f"no tok/s: {summary.absent.get('output_tok_s', 'not measured')}"
@@ -276,6 +276,7 @@ def _values(summary: BenchSummary) -> dict[str, float | None]:
         "itl_mean_ms": summary.itl_ms.mean if summary.itl_ms else None,
         "slo_pct": summary.slo_pct,
         "goodput_request_s": summary.goodput_request_s,
+        "users": summary.users,
     }
 
 

@@ -15,22 +15,23 @@ from workbench.model.secrets import MASK
 from workbench.model.series_state import SeriesState
 from workbench.model.sweep import (
     CONCURRENCY,
+    FLAGS,
     RATES,
+    TUNES,
     USERS,
     PointState,
     Sweep,
     SweepPoint,
     SweepSpec,
-    resumed,
+    sweep_to_resume,
 )
-from workbench.model.tune import TUNE
 from workbench.session.bench.spec import WORDS, with_content
 from workbench.session.hosts.names import check_same_host
 from workbench.session.series.concurrency_sweep import (
     plan_concurrency_sweep,
     resumed_concurrency_sweep,
 )
-from workbench.session.series.conduct import EndedEarly, Ending, conduct
+from workbench.session.series.conduct import EndedEarly, Ending, conduct_series
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner
 from workbench.session.series.gpu_sweep_plan import GpuSweepPlanner
 from workbench.session.series.rate_capacity import (
@@ -50,7 +51,7 @@ from workbench.store import paths
 from workbench.store.sweeps import SweepStore, empty
 
 if TYPE_CHECKING:
-    from workbench.model.setting_records import SettingCommand
+    from workbench.model.setting_records import SettingCommand, SettingOutcome
     from workbench.model.tune import TuneCost
     from workbench.session.bench.measurement_lock import MeasurementLock
     from workbench.session.series.sweep_parts import PlannedSweep, SweepParts
@@ -68,11 +69,11 @@ class Sweeps:
         self._tunes = TunePlanner(parts)
         # by kind; any other kind is the key of a GPU setting
         self._resumed_by: Mapping[str, Callable[[Sweep, SweepSpec], Awaitable[PlannedSweep]]] = {
-            "flag": self._flags.resumed,
-            CONCURRENCY: partial(resumed_concurrency_sweep, parts),
-            USERS: partial(resumed_user_capacity, parts),
-            RATES: partial(resumed_rate_capacity, parts),
-            TUNE: self._tunes.resumed,
+            FLAGS.name: self._flags.resumed,
+            CONCURRENCY.name: partial(resumed_concurrency_sweep, parts),
+            USERS.name: partial(resumed_user_capacity, parts),
+            RATES.name: partial(resumed_rate_capacity, parts),
+            TUNES.name: self._tunes.resumed,
         }
         self._one = asyncio.Lock()
         self._stop: asyncio.Event | None = None  # of the sweep under way
@@ -222,7 +223,7 @@ class Sweeps:
         **bench: Any,
     ) -> PlannedSweep:
         """Return a tune of the plan under edit that `run_tune` carries out. `goal` is a key of
-        GOALS (model/tune.py), and `limits` a text such as "ttft@p95<=500, power<=400". Raises
+        GOALS (model/tune.py), and `limits` a text such as "ttft<=500@p95, power<=400". Raises
         WorkbenchError if it cannot be carried out."""
         return await self._tunes.tune(
             goal,
@@ -237,12 +238,16 @@ class Sweeps:
     def tune_load(self, shape: Mapping[str, Any]) -> str:
         """Return in words the load of each run of a tune of the plan. `shape` has fields of
         BenchSpec."""
-        plan = self._parts.plans.editor.effective
+        plan = self._parts.plans.editor.effective_plan
         return load_text(self._parts.load.spec_of(plan.preset_id, dict(shape)))
 
     def tune_cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes: starts, time and energy."""
         return self._tunes.cost(planned)
+
+    async def tune_setting_changes(self, spec: SweepSpec) -> Sequence[SettingOutcome]:
+        """Return what a tune would do to GPU settings, as the outcomes of dry runs."""
+        return await self._tunes.setting_changes(spec)
 
     async def run_tune(self, planned: PlannedSweep) -> Sweep:
         """Carry out a planned tune, and return it when it has ended. A live selected run is stopped
@@ -263,7 +268,7 @@ class Sweeps:
                     planned = await planner(sweep, spec)
                 else:
                     planned = await self._gpu.resumed(sweep, spec, password)
-                return await self._carry_out(resumed(sweep), planned, stop)
+                return await self._carry_out(sweep_to_resume(sweep), planned, stop)
 
     async def plan_resume(self, sweep_id: int) -> Mapping[str, Sequence[SettingCommand]]:
         """Return the commands that resuming a sweep of a GPU setting would run, by value: the key
@@ -296,17 +301,17 @@ class Sweeps:
 
     async def _start(self, planned: PlannedSweep) -> Sweep:
         core = self._parts.core
-        async with self._alone(f"a sweep of {planned.name}") as stop:
-            points = tuple(SweepPoint(label, x) for label, x in planned.points)
-            first = empty(
-                core.host.name,
-                planned.kind,
-                planned.name,
-                planned.unit,
-                points,
-                simulated=core.state.simulated,
-                spec=planned.spec,
-            )
+        points = tuple(SweepPoint(label, x) for label, x in planned.points)
+        first = empty(
+            core.host.name,
+            planned.kind,
+            planned.name,
+            planned.unit,
+            points,
+            simulated=core.state.simulated,
+            spec=planned.spec,
+        )
+        async with self._alone(f"a {first.description}") as stop:
             sweep = await asyncio.to_thread(self.store.add, first)
             with self.store.held(sweep.id):
                 return await self._carry_out(sweep, planned, stop)
@@ -340,11 +345,12 @@ class Sweeps:
         progress = SweepProgress(core, self._parts.results, self.store, sweep, stop, minutes)
         progress.change()
         await progress.save()
-        what = sweep.what
+        what = sweep.description
         with core.busy(what), servers.reserve(f"a {what}"):
-            ending = await conduct(planned.design(progress))
+            ending = await conduct_series(planned.design(progress))
         self._end(progress, ending, planned)
         await progress.save()
+        await self._parts.results.refresh()  # their rows say what the sweep has found
         if ending.unexpected is not None:
             raise ending.unexpected
         return progress.sweep
@@ -384,7 +390,7 @@ class Sweeps:
                 f"{which} cannot be resumed: an older Workbench stored it without its inputs",
                 next_step="start a new sweep",
             )
-        if not sweep.resumable:
+        if not sweep.can_be_resumed:
             raise InputError(
                 f"{which} is finished", next_step="start a new sweep to measure other values"
             )

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -25,26 +26,27 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.quality import KL
 from workbench.model.series_state import SeriesState
 from workbench.model.settings import label_of as label_of_setting
-from workbench.model.settings import place_of
+from workbench.model.settings import where_setting_applies
 from workbench.model.sweep import PointState, SweepPoint
-from workbench.model.tune import flags_of, gpu_settings_of
+from workbench.model.tune import gpu_settings_in, plan_assignments_in
 from workbench.model.tune_standings import (
-    INFEASIBLE,
     UNMEASURED,
     Entry,
     broken_limit,
-    entry_of,
-    gains_now,
-    label_of,
+    changes_text,
+    entry_of_point_label,
+    gains_of_survivors,
+    limit_error,
     log_value,
-    shown,
+    point_label,
     start_breaks,
 )
-from workbench.session.conditions import gpus_of
+from workbench.session.bench.find_users import find_users
+from workbench.session.conditions import gpus_of_plan
 from workbench.session.series.conduct import Stopped
-from workbench.session.series.confirmation import check_ended, confirm
+from workbench.session.series.confirmation import check_ended, confirm_value
 from workbench.session.series.flag_sweep import Combination, FlagSweep, changes_answers
-from workbench.session.uninterrupted import uninterrupted
+from workbench.session.uninterrupted import await_uninterrupted
 
 if TYPE_CHECKING:
     from workbench.bench.tune_race import RaceSize
@@ -76,11 +78,13 @@ class Tune(FlagSweep):
     _took_s: list[float] = field(default_factory=list, init=False)  # of each start of the race
     _checks: int = field(default=0, init=False)  # comparisons of answers before the final
     _run_noise_pct: float | None = field(default=None, init=False)
+    _answers_s: float = field(default=0.0, init=False)  # of comparing answers in the final
 
     async def prepare(self) -> None:
         await self._check_settings()
         await super().prepare()
         await self._read_noise()
+        await self._read_answers_time()
         # answers are compared in the final, if the best one changes them
         self.progress.change(quality="")
 
@@ -89,25 +93,25 @@ class Tune(FlagSweep):
     @property
     def _settings(self) -> frozenset[str]:
         """The keys of the GPU settings that the candidates change."""
-        each = (gpu_settings_of(one.sets) for one in self._spec.candidates)
+        each = (gpu_settings_in(one.sets) for one in self._spec.candidates)
         return frozenset(key for settings in each for key in settings)
 
     async def _gpus(self) -> Sequence[int]:
         infos = (await self.parts.telemetry.reading()).infos
-        return gpus_of(self.combinations[0].editor.plan, infos)
+        return gpus_of_plan(self.combinations[0].editor.plan, infos)
 
     async def _check_settings(self) -> None:
         """Raise SettingsError if a GPU setting that the candidates change is altered already. What a
         killed tune has left behind is reverted first. The guard does that too, but later."""
         if not self._settings:
             return
-        self.parts.gpu.guard.attend()  # it reverts the settings of a tune that is killed
+        self.parts.gpu.guard.begin_heartbeats()  # it reverts the settings of a tune that is killed
         if self.progress.sweep.start is not None:
             await self._revert()
         await self.parts.gpu.alterations.read()
         gpus = await self._gpus()
         on = [
-            f"{place_of(one.gpu_uuid, one.gpu_index)} {label_of_setting(one.setting)}"
+            f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} {label_of_setting(one.setting)}"
             for one in self.parts.core.state.alterations
             if one.setting in self._settings and one.gpu_index in gpus
         ]
@@ -120,7 +124,7 @@ class Tune(FlagSweep):
             )
 
     async def set_up(self, run: int) -> None:
-        settings = gpu_settings_of(self.combinations[run].sets)
+        settings = gpu_settings_in(self.combinations[run].sets)
         if not settings:
             return
         self.progress.change(start={"settings": sorted(settings)})
@@ -171,15 +175,15 @@ class Tune(FlagSweep):
         try:
             await super().make(run)
         finally:
-            if gpu_settings_of(self.combinations[run].sets):
-                await uninterrupted(self._revert())
+            if gpu_settings_in(self.combinations[run].sets):
+                await await_uninterrupted(self._revert())
         point = self.progress.sweep.points[run]
         if point.state == PointState.DONE:
             results = [await self.parts.results.get(result) for result in point.result_ids]
             if (broken := self._broken_limit(results)) is not None:
-                self.progress.point(run, error=f"{INFEASIBLE}: {broken}")
+                self.progress.point(run, error=limit_error(broken))
             if log_value(self.progress.sweep.points[run], self._goal) is None:
-                why = self._why_unmeasured(results)
+                why = self._why_unmeasured(self.progress.sweep.points[run], results)
                 self.progress.point(run, state=PointState.FAILED, error=why)
         self._took_s.append(time.monotonic() - began_s)
         await self._read_noise()
@@ -187,7 +191,9 @@ class Tune(FlagSweep):
         self._log(run)
         await self.progress.save()
 
-    def _why_unmeasured(self, results: Sequence[BenchResult]) -> str:
+    def _why_unmeasured(self, point: SweepPoint, results: Sequence[BenchResult]) -> str:
+        if getattr(point, self._goal.field) == 0:
+            return f"{self._goal.title} is 0: no request kept the limits"
         name = self._goal.metric.partition(".")[0]
         reasons = (result.summary.absent.get(name) for result in results)
         why = next(filter(None, reasons), "")
@@ -197,17 +203,18 @@ class Tune(FlagSweep):
         """Note why a point is out of the race, if it is. Raises BenchError if the start preset cannot
         be measured, because then there is nothing to compare with."""
         point = self.progress.sweep.points[run]
-        block, entry = entry_of(point.label)
+        block, entry = entry_of_point_label(point.label)
         if not point.error:
             return None
         if entry:
-            return self.progress.note(f"{block}: {shown(entry)}: out, {point.error}")
+            return self.progress.note(f"{block}: {changes_text(entry)}: out, {point.error}")
         broken = broken_limit(point)
         if block == 1 and not broken:
             self.progress.point(run, state=PointState.FAILED)
             raise BenchError(
                 f"the start preset could not be measured: {point.error}",
-                next_step="give longer runs (--requests, --seconds) if they are the reason",
+                next_step="give longer runs (--requests, --seconds), or looser limits, whichever is the "
+                "reason",
             )
         if not broken:
             return self.progress.note(
@@ -220,8 +227,23 @@ class Tune(FlagSweep):
 
     def load_of(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
-        block, _ = entry_of(self.progress.sweep.points[run].label)
-        return {**self.bench, "seed": int(self.bench.get("seed") or 0) + block}
+        block, _ = entry_of_point_label(self.progress.sweep.points[run].label)
+        return {**self._near_load, "seed": int(self.bench.get("seed") or 0) + block}
+
+    @property
+    def _near_load(self) -> Mapping[str, Any]:
+        """The load of the tune. A search for users begins with the number that the start preset has
+        served, if that is known."""
+        served = self.progress.sweep.points[0].users
+        if self._spec.goal != tune.USERS or not served:
+            return self.bench
+        return {**self.bench, "concurrency": max(1, round(served))}
+
+    async def result_of(self, run_id: str, run: int) -> int:
+        if self._spec.goal != tune.USERS:
+            return await super().result_of(run_id, run)
+        bench = partial(self.parts.bench.run_on, run_id)
+        return await find_users(bench, self.parts.results, self.load_of(run))
 
     @property
     def _goal(self) -> Goal:
@@ -239,21 +261,21 @@ class Tune(FlagSweep):
 
     @property
     def _block_now(self) -> int:
-        return max(entry_of(point.label)[0] for point in self.progress.sweep.points)
+        return max(entry_of_point_label(point.label)[0] for point in self.progress.sweep.points)
 
     def _known_to_fail(self, run: int) -> str | None:
         """Return why a server needs no start to know that it would fail; None if it may work."""
-        _, entry = entry_of(self.progress.sweep.points[run].label)
+        _, entry = entry_of_point_label(self.progress.sweep.points[run].label)
         engine = self.combinations[0].editor.plan.engine
         for point in self.progress.sweep.points:
-            failed = entry_of(point.label)[1]
+            failed = entry_of_point_label(point.label)[1]
             real = point.state == PointState.FAILED and "not started" in (point.error or "")
             if real and failed and needs_more(failed, entry, engine):
-                return f"{_NOT_TRIED}: {shown(failed)} did not start, and this needs more memory"
+                return f"{_NOT_TRIED}: {changes_text(failed)} did not start, and this needs more memory"
         return None
 
     def _begin_second_block(self) -> None:
-        found = gains_now(self.progress.sweep)
+        found = gains_of_survivors(self.progress.sweep)
         holds = not start_breaks(self.progress.sweep)
         if not found:
             return
@@ -262,17 +284,17 @@ class Tune(FlagSweep):
         )
         for place, entry in enumerate(sorted(found, key=lambda one: -found[one]), 1):
             self.progress.note(
-                f"1: {shown(entry)}: place {place} with {_percent(found[entry])} against the "
+                f"1: {changes_text(entry)}: place {place} with {_percent(found[entry])} against the "
                 f"start preset in one start; {_goes_on(entry, found, chosen, self._size.kept)}"
             )
         for entry in chosen:
             if entry not in found:
-                self.progress.note(f"2: {shown(entry)}: joined, because each gained alone")
+                self.progress.note(f"2: {changes_text(entry)}: joined, because each gained alone")
         if not chosen:
             return
         entries = (START, *chosen)
         self.combinations = [*self.combinations, *map(self._combination, entries)]
-        points = tuple(SweepPoint(label_of(2, entry), None) for entry in entries)
+        points = tuple(SweepPoint(point_label(2, entry), None) for entry in entries)
         self.progress.add_points(points)
 
     @property
@@ -304,7 +326,9 @@ class Tune(FlagSweep):
         limits = self._spec.limits
         for result in results:
             summary = result.summary
-            for each in summary.slo if limits.slo else ():
+            for each in (
+                summary.slo if limits.slo and self._spec.goal not in tune.OF_LATENCIES else ()
+            ):
                 if each.margin_pct is None:
                     return f"{each.limit} {UNMEASURED}"
                 if each.margin_pct < 0:
@@ -325,17 +349,31 @@ class Tune(FlagSweep):
 
     @property
     def _final_s(self) -> float:
-        return 2 * self._size.pairs * self._start_s
+        return 2 * self._size.pairs * self._start_s + self._answers_s
 
     @property
     def _start_s(self) -> float:
         """The mean time of a start with its runs; 0 before the first has ended."""
         return fmean(self._took_s) if self._took_s else 0.0
 
+    async def _read_answers_time(self) -> None:
+        """Read how long the newest comparison of the answers of this model took, if the final may
+        compare answers. It stays 0 before the first comparison."""
+        engine, plan = self.combinations[0].editor.engine.name, self.combinations[0].editor.plan
+        changed = any(changes_answers(engine, one.sets) for one in self._spec.candidates)
+        if not self.quality or not changed:
+            return
+        known = [
+            one.took_s
+            for one in await self.parts.results.quality()
+            if one.took_s is not None and one.conditions_a.get("model") == plan.model
+        ]
+        self._answers_s = known[0] if known else 0.0
+
     def _out_of_time(self, run: int) -> bool:
         """Return whether the time limit has no room for another start of the race before the final.
         The start preset and one candidate are always measured."""
-        in_first = entry_of(self.progress.sweep.points[run].label)[0] == 1
+        in_first = entry_of_point_label(self.progress.sweep.points[run].label)[0] == 1
         if in_first and run < 2:
             return False
         return not self.progress.limit.leaves(self._start_s + self._final_s)
@@ -351,7 +389,7 @@ class Tune(FlagSweep):
         for index, point in enumerate(self.progress.sweep.points):
             if point.state == PointState.PLANNED:
                 self.progress.point(index, state=PointState.SKIPPED, error=why)
-                skipped.append(shown(entry_of(point.label)[1]))
+                skipped.append(changes_text(entry_of_point_label(point.label)[1]))
         self.progress.note(f"{_NOT_TRIED}, {why}: {', '.join(skipped)}")
 
     # ---- the final
@@ -360,11 +398,17 @@ class Tune(FlagSweep):
         options = super().experiment_options()
         seed = int(self.bench.get("seed") or 0) + _OF_FINAL
         # the race has warmed the machine up, and compiled both servers
-        return {**options, "metric": self._goal.metric, "seed": seed, "throw_away": False}
+        return {
+            **options,
+            "bench": dict(self._near_load),
+            "metric": self._goal.metric,
+            "seed": seed,
+            "throw_away": False,
+        }
 
     async def conclude(self) -> None:
         best = await self._leader()
-        found, breaks = gains_now(self.progress.sweep), start_breaks(self.progress.sweep)
+        found, breaks = gains_of_survivors(self.progress.sweep), start_breaks(self.progress.sweep)
         if not found:
             return self._found_nothing("no candidate could be measured within the limits")
         if best is None:
@@ -373,20 +417,20 @@ class Tune(FlagSweep):
         for entry in found:
             if entry != best and self._block_now == 2:
                 self.progress.note(
-                    f"2: {shown(entry)}: {_percent(found[entry])} against the start preset in the "
-                    f"race; out, {shown(best)} is ahead"
+                    f"2: {changes_text(entry)}: {_percent(found[entry])} against the start preset in the "
+                    f"race; out, {changes_text(best)} is ahead"
                 )
         holds = "keeps the limits, which the start preset breaks" if breaks else "leads the race"
         self.progress.note(
-            f"{shown(best)}: {holds}, with {_percent(found[best])}, and meets the start preset in the final"
+            f"{changes_text(best)}: {holds}, with {_percent(found[best])}, and meets the start preset in the final"
         )
         await self.progress.save()
         self.progress.check_time(0.0)
         self.progress.check_stop()
-        await confirm(self.progress, name, "the start preset", self.experiment(_arm(best)))
+        await confirm_value(self.progress, name, "the start preset", self.experiment(_arm(best)))
         number = self.progress.sweep.experiment_id
         if number is None:
-            return self._found_nothing(f"{name} could not be compared in pairs")
+            raise _unjudged(f"{name} could not be compared in pairs")
         return await self._judge(name, best, await self.parts.experiments.get(number))
 
     async def _leader(self) -> Entry | None:
@@ -394,14 +438,16 @@ class Tune(FlagSweep):
         KLD is out, and the next one leads."""
         while True:
             sweep = self.progress.sweep
-            best = tune_race.leader(gains_now(sweep), start_holds=not start_breaks(sweep))
+            best = tune_race.entry_for_final(
+                gains_of_survivors(sweep), start_holds=not start_breaks(sweep)
+            )
             if best is None or not self._needs_check(best):
                 return best
             if (broken := await self._check_answers(best)) is None:
-                self.progress.note(f"{shown(best)}: {_ANSWERS_HOLD}")
+                self.progress.note(f"{changes_text(best)}: {_ANSWERS_HOLD}")
                 await self.progress.save()
                 return best
-            self._exclude(best, f"{INFEASIBLE}: {broken}")
+            self._exclude(best, limit_error(broken))
             await self.progress.save()
 
     def _needs_check(self, entry: Entry) -> bool:
@@ -411,7 +457,7 @@ class Tune(FlagSweep):
         engine = self.combinations[0].editor.plan.engine
         if self._spec.limits.kld is None or not changes_answers(engine, entry):
             return False
-        if f"{shown(entry)}: {_ANSWERS_HOLD}" in self.progress.sweep.notes:
+        if f"{changes_text(entry)}: {_ANSWERS_HOLD}" in self.progress.sweep.notes:
             return False
         starts = self._starts_made + tune_race.CHECK_STARTS + 2 * self._size.pairs
         check_s = tune_race.CHECK_STARTS * self._start_s
@@ -420,7 +466,9 @@ class Tune(FlagSweep):
     async def _check_answers(self, entry: Entry) -> str | None:
         """Compare the answers of an entry with those of the start preset, in an experiment of one
         pair. Return the limit that they break; None if they keep it."""
-        self.progress.note(f"{shown(entry)}: leads, and can answer otherwise: answers are compared")
+        self.progress.note(
+            f"{changes_text(entry)}: leads, and can answer otherwise: answers are compared"
+        )
         self.progress.change(quality="")
         try:
             experiment = await self.experiment(_arm(entry), pairs=1)
@@ -429,7 +477,8 @@ class Tune(FlagSweep):
         except WorkbenchError as error:
             return f"the KLD {UNMEASURED} ({error.message})"
         self._checks += 1
-        check_ended(self.progress, shown(entry), experiment)
+        await self._read_answers_time()
+        check_ended(self.progress, changes_text(entry), experiment)
         if experiment.state == SeriesState.FAILED:
             return f"the KLD {UNMEASURED} ({experiment.error})"
         return await self._broken_kld(await self.parts.experiments.get(experiment.id))
@@ -460,10 +509,10 @@ class Tune(FlagSweep):
     def _exclude(self, entry: Entry, why: str) -> None:
         """Take an entry out of the race, and those that join it with others."""
         for index, point in enumerate(self.progress.sweep.points):
-            with_it = set(entry) <= set(entry_of(point.label)[1])
+            with_it = set(entry) <= set(entry_of_point_label(point.label)[1])
             if point.state == PointState.DONE and with_it:
                 self.progress.point(index, error=why)
-        self.progress.note(f"{shown(entry)}: out, {why}")
+        self.progress.note(f"{changes_text(entry)}: out, {why}")
 
     @property
     def _starts_made(self) -> int:
@@ -476,13 +525,13 @@ class Tune(FlagSweep):
         comparison = experiment.comparison
         change = comparison.metrics[0] if comparison is not None else None
         if experiment.state != SeriesState.DONE or comparison is None or change is None:
-            return self._found_nothing(f"the final of {name} failed: {experiment.error}")
+            raise _unjudged(f"the final of {name} failed: {experiment.error}")
         broken = await self._broken_in_final(experiment, "B") or await self._broken_kld(experiment)
         if broken is not None:
-            return self._found_nothing(f"{name} is infeasible in the final: {broken}")
+            return self._found_nothing(f"in the final, {name} {limit_error(broken)}")
         breaks = await self._broken_in_final(experiment, "A")
         is_better = change.verdict == BETTER
-        if comparison.broken_text or not comparison.like_for_like:
+        if comparison.broken_answer_clause or not comparison.like_for_like:
             return self._found_nothing(f"{name} was not shown to be better in the final", change)
         if not is_better and breaks is None:
             also = (
@@ -536,14 +585,12 @@ class Tune(FlagSweep):
         ratios = [math.log(b / a) for a, b in pairs if a and b]
         measured = tune_race.noise_of(self._run_noise_pct, ratios)
         noise = measured or self._partly_measured
-        findable = tune_race.findable_pct(size, noise) if size is not None else None
-        if findable is not None:
-            said += (
-                f"; an improvement of {findable:g} % or more of one candidate would have been found "
-                f"in {100 * tune_race.FOUND_SHARE:.0f} % of such tunes: servers differ by "
-                f"{_of_noise(noise.server_pct, measured is not None)} and runs by "
-                f"{_of_noise(noise.run_pct, self._run_noise_pct is not None)}"
-            )
+        if size is not None:
+            servers = _of_noise(noise.server_pct, measured is not None)
+            runs = f" and runs by {_of_noise(noise.run_pct, self._run_noise_pct is not None)}"
+            together = ", with the noise of their runs"
+            differ = f"servers differ by {servers}{runs if noise.run_pct else together}"
+            said += f"; {_findable_text(tune_race.findable_pct(size, noise))}: {differ}"
         self.progress.change(knee_text=said, confirmed=self.progress.sweep.confirmed)
 
     @property
@@ -567,17 +614,24 @@ class Tune(FlagSweep):
     def _raced(self) -> RaceSize | None:
         """Return the size of the race as it was: only candidates that were measured within the
         limits count. None if it was none, or if the start preset does not keep the limits."""
-        first = [p for p in self.progress.sweep.points if entry_of(p.label)[0] == 1]
-        kept = [entry_of(p.label)[1] for p in first if p.state == PointState.DONE and not p.error]
+        first = [p for p in self.progress.sweep.points if entry_of_point_label(p.label)[0] == 1]
+        kept = [
+            entry_of_point_label(p.label)[1]
+            for p in first
+            if p.state == PointState.DONE and not p.error
+        ]
         count = len(kept) - 1
         if START not in kept or count < 1:
             return None
         return replace(
-            self._size, candidates=count, kept=min(self._size.kept, tune_race.kept_of(count))
+            self._size, candidates=count, kept=min(self._size.kept, tune_race.number_kept(count))
         )
 
     def _cost(self, experiment: Experiment) -> str:
-        said = count_of(self._starts_made + len(experiment.runs), "start")
+        done = sum(run.state == RunState.DONE for run in experiment.runs)
+        said = count_of(self._starts_made + done, "start")
+        if again := len(experiment.runs) - done:
+            said += f" ({count_of(again, 'more start')} in pairs that were made again)"
         if not self.began_anew:
             return said
         minutes = self.progress.elapsed_s / 60
@@ -607,11 +661,29 @@ class Tune(FlagSweep):
 
 
 def _arm(entry: Entry) -> Arm:
-    return Arm(sets=flags_of(entry), gpu=gpu_settings_of(entry))
+    return Arm(sets=plan_assignments_in(entry), gpu=gpu_settings_in(entry))
+
+
+def _unjudged(why: str) -> BenchError:
+    """Return the error of a tune whose final came to no verdict. Such a tune can be resumed."""
+    return BenchError(why, next_step="`workbench tune resume` carries the final out again")
 
 
 def _percent(log_ratio: float) -> str:
     return f"{100 * math.expm1(log_ratio):+.1f} %"
+
+
+def _findable_text(findable_pct: float | None) -> str:
+    share_pct = 100 * tune_race.FOUND_SHARE
+    if findable_pct is None:
+        return (
+            f"an improvement of {tune_race.MOST_PCT:g} % of one candidate would not have been found "
+            f"in {share_pct:.0f} % of such tunes"
+        )
+    return (
+        f"an improvement of {findable_pct:g} % or more of one candidate would have been found in "
+        f"{share_pct:.0f} % of such tunes"
+    )
 
 
 def _of_noise(percent: float, measured: bool) -> str:
@@ -626,7 +698,8 @@ def _goes_on(entry: Entry, found: Mapping[Entry, float], chosen: Sequence[Entry]
         return "behind, but by no more than chance explains: it is started once more"
     if len(chosen) < kept:
         return "out, too far behind for chance"
-    return f"out, not among the best {sum(one in found for one in chosen)}"
+    alone = sum(one in found for one in chosen)
+    return "out, only the best one goes on" if alone == 1 else f"out, not among the best {alone}"
 
 
 def _signed(percent: float) -> str:

@@ -9,33 +9,36 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from workbench.advisor.candidates import Work, choices, gpu_choices
+from workbench.advisor.candidates import Work, gpu_choices, list_candidates
 from workbench.bench import tune_race
 from workbench.bench.tune_race import RaceSize
+from workbench.bench.user_capacity import MOST_PERCENT
 from workbench.engines.memory_estimate import MemoryFit
 from workbench.engines.plan_context import Situation, visible_gpus
 from workbench.model import tune
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
-from workbench.model.experiment import Arm, ExperimentSpec
+from workbench.model.experiment import Arm
 from workbench.model.findings import Level
+from workbench.model.json_records import from_json
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.plan import diff
+from workbench.model.plan import LaunchPlan, plan_differences
 from workbench.model.secrets import mask_plan
-from workbench.model.sweep import Sweep, SweepSpec
+from workbench.model.sweep import TUNES, Sweep, SweepSpec
 from workbench.model.tune import (
     LeftOut,
     TuneCandidate,
     TuneCost,
     TuneLimits,
     TuneSpec,
-    flags_of,
-    gpu_settings_of,
+    gpu_settings_in,
+    plan_assignments_in,
 )
-from workbench.model.tune_standings import entry_of, label_of
-from workbench.session.conditions import gpus_of
+from workbench.model.tune_standings import entry_of_point_label, point_label
+from workbench.session.conditions import gpus_of_plan
 from workbench.session.series.flag_sweep import Combination, changes_answers
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, with_assignments
+from workbench.session.series.load_search import check_limits
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     check_minutes,
@@ -44,11 +47,11 @@ from workbench.session.series.sweep_parts import (
 )
 from workbench.session.series.sweep_progress import stored_shape
 from workbench.session.series.tune import Tune
-from workbench.session.servers.arm_targets import with_secrets
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchSpec
     from workbench.model.findings import Finding
+    from workbench.model.setting_records import SettingOutcome
     from workbench.session.plans.plan_editor import PlanEditor
     from workbench.session.series.sweep_progress import SweepProgress
 
@@ -78,13 +81,16 @@ class TunePlanner(FlagSweepPlanner):
         shape = {**bench, **({"slo": kept.slo} if kept.slo else {})}
         await self._look_for_engine()
         editor = self.parts.plans.editor
-        plan = editor.effective
+        plan = editor.effective_plan
         load = self.parts.load.spec_of(plan.preset_id, shape)
         if chosen.metric.startswith("ttft") and not load.stream:
             raise InputError(
                 "answers that are not streamed have no TTFT", next_step="use another --goal"
             )
-        candidates, left_out = self._checked(editor, load, goal, kept)
+        _check_what_counts(goal, kept, load)
+        if goal == tune.USERS:
+            shape = {**shape, "concurrency": load.concurrency}
+        candidates, left_out = checked_candidates(editor, load, goal, kept)
         if not candidates:
             why = "; ".join(f"{one.words}: {one.reason}" for one in left_out[:3])
             raise InputError(
@@ -106,11 +112,12 @@ class TunePlanner(FlagSweepPlanner):
         spec = SweepSpec(
             values=(),
             bench=stored_shape(shape),
-            runs=tune_race.RACE_RUNS,
+            runs=1 if goal == tune.USERS else tune_race.RACE_RUNS,
             pairs=size.pairs,
             measured=await conditions_of_plan(self.parts, editor, shape),
             plan=asdict(mask_plan(plan)),
             preset_id=plan.preset_id,
+            preset_file=self.parts.presets.file_of(plan.preset_id),
             max_minutes=max_minutes,
             quality=quality,
             quality_texts=quality_texts,
@@ -123,7 +130,7 @@ class TunePlanner(FlagSweepPlanner):
             ),
         )
         first = (tune_race.START, *(one.sets for one in candidates[: size.candidates]))
-        labels = tuple(label_of(1, entry) for entry in first)
+        labels = tuple(point_label(1, entry) for entry in first)
         return self._planned_tune(spec, labels, self._restartable(), anew=True)
 
     async def resumed(self, sweep: Sweep, spec: SweepSpec) -> PlannedSweep:
@@ -131,11 +138,7 @@ class TunePlanner(FlagSweepPlanner):
         under edit. Raises WorkbenchError if it cannot be resumed."""
         check_minutes(spec.max_minutes)
         await self._check_runs_known(sweep)
-        assert spec.plan is not None
-        *_, bases = with_secrets(
-            self.parts.presets, ExperimentSpec(Arm(), Arm(), spec.plan, spec.preset_id)
-        )
-        self.parts.plans.take(bases["A"], f"tune {sweep.id}")
+        self.parts.plans.edit_plan(self._stored_plan(spec), f"tune {sweep.id}")
         await self._look_for_engine()
         editor = self.parts.plans.editor
         now = await conditions_of_plan(self.parts, editor, spec.bench)
@@ -149,7 +152,7 @@ class TunePlanner(FlagSweepPlanner):
         around = plans.editor.around
         if around.installed is None and around.installed_problem is None:
             await plans.look_for_engine()
-        self.parts.servers.check_startable(plans.editor.effective, plans.editor)
+        self.parts.servers.check_startable(plans.editor.effective_plan, plans.editor)
 
     def _planned_tune(
         self, spec: SweepSpec, labels: Sequence[str], before: PlanEditor | None, *, anew: bool
@@ -159,7 +162,7 @@ class TunePlanner(FlagSweepPlanner):
         combine = partial(combination_of, base)
         combinations = []
         for label in labels:
-            found = combine(entry_of(label)[1])
+            found = combine(entry_of_point_label(label)[1])
             if isinstance(found, str):
                 raise InputError(f"{label} cannot be started now: {found}")
             combinations.append(found)
@@ -177,7 +180,7 @@ class TunePlanner(FlagSweepPlanner):
                 quality=spec.quality,
                 quality_texts=spec.quality_texts,
                 spec=spec.tune,
-                size=RaceSize(count, tune_race.kept_of(count), spec.pairs),
+                size=RaceSize(count, tune_race.number_kept(count), spec.pairs),
                 combine=combine,
                 save_preset=self._save,
                 began_anew=anew,
@@ -185,7 +188,19 @@ class TunePlanner(FlagSweepPlanner):
 
         title = tune.goal_called(spec.tune.goal).title
         points = [(label, None) for label in labels]
-        return PlannedSweep(tune.TUNE, f"tune of {title}", "", points, spec, design)
+        return PlannedSweep(TUNES, f"tune of {title}", "", points, spec, design)
+
+    async def setting_changes(self, spec: SweepSpec) -> Sequence[SettingOutcome]:
+        """Return what the candidates of a tune do to GPU settings, as the outcomes of dry runs."""
+        assert spec.tune is not None and spec.plan is not None
+        infos = (await self.parts.telemetry.reading()).infos
+        gpus = gpus_of_plan(from_json(LaunchPlan, spec.plan), infos)
+        found: list[SettingOutcome] = []
+        for one in spec.tune.candidates:
+            if settings := gpu_settings_in(one.sets):
+                by_gpu = {str(gpu): settings for gpu in gpus}
+                found += (await self.parts.gpu.apply_each(by_gpu, dry_run=True)).outcomes
+        return found
 
     def cost(self, planned: PlannedSweep) -> TuneCost:
         """Return what a planned tune takes."""
@@ -195,27 +210,29 @@ class TunePlanner(FlagSweepPlanner):
         sets = [one.sets for one in spec.tune.candidates]
         engine = self.parts.plans.editor.plan.engine
         checks = _check_starts(engine, sets, spec.tune.limits)
-        starts = RaceSize(count, tune_race.kept_of(count), spec.pairs).starts + checks
-        changed = Arm(sets=flags_of(spec.tune.candidates[0].sets))
+        starts = RaceSize(count, tune_race.number_kept(count), spec.pairs).starts + checks
+        changed = Arm(sets=plan_assignments_in(spec.tune.candidates[0].sets))
         two_pairs_s = self.parts.experiments.estimate_s(
             Arm(), changed, pairs=2, throw_away=False, bench=dict(spec.bench)
         )
-        took_s = None if two_pairs_s is None else starts * two_pairs_s / 4
+        searches = spec.tune.goal == tune.USERS  # whose number of runs is not known before
+        took_s = None if two_pairs_s is None or searches else starts * two_pairs_s / 4
         load = self.parts.load.spec_of(spec.preset_id, dict(spec.bench))
         return TuneCost(
             starts=starts,
             pairs=spec.pairs,
-            load=load_text(load),
+            load=_search_text(load) if searches else load_text(load),
             took_s=took_s,
             energy_kwh=None if took_s is None else self._energy_kwh(took_s),
             checks=checks,
+            compares_answers=spec.quality and any(changes_answers(engine, one) for one in sets),
         )
 
     def _energy_kwh(self, took_s: float) -> float | None:
         telemetry = self.parts.core.state.telemetry
         if telemetry is None:
             return None
-        used = gpus_of(self.parts.plans.editor.plan, telemetry.infos)
+        used = gpus_of_plan(self.parts.plans.editor.plan, telemetry.infos)
         limits = [sample.limit_w for sample in telemetry.gpus if sample.index in used]
         known = [limit for limit in limits if limit is not None]
         return sum(known) * took_s / 3.6e6 if known and len(known) == len(limits) else None
@@ -226,46 +243,70 @@ class TunePlanner(FlagSweepPlanner):
         plan = found.editor.plan
         name = f"{(plan.preset_id or plan.engine)[:40]}-tune-{number}"
         title = f"{plan.preset_id or plan.engine}, tune {number}"
-        settings = gpu_settings_of(found.sets)
+        settings = gpu_settings_in(found.sets)
         return name, await self.parts.plans.save_tuned(
             found.editor, name, title, evidence, settings
         )
 
-    # ---- candidates
 
-    def _checked(
-        self, editor: PlanEditor, load: BenchSpec, goal: str, limits: TuneLimits
-    ) -> tuple[list[TuneCandidate], list[LeftOut]]:
-        """Return the candidates that can be started as far as is known, and what is left out. A
-        candidate with a finding that the plan itself has not is left out with it."""
-        plan, around = editor.effective, editor.around
-        here = Situation(
-            plan,
-            editor.catalog,
-            editor.engine,
-            visible_gpus(plan, around.gpus),
-            around.installed_version,
-            editor.allotment,
+def checked_candidates(
+    editor: PlanEditor, load: BenchSpec, goal: str, limits: TuneLimits
+) -> tuple[list[TuneCandidate], list[LeftOut]]:
+    """Return the candidates that can be started as far as is known, and what is left out. A
+    candidate with a finding that the plan itself has not is left out with it."""
+    plan, around = editor.effective_plan, editor.around
+    here = Situation(
+        plan,
+        editor.catalog,
+        editor.engine,
+        visible_gpus(plan, around.gpus),
+        around.installed_version,
+        editor.allotment,
+    )
+    work = _work_of(load, goal)
+    candidates: dict[tuple[str, ...], TuneCandidate] = {}
+    left_out: list[LeftOut] = []
+    of_gpus = gpu_choices(here.gpus, goal, limits)
+    of_plan = list_candidates(here, editor.findings(), work)
+    # the largest gains first: power decides about the tokens of a joule
+    each = (*of_gpus, *of_plan) if goal == "tok_j" else (*of_plan, *of_gpus)
+    for one in each:
+        if isinstance(one, LeftOut):
+            left_out.append(one)
+            continue
+        found = combination_of(editor, one.sets)
+        if isinstance(found, str):
+            left_out.append(LeftOut(shlex.join(one.sets), found))
+        elif gpu_settings_in(one.sets) or plan_differences(plan, found.editor.effective_plan):
+            candidates.setdefault(one.sets, one)
+    return list(candidates.values()), left_out
+
+
+def _work_of(load: BenchSpec, goal: str) -> Work:
+    """Return what the load asks of the server. A search for users goes on above the load's number of
+    requests at a time."""
+    streams = None if goal == tune.USERS else load.concurrency
+    own = load.prompts or load.trace or load.command
+    prompt_tokens = None if own else load.concurrency * load.input_tokens
+    return Work(streams, prompt_tokens, tune.goal_called(goal).less_is_better)
+
+
+def _check_what_counts(goal: str, limits: TuneLimits, load: BenchSpec) -> None:
+    """Raise InputError if a goal needs limits on latencies or a load that are not given."""
+    if goal not in tune.OF_LATENCIES:
+        return
+    if not limits.slo:
+        raise InputError(
+            f"{goal} counts what keeps limits on latencies, and --subject-to has none",
+            next_step="give them, for example --subject-to 'ttft<=500@p95, tpot<=40@p95'",
         )
-        own = not (load.prompts or load.trace or load.command)
-        prompt_tokens = load.concurrency * load.input_tokens if own else None
-        work = Work(load.concurrency, prompt_tokens)
-        candidates: dict[tuple[str, ...], TuneCandidate] = {}
-        left_out: list[LeftOut] = []
-        of_gpus = gpu_choices(here.gpus, goal, limits)
-        of_plan = choices(here, editor.findings(), work)
-        # the largest gains first: power decides about the tokens of a joule
-        each = (*of_gpus, *of_plan) if goal == "tok_j" else (*of_plan, *of_gpus)
-        for one in each:
-            if isinstance(one, LeftOut):
-                left_out.append(one)
-                continue
-            found = combination_of(editor, one.sets)
-            if isinstance(found, str):
-                left_out.append(LeftOut(shlex.join(one.sets), found))
-            elif gpu_settings_of(one.sets) or diff(plan, found.editor.effective):
-                candidates.setdefault(one.sets, one)
-        return list(candidates.values()), left_out
+    if goal == tune.USERS and (load.command or load.trace or load.rate):
+        raise InputError(
+            "users send synthetic prompts or those of a file, each when the one before has ended",
+            next_step="leave out the trace, the rate or the command, or use --goal goodput",
+        )
+    if goal == tune.USERS:
+        check_limits(limits.slo, "the goal users", MOST_PERCENT)
 
 
 def _check_starts(engine: str, entries: Sequence[Sequence[str]], limits: TuneLimits) -> int:
@@ -273,6 +314,12 @@ def _check_starts(engine: str, entries: Sequence[Sequence[str]], limits: TuneLim
     if limits.kld is None or not any(changes_answers(engine, entry) for entry in entries):
         return 0
     return tune_race.CHECK_STARTS
+
+
+def _search_text(load: BenchSpec) -> str:
+    tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
+    first = count_of(load.concurrency, "user")
+    return f"a search for users that begins with {first}, a run for each number, of {tokens}"
 
 
 def load_text(load: BenchSpec) -> str:
@@ -290,7 +337,7 @@ def combination_of(base: PlanEditor, sets: Sequence[str]) -> Combination | str:
     """Return the plan of `base` with these assignments, or why no server can or should be started
     with it: an invalid value, a problem that the plan of `base` has not, or too little memory."""
     try:
-        changed = with_assignments(base, flags_of(sets))
+        changed = with_assignments(base, plan_assignments_in(sets))
     except WorkbenchError as error:
         return error.message
     if sets:

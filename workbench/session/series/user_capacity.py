@@ -17,7 +17,7 @@ from workbench.bench.user_capacity import (
     TYPICAL_RUNS,
     LevelRun,
     Search,
-    answer,
+    answer_sentence,
     requests_of_a_run,
 )
 from workbench.model.counts import count_of, four_digits
@@ -25,7 +25,12 @@ from workbench.model.errors import InputError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.slo import parse_slo
 from workbench.model.sweep import USERS, SweepSpec
-from workbench.session.series.load_search import LoadSearch, check_limits
+from workbench.session.series.load_search import (
+    LoadSearch,
+    check_limits,
+    check_own_fields,
+    load_of_target,
+)
 from workbench.session.series.sweep_parts import (
     PlannedSweep,
     SweepParts,
@@ -78,17 +83,11 @@ async def plan_user_capacity(
     """Check a search for the number of users, and return it as a sweep. The server is the run
     `run_id` or the one at `url`. `bench` has fields of BenchSpec with the SLO, unless the preset of
     the run has one. Raises InputError or BenchError for a search that cannot be carried out."""
-    given = [option for name, option in _OWN.items() if bench.get(name) is not None]
-    if given:
-        raise InputError(
-            f"{', '.join(given)} cannot be given: the search sets the number of users itself",
-            next_step="leave it out; --from and --most limit the number of users",
-        )
+    check_own_fields(
+        bench, _OWN, "the number of users itself", "--from and --most limit the number of users"
+    )
     target = await target_of(parts, run_id, url)
-    preset_id = None
-    if target.run_id is not None:
-        preset_id = parts.servers.supervisor.status(target.run_id).preset_id
-    load = parts.load.spec_of(preset_id, dict(bench))
+    load = load_of_target(parts, target, dict(bench))
     check_limits(load.slo, "the search for users", MOST_PERCENT)
     levels = _levels_of_trace(levels, load)
     shape = {**bench, "slo": load.slo}
@@ -157,13 +156,13 @@ class UserSearch(LoadSearch):
         return self.search.next_level()
 
     def judged(self, level: float) -> Judged | None:
-        return self.search.judged(int(level))
+        return self.search.verdict_at(int(level))
 
     def holds(self) -> int | None:
         return self.search.holds
 
     def answer(self, *, ended: bool) -> str:
-        return answer(self.search, ended=ended)
+        return answer_sentence(self.search, ended=ended)
 
     def label(self, level: float) -> str:
         return count_of(int(level), "user")
@@ -209,4 +208,5 @@ def typical_run_s(
 
 def _run_of(result: BenchResult) -> LevelRun:
     summary = result.summary
-    return LevelRun(summary.requests_ok + summary.requests_failed, summary.slo)
+    requests = summary.requests_ok + summary.requests_failed
+    return LevelRun(requests, summary.slo, number=result.id)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.engines.command_line import read_plan, recognize
+from workbench.engines.command_line import read_plan, recognize_engine_start
 from workbench.engines.preset_trust import is_tuning_variable
 from workbench.model.errors import InputError, ServerError
 from workbench.model.plan import Command, LaunchPlan
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from workbench.session.session import Session
 
 
-async def follow(session: Session, run_as: str, handle: str, options: Sequence[str] = ()) -> str:
+async def adopt_server(
+    session: Session, run_as: str, handle: str, options: Sequence[str] = ()
+) -> str:
     """Adopt a server that somebody else started: record the server as a run of Workbench and select
     that run. `run_as` names the launcher that runs the server, `handle` is the name of its unit,
     container or job, and `options` are options of the launcher, NAME=VALUE. Return the run id.
@@ -59,7 +61,7 @@ async def restart_command(session: Session, run_id: str) -> str:
     return await session.servers.supervisor.restart(run_id, dry_run=True)
 
 
-async def restart(session: Session, run_id: str) -> None:
+async def restart_in_place(session: Session, run_id: str) -> None:
     """Restart the server of a run with the launcher (such as systemd) that runs it, in the same
     unit, container or job. Raises ServerError, and leaves the server running, if its program
     is missing."""
@@ -75,18 +77,18 @@ async def restart(session: Session, run_id: str) -> None:
     session.core.record(shown, f"run {run_id}")
 
 
-def installed(session: Session, run_id: str) -> str | None:
+def installed_unit(session: Session, run_id: str) -> str | None:
     """Return the name of the systemd unit that Workbench installed for a run and that stays when
     the server is stopped. None if there is no such unit."""
     return session.servers.supervisor.installed(run_id)
 
 
-async def uninstall(session: Session, run_id: str) -> Sequence[str]:
+async def stop_and_uninstall(session: Session, run_id: str) -> Sequence[str]:
     """Stop the server of a run if it is running, and remove the systemd unit that Workbench
     installed for the run. Return the removed paths. Raises ServerError if the unit runs the server
     of another run, or if Workbench did not write its files."""
     status = session.servers.supervisor.status(run_id)
-    if status.state.alive or status.outlived:
+    if status.state.is_alive or status.outlived:
         await session.servers.stop(run_id)
     removed = await session.servers.supervisor.uninstall(run_id)
     session.core.record(
@@ -99,8 +101,9 @@ async def plan_of_server(
     host: Host, run_as: str, handle: str, options: Sequence[str]
 ) -> tuple[LaunchPlan, Command, Engine, str]:
     """Return (plan, command, engine, complete handle) of the server that the launcher `run_as` runs
-    as `handle`. A handle is the launcher's name of a unit, container or job. Raises ServerError if
-    there is no such server, or if its command starts no engine that Workbench knows."""
+    as `handle`. A handle is the launcher's name of a unit, container or job. Raises InputError if
+    `run_as` is "process", and ServerError if there is no such server or its command starts no engine
+    that Workbench knows."""
     launcher = launcher_of(run_as)
     if launcher is None:
         raise InputError(
@@ -109,7 +112,7 @@ async def plan_of_server(
         )
     asked = with_assignments(LaunchPlan("", ""), run_as, options)
     found = await launcher.find(host, handle, asked.run_options)
-    start = recognize(found.argv)
+    start = recognize_engine_start(found.argv)
     if start is None:
         raise ServerError(
             f"{found.handle} runs no engine that Workbench knows: "

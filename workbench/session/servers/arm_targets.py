@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from workbench.bench import experiment as design
 from workbench.engines import with_executable
-from workbench.engines.preset_trust import untrusted
+from workbench.engines.preset_trust import untrusted_parts
 from workbench.model.errors import InputError, PlanError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, ArmTarget, ExperimentSpec
 from workbench.model.json_records import from_json
@@ -20,13 +20,14 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan
 from workbench.model.secrets import MASK, mask_plan
 from workbench.model.server_run import ServerState
-from workbench.session.conditions import gpus_of
+from workbench.session.conditions import gpus_of_plan
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.servers import server_address
 from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo
+    from workbench.model.setting_records import SettingOutcome
     from workbench.session.bench.benchmark_load import Load
     from workbench.session.hosts.other_hosts import OtherHosts
     from workbench.session.plans.plans import Plans
@@ -49,7 +50,7 @@ class Side:
     url: str | None = None
 
     @property
-    def standing(self) -> str | None:
+    def standing_server(self) -> str | None:
         """The run id or URL of a server that is measured as it is. None if the experiment starts
         the server itself."""
         return self.run_id or self.url
@@ -57,7 +58,7 @@ class Side:
     @property
     def on_host(self) -> bool:
         """Whether the server is on the session's host, and not at a URL of another machine."""
-        return self.url is None or server_address.parse(self.url).loopback
+        return self.url is None or server_address.parse_server_url(self.url).loopback
 
     @property
     def plan(self) -> LaunchPlan | None:
@@ -66,24 +67,28 @@ class Side:
         return self.session.servers.supervisor.record(self.run_id).plan if self.run_id else None
 
     @property
-    def started_as(self) -> LaunchPlan | None:
+    def plan_started_with(self) -> LaunchPlan | None:
         """The whole plan with which the server is or was started, also with the installed engine's
         version. None for a server at a URL."""
-        return self.editor.effective if self.editor is not None else self.plan
+        return self.editor.effective_plan if self.editor is not None else self.plan
 
     @asynccontextmanager
     async def load(self, run_id: str) -> AsyncIterator[Load]:
         """Allow requests to the server while the block runs, and yield the load. `run_id` is the run
         of a server that the experiment started."""
         loads = self.session.load
-        opened = loads.at_url(self.url, {}) if self.url is not None else loads.at_run(run_id, {})
+        opened = (
+            loads.load_at_url(self.url, {})
+            if self.url is not None
+            else loads.load_at_run(run_id, {})
+        )
         async with opened as load:
             yield load
 
     async def gpus(self) -> tuple[tuple[int, ...], bool]:
         """Return the indices of the server's GPUs, and whether those are all GPUs of the host."""
         infos = (await self.session.telemetry.reading()).infos
-        gpus = gpus_of(self.plan, infos)
+        gpus = gpus_of_plan(self.plan, infos)
         return gpus, len(gpus) == len(infos)
 
 
@@ -108,7 +113,7 @@ class ArmTargets:
             plan: LaunchPlan | None
             if arm.target is None:
                 target, plan = ArmTarget(self._plans.editor.title), self._plans.editor.plan
-            elif arm.target.known:
+            elif arm.target.is_known:
                 found.append(arm)
                 continue
             else:
@@ -127,12 +132,12 @@ class ArmTargets:
         it is."""
         name, session = target.name, await self._hosts.session_of(target.host)
         if "://" in name:
-            if arm.relaunches or target.executable:
+            if arm.changes_launch or target.executable:
                 raise InputError(
                     f"Workbench did not start {name}, so it cannot change that server's flags",
                     next_step="give a preset or a run that Workbench started",
                 )
-            return replace(target, url=server_address.parse(name).base), None
+            return replace(target, url=server_address.parse_server_url(name).base), None
         statuses = await session.servers.supervisor.runs()
         exact = [s for s in statuses if s.run_id == name]
         near = [
@@ -142,23 +147,27 @@ class ArmTargets:
         ]
         hits = exact or near
         if not hits:
-            return target, _started_by(session.presets.plan_of(name, variables), target.executable)
+            return target, _plan_with_program(
+                session.presets.plan_of(name, variables), target.executable
+            )
         if len(hits) > 1:
             raise InputError(
                 f"{len(hits)} runs match {name!r}",
                 next_step="give the whole run id; `workbench servers` lists the runs",
             )
         run = hits[0]
-        if arm.relaunches or target.executable:
+        if arm.changes_launch or target.executable:
             plan = session.servers.supervisor.record(run.run_id).plan
             if plan is None or MASK in repr(plan):
                 raise InputError(
                     f"run {run.run_id} was started with a secret, which Workbench does not store",
                     next_step="give the preset from which the run was started",
                 )
-            if run.state.alive:  # the experiment stops it, like the selected run of a common base
+            if (
+                run.state.is_alive
+            ):  # the experiment stops it, like the selected run of a common base
                 await session.servers.select(run.run_id)
-            return replace(target, name=run.run_id), _started_by(plan, target.executable)
+            return replace(target, name=run.run_id), _plan_with_program(plan, target.executable)
         if run.state is not ServerState.READY:
             raise InputError(
                 f"run {run.run_id} is {run.state}, not READY",
@@ -172,7 +181,26 @@ class ArmTargets:
         """Trust all programs and code that the presets of these plans run besides their engines.
         `bases` has the plan of each arm of an experiment. The trust is stored, so it also holds for
         later plans."""
-        trust(part.digest for plan in bases.values() for part in untrusted(plan, trusted()))
+        trust(part.digest for plan in bases.values() for part in untrusted_parts(plan, trusted()))
+
+    async def setting_changes(
+        self, arms: Mapping[str, Arm], bases: Bases, twins: Sequence[str] = ()
+    ) -> Sequence[SettingOutcome]:
+        """Return what an experiment with these arms does to GPU settings, as the outcomes of a dry
+        run on each of its hosts. Raises WorkbenchError for a value that a GPU does not allow."""
+        found: list[SettingOutcome] = []
+        for name, arm in arms.items():
+            if not arm.gpu:
+                continue
+            base, target = bases.get(name), arm.target
+            editor = PlanEditor(base) if base is not None else None
+            for host in twins or (target.host if target is not None else None,):
+                session = await self._hosts.session_of(host)
+                run_id = target.run_id if target is not None else None
+                gpus, _ = await Side(session, editor, run_id=run_id).gpus()
+                by_gpu = {str(gpu): arm.gpu for gpu in gpus}
+                found += (await session.gpu.apply_each(by_gpu, dry_run=True)).outcomes
+        return found
 
     async def sides(
         self, spec: ExperimentSpec, arms: Mapping[str, Arm], bases: Bases
@@ -182,7 +210,7 @@ class ArmTargets:
         an engine would reject, and SettingsError for GPU settings that cannot be applied. Raises
         InputError if the two hosts differ in GPUs, driver or engine."""
         sides = {}
-        for name, (arm_name, host) in design.sides(spec).items():
+        for name, (arm_name, host) in design.arms_of_sides(spec).items():
             arm = arms[arm_name]
             target = arm.target
             session = await self._hosts.session_of(host or (target.host if target else None))
@@ -220,10 +248,10 @@ class ArmTargets:
         else:
             infos = (await session.telemetry.reading()).infos
             editor.around = replace(editor.around, gpus=infos, trusted=trusted())
-            await session.plans.survey(editor)
+            await session.plans.survey_host(editor)
         try:
-            editor.assign(arm.sets, arm.unsets, arm.envs)
-            session.servers.check_startable(editor.effective, editor)
+            editor.apply_assignments(arm.sets, arm.unsets, arm.envs)
+            session.servers.check_startable(editor.effective_plan, editor)
         except InputError as error:
             text = f"{name}: {error.message}"
             raise PlanError(text, next_step=error.next_step, findings=error.findings) from None
@@ -293,7 +321,7 @@ async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:
             gpus, _ = await side.gpus()
             infos = [info for info in telemetry.infos if info.index in gpus]
             arm = name[:1]
-            found[f"GPUs of {arm}"] = ", ".join(_gpu_text(info) for info in infos) or "none"
+            found[f"GPUs of {arm}"] = ", ".join(_gpu_model_text(info) for info in infos) or "none"
             found["driver"] = telemetry.driver.driver_version or "unknown"
             around = side.editor.around if side.editor is not None else None
             found[f"engine of {arm}"] = (around and around.installed) or "not found"
@@ -311,19 +339,19 @@ async def check_twins(hosts: Sequence[str], sides: Mapping[str, Side]) -> None:
         )
 
 
-def _gpu_text(info: GpuInfo) -> str:
+def _gpu_model_text(info: GpuInfo) -> str:
     gib = f" {info.memory_total_bytes / 2**30:.0f} GiB" if info.memory_total_bytes else ""
     limit = f" {info.power_max_w:.0f} W" if info.power_max_w else ""
     return f"{info.name}{gib}{limit}"
 
 
-def _started_by(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
+def _plan_with_program(plan: LaunchPlan, executable: str | None) -> LaunchPlan:
     return with_executable(plan, executable) if executable is not None else plan
 
 
 async def _check_url(name: str, session: Session, url: str) -> None:
     try:
-        async with session.load.at_url(url, {}):
+        async with session.load.load_at_url(url, {}):
             pass
     except WorkbenchError as error:
         error.message = f"{name}: {error.message}"

@@ -37,38 +37,42 @@ class ClusterLook:
     servers: Sequence[ServerStatus]
 
 
-def cluster_of(session: Session) -> ClusterHost:
+def cluster_host_of(session: Session) -> ClusterHost:
     """Return the cluster that is the session's host."""
     assert isinstance(session.host, ClusterHost)
     return session.host
 
 
-async def look(session: Session, editor: PlanEditor | None) -> ClusterLook:
+async def look_at_cluster(session: Session, editor: PlanEditor | None) -> ClusterLook:
     """Check the cluster that is the session's host, and read its servers. With `editor`, also check
     what the editor's plan needs on the nodes."""
     report, servers = await asyncio.gather(
-        cluster_check.examine(cluster_of(session), editor), read(session)
+        cluster_check.examine_cluster(cluster_host_of(session), editor),
+        read_cluster_servers(session),
     )
     lines = [(node.name, cluster_check.node_text(node)) for node in report.nodes]
     shown = [status for status in servers if status.may_live] or servers[:1]
     for status in shown:
         lines += [("server", server_text(status)), *rank_lines(status)]
-        if status.alive and (text := await transport(session, status)):
+        if status.alive and (text := await transport_line(session, status)):
             lines.append(("transport", text))
     living = [status for status in servers if status.may_live]
     said = [f for status in living for f in status.findings if f.level in (Level.ERROR, Level.WARN)]
     return ClusterLook(
-        session.host.name, by_severity([*cluster_check.findings(report), *said]), lines, living
+        session.host.name,
+        by_severity([*cluster_check.check_findings(report), *said]),
+        lines,
+        living,
     )
 
 
-async def read(session: Session) -> Sequence[ServerStatus]:
+async def read_cluster_servers(session: Session) -> Sequence[ServerStatus]:
     """Return the servers of the cluster as they are now, the newest first."""
     await session.servers.supervisor.runs()
     return await session.servers.supervisor.check_now()
 
 
-async def transport(session: Session, status: ServerStatus) -> str | None:
+async def transport_line(session: Session, status: ServerStatus) -> str | None:
     """Return the sentence of the server's log on how its processes on the nodes exchange data: NCCL
     over RDMA or over sockets. None if the log does not say."""
     supervisor = session.servers.supervisor
@@ -83,9 +87,7 @@ def server_text(status: ServerStatus) -> str:
     reason of the state, else the phase of the start, else the URL."""
     detail = status.reason or status.phase or status.url or ""
     simulated = " SIMULATED" if status.simulated else ""
-    return (
-        f"{status.run_id}  {status.word:<12} {status.engine}  {status.model}  {detail}{simulated}"
-    )
+    return f"{status.run_id}  {status.state_word:<12} {status.engine}  {status.model}  {detail}{simulated}"
 
 
 def rank_lines(status: ServerStatus) -> Iterator[tuple[str, str]]:
@@ -105,7 +107,7 @@ def _rank_state(rank: RankStatus) -> str:
     return "running" if rank.alive and rank.state == ServerState.STARTING else str(rank.state)
 
 
-async def state_of(name: str, open_session: Callable[[str], Session]) -> str:
+async def cluster_state_text(name: str, open_session: Callable[[str], Session]) -> str:
     """Return a short text on the servers of a cluster, or the reason why they are not known. The
     user is not asked for a password."""
     session: Session | None = None
@@ -114,7 +116,7 @@ async def state_of(name: str, open_session: Callable[[str], Session]) -> str:
         session = await asyncio.to_thread(open_session, name)
         async with asyncio.timeout(STATE_LIMIT_S):
             await session.link.connect()
-            return living_text(await read(session))
+            return living_text(await read_cluster_servers(session))
     except TimeoutError:
         return f"no answer within {STATE_LIMIT_S:g} s"
     except WorkbenchError as error:
@@ -124,7 +126,7 @@ async def state_of(name: str, open_session: Callable[[str], Session]) -> str:
             await session.close()
 
 
-def worst_text(findings: Sequence[Finding]) -> str:
+def counts_text(findings: Sequence[Finding]) -> str:
     """Return the numbers of errors and of warnings among `findings` as text, such as "1 error, 2
     warnings"; "ok" if there are none."""
     levels = [finding.level for finding in findings]

@@ -51,13 +51,13 @@ class Endpoint:
         )
 
 
-def of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
+def endpoint_of_run(session: Session, run_id: str, name: str = "", file: str = "") -> Endpoint:
     """Return the entry of a run's server for an endpoint file. An empty `name` or `file` is
     replaced by that of the run's preset, or else by the model's name or the default path FILE."""
     supervisor = session.servers.supervisor
-    status, preset = supervisor.status(run_id), _of_preset(session, run_id)
+    status, preset = supervisor.status(run_id), _endpoint_of_preset(session, run_id)
     model = status.served_model or status.model
-    engine = engines.find(status.engine)
+    engine = engines.find_engine(status.engine)
     key = (engine.api_key_env if engine else None) or "OPENAI_API_KEY"
     return Endpoint(
         run_id,
@@ -70,12 +70,12 @@ def of_run(session: Session, run_id: str, name: str = "", file: str = "") -> End
     )
 
 
-async def write(session: Session, endpoint: Endpoint) -> str:
+async def write_endpoint(session: Session, endpoint: Endpoint) -> str:
     """Write the entry into its endpoint file on the host. Return a sentence that names the file,
     the entry and its URL. Raises InputError if the existing file is not an endpoint file."""
     try:
         text = with_endpoint(
-            await _text_of(session, endpoint.file), endpoint.name, **endpoint.entry
+            await _read_text_of(session, endpoint.file), endpoint.name, **endpoint.entry
         )
     except InputError as error:
         raise InputError(
@@ -87,14 +87,14 @@ async def write(session: Session, endpoint: Endpoint) -> str:
     return f"{endpoint.file} on {endpoint.host}: {endpoint.name} is {endpoint.url}"
 
 
-async def _text_of(session: Session, path: str) -> str:
+async def _read_text_of(session: Session, path: str) -> str:
     """Return the text of a file on the host; "" if the file does not exist."""
     if (await session.host.run(["test", "-e", path])).returncode != 0:
         return ""
     return (await session.host.read_file(path)).decode("utf-8", "replace")
 
 
-def _of_preset(session: Session, run_id: str) -> EndpointEntry | None:
+def _endpoint_of_preset(session: Session, run_id: str) -> EndpointEntry | None:
     preset_id = session.servers.supervisor.status(run_id).preset_id
     try:
         return session.presets.get(preset_id).endpoint if preset_id else None

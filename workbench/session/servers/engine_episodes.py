@@ -61,18 +61,18 @@ class Episodes:
         """Yield an event for each period of queueing or preemption that begins or ends with the
         reading `read`."""
         if read.waiting is not None:
-            yield from self._queue(read, read.waiting)
+            yield from self._queue_events(read, read.waiting)
         before, self._preemptions = self._preemptions, read.preemptions
         if before is not None and read.preemptions is not None:
-            yield from self._preemption(read, max(0, read.preemptions - before))
+            yield from self._preemption_events(read, max(0, read.preemptions - before))
 
-    def _queue(self, read: EngineMetrics, waiting: int) -> Iterator[Event]:
+    def _queue_events(self, read: EngineMetrics, waiting: int) -> Iterator[Event]:
         episode = self._queueing
         happened = episode.take(read.unix_s, waiting)
         if happened == "begin":
             wait = "1 request waits" if waiting == 1 else f"{waiting} requests wait"
             yield Event(
-                episode.began_s or read.unix_s, EventKind.QUEUEING, wait + self._cause(read)
+                episode.began_s or read.unix_s, EventKind.QUEUEING, wait + self._queue_cause(read)
             )
         elif happened == "end":
             lasted_s = episode.last_s - (episode.began_s or episode.last_s)
@@ -83,7 +83,7 @@ class Episodes:
             yield Event(read.unix_s, EventKind.QUEUEING, text)
             episode.clear()
 
-    def _cause(self, read: EngineMetrics) -> str:
+    def _queue_cause(self, read: EngineMetrics) -> str:
         """Return why requests wait, as the end of a sentence: a reached limit of running requests.
         If that limit is not reached, return the number of running requests and the use of the KV
         cache, as far as they are known."""
@@ -94,7 +94,7 @@ class Episodes:
         figures += [f"KV cache {read.kv_use_pct:.0f} % used"] if read.kv_use_pct is not None else []
         return f", {', '.join(figures)}" if figures else ""
 
-    def _preemption(self, read: EngineMetrics, preempted: int) -> Iterator[Event]:
+    def _preemption_events(self, read: EngineMetrics, preempted: int) -> Iterator[Event]:
         episode = self._preempting
         happened = episode.take(read.unix_s, preempted)
         if happened == "begin":

@@ -11,7 +11,7 @@ from workbench.engines import registry
 from workbench.model.engine_live import LIVE_METRICS, EngineView
 from workbench.model.errors import WorkbenchError
 from workbench.model.server_run import EngineMetrics, ServerState, ServerStatus
-from workbench.server.engine_rates import RateMeter, gauges
+from workbench.server.engine_rates import RateMeter, gauge_values
 from workbench.session.servers.engine_episodes import Episodes
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 TIMEOUT_S = 3.0
-_AFTER_S = 0.02  # past the whole second: the values of a second then come as soon as it has ended
+_EVERY_S = 1.0
 _BENCH_S = 1.6  # a benchmark that has read the counters within this time continues to read them
 _PATIENCE = 3  # failed readings in a row before the readings become rarer
 _RARELY_S = 5.0
@@ -42,9 +42,9 @@ class EngineLive:
         servers.on_engine_reading.append(self._use_reading)
         self._external: ExternalMetrics | None = None
         self._looked_s = float("-inf")
-        self._forget(None)
+        self._forget_counters(None)
 
-    def _forget(self, view: EngineView | None, episodes: Episodes | None = None) -> None:
+    def _forget_counters(self, view: EngineView | None, episodes: Episodes | None = None) -> None:
         """Forget the counters of the server that was read so far. `view` and `episodes` are the
         first state and the events of the server to read next; `view` is None if there is no such
         server."""
@@ -53,35 +53,35 @@ class EngineLive:
         self._core.update(engine=view)
 
     async def watch(self) -> None:
-        """Read the engine's counters just after each whole second, until this task is cancelled."""
+        """Read the engine's counters once a second, until this task is cancelled."""
         try:
             while True:
-                await asyncio.sleep(1.0 - (time.time() - _AFTER_S) % 1.0)
+                await asyncio.sleep(self._core.beat.seconds_to_next_beat(_EVERY_S))
                 # a lost link shows in the state; the run may have been removed
                 with suppress(WorkbenchError):
                     await self._read_once()
         finally:
-            await self._leave_external()
-            self._forget(None)
+            await self._leave_external_server()
+            self._forget_counters(None)
 
     async def _read_once(self) -> None:
         if not self._core.host.connected:
             return
-        run = self._run()
+        run = self._run_to_read()
         if run is None:
             await self._read_external()
             return
-        await self._leave_external()
-        self._begin(
+        await self._leave_external_server()
+        self._begin_reading(
             run.run_id,
-            registry.get(run.engine),
+            registry.get_engine(run.engine),
             run.port,
             self._servers.supervisor.record(run.run_id).plan,
         )
-        if self._due():
-            self._take(await self._servers.supervisor.metrics(run.run_id, TIMEOUT_S))
+        if self._reading_is_due():
+            self._store_reading(await self._servers.supervisor.metrics(run.run_id, TIMEOUT_S))
 
-    def _run(self) -> ServerStatus | None:
+    def _run_to_read(self) -> ServerStatus | None:
         """Return the run whose engine's counters are read, if there is one."""
         state = self._core.state
         runs = (state.server, *state.servers)
@@ -89,7 +89,7 @@ class EngineLive:
             (
                 run
                 for run in runs
-                if run and run.state in _ANSWERING and run.engine in registry.names()
+                if run and run.state in _ANSWERING and run.engine in registry.engine_names()
             ),
             None,
         )
@@ -107,30 +107,34 @@ class EngineLive:
             self._external = ExternalMetrics(self._core.host, known[0]) if known else None
         if self._external is None:
             if self._core.state.engine is not None:
-                self._forget(None)
+                self._forget_counters(None)
             return
         server = self._external.server
-        self._begin(server.url, registry.get(server.engine) if server.engine else None, server.port)
-        if self._due():
-            self._take(await self._external.read(TIMEOUT_S))
+        self._begin_reading(
+            server.url, registry.get_engine(server.engine) if server.engine else None, server.port
+        )
+        if self._reading_is_due():
+            self._store_reading(await self._external.read(TIMEOUT_S))
             if self._failures > _PATIENCE:
-                await self._leave_external()  # the server may have ended
+                await self._leave_external_server()  # the server may have ended
 
-    async def _leave_external(self) -> None:
+    async def _leave_external_server(self) -> None:
         external, self._external = self._external, None
         if external is not None:
             await external.close()
 
-    def _begin(
+    def _begin_reading(
         self, server: str, engine: Engine | None, port: int | None, plan: LaunchPlan | None = None
     ) -> None:
         """Begin to read the counters of `server`, a run id or URL, unless they are read already."""
         view = self._core.state.engine
         if view is None or view.server != server:
             title = f"{engine.title if engine else 'server'} :{port}"
-            self._forget(EngineView(server, title), Episodes(_limit(engine, plan)))
+            self._forget_counters(
+                EngineView(server, title), Episodes(_running_request_limit(engine, plan))
+            )
 
-    def _due(self) -> bool:
+    def _reading_is_due(self) -> bool:
         """Return whether the engine's counters are to be read now. They are not read while a
         benchmark reads them, and only rarely after failed readings."""
         if time.monotonic() - self._benchmark_s < _BENCH_S:
@@ -146,14 +150,14 @@ class EngineLive:
             view.server == server or (self._external is not None and same_port)
         ):
             self._benchmark_s = time.monotonic()
-            self._take(read)
+            self._store_reading(read)
 
-    def _take(self, read: EngineMetrics) -> None:
+    def _store_reading(self, read: EngineMetrics) -> None:
         """Put a reading of the engine's counters into the timeline and into the session's state."""
         view = self._core.state.engine
         if view is None:
             return
-        ended = self._meter.take(read)
+        ended = self._meter.add_reading(read)
         for second, values in ended.items():
             self._timeline.add_engine(values, second)
         for event in self._episodes.take(read):
@@ -166,11 +170,13 @@ class EngineLive:
         }
         problem = next(iter(absent.values())) if len(absent) == len(LIVE_METRICS) else None
         self._failures = self._failures + 1 if problem else 0
-        newest = {**(ended[max(ended)] if ended else {}), **gauges(read)}
+        newest = {**(ended[max(ended)] if ended else {}), **gauge_values(read)}
         self._core.update(engine=EngineView(view.server, view.title, newest, absent, problem))
 
 
-def _limit(engine: Engine | None, plan: LaunchPlan | None) -> tuple[str, int] | None:
+def _running_request_limit(
+    engine: Engine | None, plan: LaunchPlan | None
+) -> tuple[str, int] | None:
     """Return (flag, value) of the flag that limits the requests which run at the same time, with
     the value for all replicas. None if the plan does not set such a flag."""
     if engine is None or plan is None or engine.concurrency_flag is None:

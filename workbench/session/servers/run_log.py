@@ -28,16 +28,16 @@ class RunLog:
     def level(self, line: str) -> str:
         """Return the level of a log line: "error", "warn", "info", or "" if the line has none."""
         # not for the first frame, which shows no lines
-        from workbench.server.log_lines import level_of
+        from workbench.server.log_lines import level_of_line
 
-        return level_of(line)
+        return level_of_line(line)
 
     def explain(self, line: str, engine: str) -> Finding | None:
         """Return the most severe finding about a line of the log of `engine`. None if the line
         shows no known problem."""
-        from workbench.server.log_patterns import explain
+        from workbench.server.log_patterns import explain_line
 
-        return explain(line, engine)
+        return explain_line(line, engine)
 
     def find(self, text: str, start: int = 0, backwards: bool = False) -> int | None:
         """Return the number of the next line that contains `text`, searching from line `start` on,

@@ -46,7 +46,7 @@ class Served:
     problem: str = ""
 
 
-def parse(url: str) -> Address:
+def parse_server_url(url: str) -> Address:
     """Parse the base URL of a server. Raises InputError if `url` is not a base URL."""
     try:
         parts = urlsplit(url)
@@ -73,7 +73,7 @@ def parse(url: str) -> Address:
     )
 
 
-async def ask(base: str, spec: BenchSpec) -> Served:
+async def ask_server(base: str, spec: BenchSpec) -> Served:
     """Return which model the server at `base` names, using the API key and the certificates of
     `spec`. Raises BenchError if the server does not answer or rejects the key."""
     key_env = spec.api_key_env
@@ -125,10 +125,10 @@ async def _models_over_tls(base: str, spec: BenchSpec, key: str | None) -> Reply
 
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        async with BoundedClient(timeout=_ASK_S, verify=tls.context(spec)) as http:
+        async with BoundedClient(timeout=_ASK_S, verify=tls.tls_context(spec)) as http:
             answer = await http.get(f"{base}/v1/models", headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        if distrust := tls.distrusted(error):
+        if distrust := tls.certificate_problem(error):
             raise BenchError(
                 f"the certificate of {base} is not trusted: {distrust}", next_step=tls.ADVICE
             ) from None

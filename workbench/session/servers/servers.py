@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from workbench import engines
 from workbench.hosts.cluster import ClusterHost
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError, WorkbenchError
 from workbench.model.findings import Finding, Level
-from workbench.model.plan import diff
+from workbench.model.plan import plan_differences
 from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, mask_command, mask_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
@@ -21,6 +22,7 @@ from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import PreparedServer, Supervisor
 
 if TYPE_CHECKING:
+    from workbench.model.flags import FlagRow
     from workbench.model.gpu import Telemetry
     from workbench.model.in_force import InForceReport
     from workbench.model.plan import LaunchPlan, PlanDifference
@@ -34,10 +36,11 @@ if TYPE_CHECKING:
     from workbench.session.servers.walltime import WalltimeWarnings
     from workbench.session.state_holder import StateHolder
 
+Named = Callable[[str], Awaitable[None]]  # is called with the id of a run
+
 SHOWN = 50  # newest runs in the state
 POWER = "the server would have power over its host"
 _STARTING = "starting"
-_ON_THE_HOST = (None, PROCESS, "systemd")  # launchers whose server uses the host's own files
 
 
 class Servers:
@@ -64,12 +67,13 @@ class Servers:
 
     @property
     def supervisor(self) -> Supervisor:
+        """The supervisor of the servers on the session's host or cluster, made at the first use."""
         if self._supervisor is None:
             host = self._core.host
             if isinstance(host, ClusterHost):
                 self._supervisor = ClusterSupervisor(host, self._on_event)
             else:
-                self._supervisor = Supervisor(host, self._on_event)
+                self._supervisor = Supervisor(host, self._on_event, self._core.beat)
         return self._supervisor
 
     @property
@@ -93,6 +97,8 @@ class Servers:
             return
         before = next((s for s in self._core.state.servers if s.run_id == event.run_id), None)
         self._show()
+        if before is None:
+            self._presets.note_file_of(self.supervisor.record(event.run_id).plan)
         if event.ends_unix_s is not None or self._walltime is not None:
             self._warn_before_end(event)
         if event.state is ServerState.READY and (
@@ -102,10 +108,10 @@ class Servers:
             self._presets.remember_variables(event.run_id, plan)
         if before is not None and before.state != event.state:
             self._on_change(before, event)
-        elif before is not None and event.state.alive:
+        elif before is not None and event.state.is_alive:
             self._tell_of_new_findings(before, event)
 
-    def hear_gpus(self, telemetry: Telemetry) -> None:
+    def take_gpu_reading(self, telemetry: Telemetry) -> None:
         """Take a reading of the host's GPUs, which tells whether a starting server only spins."""
         if self._supervisor is not None and not isinstance(self._core.host, ClusterHost):
             self._supervisor.hear_gpus(telemetry.gpus)
@@ -115,7 +121,7 @@ class Servers:
             from workbench.session.servers.walltime import WalltimeWarnings
 
             self._walltime = WalltimeWarnings(self._core, self.supervisor.host_time)
-        self._walltime.see(status)
+        self._walltime.schedule_warnings(status)
 
     def _on_change(self, before: ServerStatus, now: ServerStatus) -> None:
         if now.state is ServerState.READY and before.state in (
@@ -126,7 +132,7 @@ class Servers:
                 from workbench.server.start_times import ready_text
 
                 after = ready_text(now, self.supervisor.statuses())
-                self._core.record(f"# {now.run_id} is {now.word.upper()}{after}")
+                self._core.record(f"# {now.run_id} is {now.state_word.upper()}{after}")
                 self._tell_of_text(now)
             self._core.spawn(self._compare_with_preset(now))
             for hear in self.on_ready:
@@ -142,12 +148,12 @@ class Servers:
                 if now.run_id == self._core.state.run_id and (
                     back := self._core.state.goes_back_to
                 ):
-                    next_step = _and_back(next_step, back)
+                    next_step = _add_way_back(next_step, back)
                 text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
                 self._core.notify(Level.ERROR, text, next_step)
                 if now.run_id == self._core.state.run_id:  # its log is on the screen
                     self._core.spawn(self.supervisor.mark_read(now.run_id))
-            self._plans.take_missing(None, ())
+            self._plans.show_missing_parts(None, ())
             for hear in self.on_ended:
                 hear(now)
 
@@ -209,15 +215,18 @@ class Servers:
         newest live one. If none is alive because the newest run is a restart that failed, perhaps
         after its screen was closed or killed, select that one: a key goes back to what ran."""
         statuses = await self.supervisor.runs()
-        self._core.update(servers_read=True)
         self._show()
-        if self._core.state.run_id is not None:
-            return
-        chosen = next((s for s in statuses if s.state.alive), None)
-        if chosen is None and statuses and self._earlier_of(statuses[0].run_id, statuses):
-            chosen = statuses[0]
-        if chosen is not None:
-            await self.select(chosen.run_id)
+        chosen = None
+        if self._core.state.run_id is None:
+            chosen = next((s for s in statuses if s.state.is_alive), None)
+            if chosen is None and statuses and self._earlier_of(statuses[0].run_id, statuses):
+                chosen = statuses[0]
+        try:
+            if chosen is not None:
+                await self.select(chosen.run_id)
+        finally:
+            # only now: a screen that has read the servers and shows none says "no server"
+            self._core.update(servers_read=True)
 
     async def look_elsewhere(self) -> None:
         """List the servers that another Workbench or a command has started since the last call, and
@@ -227,7 +236,7 @@ class Servers:
         known = {status.run_id for status in self._core.state.servers}
         await self.adopt()
         for status in self._core.state.servers:
-            if status.run_id not in known | {self._core.state.run_id} and status.state.alive:
+            if status.run_id not in known | {self._core.state.run_id} and status.state.is_alive:
                 text = f"{status.engine} {status.model} was started elsewhere: run {status.run_id}"
                 self._core.notify(Level.INFO, text, "press o in the Log pane to choose that run")
 
@@ -242,7 +251,7 @@ class Servers:
             self._external = ExternalServers(self._core.host)
         return await self._external.find(own)
 
-    def hear_engine(self, server: str, reading: EngineMetrics) -> None:
+    def take_engine_reading(self, server: str, reading: EngineMetrics) -> None:
         for hear in self.on_engine_reading:
             hear(server, reading)
 
@@ -253,12 +262,12 @@ class Servers:
         plan under edit."""
         await self.supervisor.load_log(run_id)
         self._follow(run_id)
-        if not self.supervisor.status(run_id).state.alive:
+        if not self.supervisor.status(run_id).state.is_alive:
             await self.supervisor.mark_read(run_id)
         plan = self.supervisor.record(run_id).plan
         # A plan with a masked secret cannot be started again.
         if self._plans.current is None and plan is not None and MASK not in repr(plan):
-            self._plans.take(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
+            self._plans.edit_plan(plan, plan.preset_id or f"{plan.engine} as run {run_id}")
             self._core.spawn(self._plans.look_for_engine())
 
     def log_ring(self) -> LogRing | None:
@@ -306,15 +315,28 @@ class Servers:
         running, editor = self.running_plan(), self._plans.current
         if running is None or editor is None:
             return ()
-        return diff(running, mask_plan(editor.plan))
+        return plan_differences(running, mask_plan(editor.plan))
 
     def running_plan(self) -> LaunchPlan | None:
         """Return the plan of the selected live run, with its secrets masked. None if there is no such run,
         or if its plan is not known."""
         status = self._core.state.server
-        if status is None or not status.state.alive:
+        if status is None or not status.state.is_alive:
             return None
         return self.supervisor.record(status.run_id).plan
+
+    def running_flags(self) -> Sequence[FlagRow]:
+        """Return the flags and variables in which the selected live run differs from its engine's
+        defaults, the edited ones first (engines.flags_unlike_default). () if there is no such run, or
+        if its plan is not known."""
+        running, editor = self.running_plan(), self._plans.current
+        if running is None:
+            return ()
+        catalog = engines.get_engine(running.engine).catalog(running.engine_version)
+        base = editor.base if editor is not None else None
+        if base is not None and base.preset_id != running.preset_id:
+            base = None
+        return engines.flags_unlike_default(running, catalog, base)
 
     async def selected_or_ready_run(self) -> str:
         """Return the id of the selected run, or else of the newest READY run. Raises ServerError if
@@ -346,21 +368,21 @@ class Servers:
     async def missing_of_preset(self, status: ServerStatus) -> tuple[str, ...]:
         """Return as texts what the server of a run lacks of its preset: the limit of open files, or
         the warm-up. () if nothing is missing or the preset no longer exists."""
-        from workbench.session.plans.preset_process_parts import missing_on
+        from workbench.session.plans.preset_process_parts import missing_parts
 
         if status.preset_id is None or not status.alive:
             return ()
         try:
             preset = self._presets.get(status.preset_id)
             run_dir = f"{await self.supervisor.runs_dir()}/{status.run_id}"
-            return await missing_on(self._core.host, preset, status, run_dir)
+            return await missing_parts(self._core.host, preset, status, run_dir)
         except WorkbenchError:  # the preset no longer exists, or the link was lost
             return ()
 
     async def _compare_with_preset(self, status: ServerStatus) -> None:
         """Show in the session's state what the server of a run lacks of the preset from which it
         was started."""
-        self._plans.take_missing(status.preset_id, await self.missing_of_preset(status))
+        self._plans.show_missing_parts(status.preset_id, await self.missing_of_preset(status))
 
     # ---- start and stop
 
@@ -387,13 +409,13 @@ class Servers:
     def check_startable(self, plan: LaunchPlan, editor: PlanEditor) -> None:
         """Raise PlanError if the engine would reject the plan or Workbench cannot start it. Raises
         NotTrusted if the plan's preset runs programs that the user has not agreed to."""
-        foreign = editor.untrusted()
+        foreign = editor.untrusted_parts()
         if foreign:
             about = "the preset is not from Workbench and runs more than its engine"
             raise NotTrusted(
                 f"{about if plan.stranger else POWER}: {'; '.join(p.text for p in foreign)}",
                 next_step="look at the plan with `workbench plan`, then start it with --trust",
-                findings=[part.finding() for part in foreign],
+                findings=[part.finding_with_fix() for part in foreign],
             )
         errors = [f for f in editor.findings() if f.level is Level.ERROR]
         if errors:
@@ -437,7 +459,7 @@ class Servers:
         self._check_may_start()
         selected = self._core.state.server
         editor = self._plans.editor
-        self.check_startable(editor.effective, editor)
+        self.check_startable(editor.effective_plan, editor)
         return await self._start_editor(editor, selected)
 
     async def start_again(self, run_id: str) -> str:
@@ -448,9 +470,9 @@ class Servers:
         editor = self.editor_of(run_id)
         if editor.around.installed is None and editor.around.installed_problem is None:
             await self._plans.look_for_engine(editor)
-        self.check_startable(editor.effective, editor)
+        self.check_startable(editor.effective_plan, editor)
         status = self.supervisor.status(run_id)
-        in_the_way = status if _occupies(status) else self._core.state.server
+        in_the_way = status if _must_stop_before_start(status) else self._core.state.server
         return await self._start_editor(editor, in_the_way)
 
     async def go_back(self) -> str:
@@ -466,7 +488,7 @@ class Servers:
         return await self.start_again(before)
 
     async def _start_editor(self, editor: PlanEditor, selected: ServerStatus | None) -> str:
-        replaced = selected if selected is not None and _occupies(selected) else None
+        replaced = selected if selected is not None and _must_stop_before_start(selected) else None
         async with self._start:
             with self._core.busy(_STARTING):
                 return (await self.launch(editor, replaced)).run_id
@@ -494,7 +516,7 @@ class Servers:
         """Return why a start of the plan under edit would be refused now. None if nothing is known
         that prevents it. A server that the start would stop counts as ended."""
         try:
-            await self.check_on_host(self._plans.editor, self._replaced)
+            await self.check_on_host(self._plans.editor, self._server_to_replace)
         except (ServerError, PlanError) as error:
             changes = error.findings[0].changes if error.findings else ()
             return Finding(
@@ -503,41 +525,43 @@ class Servers:
         return None
 
     @property
-    def _replaced(self) -> ServerStatus | None:
+    def _server_to_replace(self) -> ServerStatus | None:
         """The selected server, if a start would stop it."""
         selected = self._core.state.server
-        return selected if selected is not None and _occupies(selected) else None
+        return selected if selected is not None and _must_stop_before_start(selected) else None
 
     async def start_warnings(self) -> tuple[Finding, ...]:
         """Return the warnings about a start of the plan under edit that does not have to be refused
         (`host_findings`). A server that the start would stop counts as ended, and its port as free:
         `start_problem` looks at the ports."""
-        return await self._warnings_about_host(self._replaced, packages=True)
+        return await self._warnings_about_host(self._server_to_replace)
 
-    async def host_findings(self, *, packages: bool = False) -> tuple[Finding, ...]:
-        """Return warnings about the start of the plan under edit on this host as it is now: another
-        process uses its port, too little GPU memory or disk space is free, or the driver does not
-        support the GPUs. With `packages`, ask the engine's Python too, which takes a tenth of a
-        second, whether its packages support them."""
+    async def host_findings(self) -> tuple[Finding, ...]:
+        """Return findings about the start of the plan under edit on this host as it is now: another
+        process uses its port, too little GPU memory or disk space is free, nothing can be written to
+        the state directory, or the driver or the engine's packages do not support the GPUs."""
         from workbench.server import preflight
 
         editor, host = self._plans.editor, self._core.host
         if self._on_cluster or editor.node_commands():
             return ()  # the check of a cluster has findings about each node
         try:
-            command, runs = editor.command(), await self.supervisor.runs()
-            port = await preflight.port_problem(host, editor.plan, command, runs)
-        except WorkbenchError:  # the plan has no command, and says so itself
+            command = editor.command()
+        except WorkbenchError:  # the plan says so itself
             return ()
-        found = await self._warnings_about_host(None, packages=packages)
+        port = None
+        with suppress(WorkbenchError):  # without a state directory, which is one of the findings
+            runs = await self.supervisor.runs()  # first: the finding about memory names them
+            port = await preflight.port_problem(host, editor.plan, command, runs)
+        found = await self._warnings_about_host(None)
         return found if port is None else (port, *found)
 
-    async def _warnings_about_host(
-        self, replaced: ServerStatus | None, *, packages: bool
-    ) -> tuple[Finding, ...]:
+    async def _warnings_about_host(self, replaced: ServerStatus | None) -> tuple[Finding, ...]:
         """Return the warnings of `host_findings` except that about the port. `replaced`, a server
         that the start would stop, counts as ended."""
+        from workbench.server import preflight
         from workbench.server.model_disk import disk_problem
+        from workbench.server.state_disk import state_findings
 
         editor, host = self._plans.editor, self._core.host
         if self._on_cluster or editor.node_commands():
@@ -546,37 +570,43 @@ class Servers:
             command = editor.command()
         except WorkbenchError:
             return ()
-        found: list[Finding] = []
+        found = await state_findings(host)
         memory = await self._too_little_memory(editor, replaced)
         if memory is not None:
             found.append(memory.finding)
-        if editor.plan.run_as in _ON_THE_HOST and not self._core.state.host.simulated:
-            disk = await disk_problem(host, editor.effective, command)
+        simulated = self._core.state.host.simulated
+        if preflight.uses_host_files(editor.plan.run_as) and not simulated:
+            disk = await disk_problem(host, editor.effective_plan, command)
             found += [disk] if disk is not None else []
-        return (*found, *await self._unsupported_gpus(editor, packages=packages))
+        return (*found, *await self._unsupported_gpus(editor))
 
-    async def _unsupported_gpus(self, editor: PlanEditor, *, packages: bool) -> Sequence[Finding]:
-        """Return what the doctor would find about the driver and, if asked, the packages of the
-        plan's engine. A container brings its own packages."""
+    async def _unsupported_gpus(self, editor: PlanEditor) -> Sequence[Finding]:
+        """Return what the doctor would find about the driver and the packages of the plan's engine,
+        and what is known about the paths between the GPUs. A container brings its own packages."""
         telemetry = self._core.state.telemetry
         if telemetry is None or not telemetry.infos:
             return ()
         from workbench.doctor.checks import start_findings
         from workbench.doctor.examination import examine_for_start
+        from workbench.server import preflight
 
-        own = editor.plan.run_as in _ON_THE_HOST
-        engine = editor.around.found if packages and own else None
+        own = preflight.uses_host_files(editor.plan.run_as)
+        engine = editor.around.found if own else None
         seen = await examine_for_start(self._core.host, engine, telemetry.driver, telemetry.infos)
-        return (*start_findings(seen), *(await self._paths(editor, telemetry) if packages else ()))
+        return (*start_findings(seen), *await self._gpu_path_findings(editor, telemetry))
 
-    async def _paths(self, editor: PlanEditor, telemetry: Telemetry) -> Sequence[Finding]:
+    async def _gpu_path_findings(
+        self, editor: PlanEditor, telemetry: Telemetry
+    ) -> Sequence[Finding]:
         """Return what is known about the paths between the GPUs that the plan uses together."""
-        if editor.plan.run_as not in _ON_THE_HOST:
+        from workbench.server import preflight
+
+        if not preflight.uses_host_files(editor.plan.run_as):
             return ()
-        from workbench.session.conditions import gpus_of
+        from workbench.session.conditions import gpus_of_plan
         from workbench.session.hosts import gpu_paths
 
-        used = gpus_of(editor.effective, telemetry.infos)
+        used = gpus_of_plan(editor.effective_plan, telemetry.infos)
         if len(used) < 2:
             return ()
         return await gpu_paths.start_findings(
@@ -594,18 +624,18 @@ class Servers:
         if isinstance(supervisor, ClusterSupervisor) and nodes:
             replaces = replaced.run_id if replaced is not None else None
             await supervisor.check_ranks(
-                editor.effective, nodes, simulated=simulated, replaces=replaces
+                editor.effective_plan, nodes, simulated=simulated, replaces=replaces
             )
         else:
-            await preflight.check(
+            await preflight.check_before_start(
                 self._core.host,
                 editor.plan,
                 editor.command(),
                 await supervisor.runs(),
                 simulated=simulated,
-                freed=preflight.port_of(replaced),
+                freed=preflight.port_freed_by(replaced),
             )
-        await self._check_memory(editor, replaced)
+        await self._check_memory_after_replacement(editor, replaced)
 
     async def _check_cluster(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
         """Raise ServerError for an error that `workbench cluster check` finds about the plan. The
@@ -617,7 +647,9 @@ class Servers:
 
         await cluster_check.check_start(host, editor, replaces=replaced is not None)
 
-    async def _check_memory(self, editor: PlanEditor, replaced: ServerStatus | None) -> None:
+    async def _check_memory_after_replacement(
+        self, editor: PlanEditor, replaced: ServerStatus | None
+    ) -> None:
         """Raise ServerError if the start replaces a server, and the engine would find too little
         GPU memory after the end of that server."""
         if replaced is None:
@@ -634,7 +666,7 @@ class Servers:
         self, editor: PlanEditor, replaced: ServerStatus | None
     ) -> TooLittle | None:
         from workbench.hosts import detached_process
-        from workbench.session.plans.free_memory import too_little
+        from workbench.session.plans.free_memory import find_too_little
 
         if self._on_cluster:
             return None
@@ -647,11 +679,13 @@ class Servers:
         if replaced is not None:
             if telemetry is None or replaced.run_as != PROCESS or replaced.run_dir is None:
                 return None  # the processes of a unit, container or job are not those of the run
-            seen = await detached_process.status(self._core.host, replaced.run_dir)
+            seen = await detached_process.read_status(self._core.host, replaced.run_dir)
             listed = {p.pid for gpu in telemetry.gpus for p in gpu.processes or () if not p.place}
             # The list may be some seconds old: a process that has ended since holds nothing.
-            staying = await detached_process.existing(self._core.host, listed - set(seen.members))
-        return too_little(editor, telemetry, living, staying)
+            staying = await detached_process.existing_pids(
+                self._core.host, listed - set(seen.members)
+            )
+        return find_too_little(editor, telemetry, living, staying)
 
     @property
     def starting(self) -> bool:
@@ -665,31 +699,37 @@ class Servers:
             pass
 
     async def launch(
-        self, editor: PlanEditor, replaced: ServerStatus | None = None
+        self,
+        editor: PlanEditor,
+        replaced: ServerStatus | None = None,
+        named: Named | None = None,
     ) -> ServerStatus:
         """Start the plan of `editor` without checking its flags, and select the new run. `replaced`
         is stopped before: only when everything that can be checked and written beforehand has
-        succeeded. Return the status of the new run."""
+        succeeded. `named` is called with the id of the new run before its process starts. Return the
+        status of the new run."""
         prepared = await self._prepare(editor, replaced)
-        if replaced is not None:
-            try:
+        try:
+            if named is not None:
+                await named(prepared.run_id)
+            if replaced is not None:
                 await self.end(replaced.run_id)
-            except BaseException:
-                await asyncio.shield(prepared.discard())
-                raise
+        except BaseException:
+            await asyncio.shield(prepared.discard())
+            raise
         try:
             status = await prepared.launch()
         except WorkbenchError as error:
             if replaced is not None:
                 self._not_replaced = replaced.run_id
-                error.next_step = _and_back(error.next_step, replaced.run_id)
+                error.next_step = _add_way_back(error.next_step, replaced.run_id)
                 self._show()
             raise
         self._started_plans[status.run_id] = editor.plan
         command = editor.command()
         nodes = editor.node_commands() if self._on_cluster else ()
         for node, its in nodes or ((None, command),):
-            where = f"{node.title} on {node.name}, " if node else ""
+            where = f"{node.node_title} on {node.name}, " if node else ""
             shown = mask_command(its) if node else editor.run_command() or mask_command(its)
             self._core.record(shown.shell(), f"{where}run {status.run_id}")
         self._follow(status.run_id)
@@ -701,9 +741,9 @@ class Servers:
         if editor.around.installed is None and editor.around.installed_problem is None:
             await self._plans.look_for_engine(editor)
         await self._plans.look_for_model(editor)
-        await self._check_memory(editor, replaced)
+        await self._check_memory_after_replacement(editor, replaced)
         await self._check_cluster(editor, replaced)
-        supervisor, plan = self.supervisor, editor.effective
+        supervisor, plan = self.supervisor, editor.effective_plan
         options: dict[str, Any] = {
             "engine_version": editor.around.installed_version,
             "simulated": self._core.state.host.simulated is not None,
@@ -759,7 +799,7 @@ class Servers:
             status = self.supervisor.status(run_id)
             raise ServerError(
                 f"run {run_id} was not READY within {timeout_s:.0f} s "
-                f"({status.phase or status.word})",
+                f"({status.phase or status.state_word})",
                 host=self._core.host.name,
                 next_step=f"the server is still starting: watch it with `workbench logs {run_id} "
                 "--follow`, "
@@ -767,13 +807,13 @@ class Servers:
             ) from None
 
 
-def _occupies(status: ServerStatus) -> bool:
+def _must_stop_before_start(status: ServerStatus) -> bool:
     """Return whether a start must stop this server before its own: it is live, or processes of it
     are."""
-    return status.state.alive or bool(status.outlived)
+    return status.state.is_alive or bool(status.outlived)
 
 
-def _and_back(next_step: str | None, run_id: str) -> str:
+def _add_way_back(next_step: str | None, run_id: str) -> str:
     """Return `next_step` with the key and the command that start again what ran before."""
     back = f"press Z, or run `workbench restart {run_id}`, to start again what ran before"
     return f"{next_step}; or {back}" if next_step else back

@@ -26,7 +26,7 @@ class WalltimeWarnings:
         self._ends: dict[str, float] = {}  # by run id: the end for which warnings are set
         self._timers: dict[str, list[asyncio.TimerHandle]] = {}
 
-    def see(self, status: ServerStatus) -> None:
+    def schedule_warnings(self, status: ServerStatus) -> None:
         """Schedule the warnings before the end of the server with this status. If the time of the
         end has changed, cancel the warnings scheduled before."""
         ends = status.ends_unix_s if status.alive else None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SOURCE_CHECKOUTS = ("tabbyapi",)
 
 
-def load(name: str) -> SimulatedEngine:
+def load_engine(name: str) -> SimulatedEngine:
     """Return the simulated engine called `name`."""
     engine: SimulatedEngine = import_module(f"workbench.sim.engines.{name}").ENGINE
     return engine

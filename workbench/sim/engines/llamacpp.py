@@ -11,8 +11,8 @@ from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
-from workbench.sim.language_model import decode
-from workbench.sim.launch_options import LaunchOptions, first_of
+from workbench.sim.language_model import text_of_tokens
+from workbench.sim.launch_options import LaunchOptions, values_or_default
 from workbench.sim.memory_fit import Failure, Fit, GpuMemory
 from workbench.sim.openai_api import body_of, prompt_ids
 from workbench.sim.startup import StartupPhase
@@ -66,21 +66,22 @@ class SimulatedLlamacpp(SimulatedEngine):
             raise self.reject("--model or --hf-repo is needed")
         # a GGUF file whose name has no quantization is simulated as the usual Q4_K_M
         quant = model_sizes.named_quantization(str(name))
-        model = model_sizes.describe(str(name) if quant else f"{name}-Q4_K_M")
+        model = model_sizes.describe_model(str(name) if quant else f"{name}-Q4_K_M")
         slots = int(flags.get("parallel") or -1)
         context = int(flags.get("ctx-size") or 0) or min(model.max_len, _CONTEXT_TOKENS)
-        return launch_options.of_flags(
+        return launch_options.options_from_flags(
             catalog,
             flags,
             model,
-            served=first_of(flags.get("alias"), str(name)),
+            served=values_or_default(flags.get("alias"), str(name)),
             max_len=context,
             max_sequences=slots if slots > 0 else 4,
             batched_tokens=int(flags.get("batch-size") or 2048),
             memory_share=0.97,
             kv_tokens=context,
             metrics=bool(flags.get("metrics")),
-            api_key=first_of(flags.get("api-key"), os.environ.get("LLAMA_API_KEY", ""))[0] or None,
+            api_key=values_or_default(flags.get("api-key"), os.environ.get("LLAMA_API_KEY", ""))[0]
+            or None,
             on_gpu=flags.get("n-gpu-layers") not in (0, "0"),
         )
 
@@ -184,7 +185,7 @@ class SimulatedLlamacpp(SimulatedEngine):
             request.reply(200, [*busy, *idle])
 
         return {
-            ("POST", "/completion"): lambda r: _complete(api, r),
+            ("POST", "/completion"): lambda r: _reply_completion(api, r),
             ("GET", "/props"): lambda r: r.reply(200, props),
             ("GET", "/slots"): slot_states,
             ("POST", "/apply-template"): lambda r: r.reply(
@@ -257,7 +258,7 @@ class SimulatedLlamacpp(SimulatedEngine):
         return samples(totals, "counter") + samples(gauges, "gauge")
 
 
-def _complete(api: Api, request: Request) -> None:
+def _reply_completion(api: Api, request: Request) -> None:
     """Answer a request to llama-server's own endpoint."""
     body = body_of(request)
     top = int(body.get("n_probs") or 0)
@@ -265,7 +266,7 @@ def _complete(api: Api, request: Request) -> None:
     forced = next((token for token, bias in biases if bias >= _FORCING_BIAS), None)
 
     def entry(token: int, logged: float) -> dict[str, Any]:
-        piece = decode([token])
+        piece = text_of_tokens([token])
         return {"id": token, "token": piece, "bytes": [*piece.encode()], "logprob": logged}
 
     def whole(reply: ScoredReply) -> dict[str, Any]:
@@ -274,7 +275,7 @@ def _complete(api: Api, request: Request) -> None:
             made = [forced] * len(made)
         found = [reply.answer_token(made, place, top) for place in range(len(made))]
         answer: dict[str, Any] = {
-            "content": decode(made),
+            "content": text_of_tokens(made),
             "tokens": made if body.get("return_tokens") else [],
             "model": reply.served,
             "tokens_predicted": len(made),

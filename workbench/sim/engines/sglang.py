@@ -10,8 +10,8 @@ from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import Catalog
-from workbench.sim.language_model import decode
-from workbench.sim.launch_options import LaunchOptions, first_of
+from workbench.sim.language_model import text_of_tokens
+from workbench.sim.launch_options import LaunchOptions, values_or_default
 from workbench.sim.memory_fit import GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
 from workbench.sim.openai_api import body_of, prompt_ids
 from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
@@ -52,7 +52,7 @@ class SimulatedSglang(SimulatedEngine):
         return f"sglang version: {version}" if words[:1] in (["version"], ["--version"]) else None
 
     def arguments(self, words: list[str]) -> list[str]:
-        return launch_options.after_serve(self, words)
+        return launch_options.words_after_serve(self, words)
 
     def launch(
         self, catalog: Catalog, flags: dict[str, Any], positional: list[str]
@@ -63,16 +63,16 @@ class SimulatedSglang(SimulatedEngine):
         if not name:
             raise self.reject("the following arguments are required: --model-path/--model")
         chunk = int(flags.get("chunked-prefill-size") or 8192)
-        return launch_options.of_flags(
+        return launch_options.options_from_flags(
             catalog,
             flags,
-            model_sizes.describe(
+            model_sizes.describe_model(
                 str(name),
                 quantization=flags.get("quantization"),
                 dtype=str(flags.get("dtype") or "auto"),
                 kv_fp8=str(flags.get("kv-cache-dtype") or "").startswith("fp8"),
             ),
-            served=first_of(flags.get("served-model-name"), str(name)),
+            served=values_or_default(flags.get("served-model-name"), str(name)),
             tp=int(flags.get("tensor-parallel-size") or 1),
             pp=int(flags.get("pipeline-parallel-size") or 1),
             dp=int(flags.get("data-parallel-size") or 1),
@@ -115,7 +115,7 @@ class SimulatedSglang(SimulatedEngine):
         return f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] {text}"
 
     def before_loading(self, launch: LaunchOptions) -> Iterator[StartupPhase]:
-        given = _arguments(launch)
+        given = _server_arguments(launch)
         yield StartupPhase(0.0, f"server_args={given}")
 
     def loading(
@@ -225,9 +225,9 @@ class SimulatedSglang(SimulatedEngine):
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         model = api.launch.model.id
         info = {"model_path": model, "tokenizer_path": model, "is_generation": True}
-        server = {**_arguments(api.launch), **info, "version": api.launch.version}
+        server = {**_server_arguments(api.launch), **info, "version": api.launch.version}
         routes: dict[tuple[str, str], Callable[[Request], None]] = {
-            ("POST", "/generate"): lambda r: _generate(api, r)
+            ("POST", "/generate"): lambda r: _reply_generation(api, r)
         }
         for prefix in ("/", "/get_"):
             routes["GET", f"{prefix}model_info"] = lambda r: r.reply(200, info)
@@ -284,7 +284,7 @@ class SimulatedSglang(SimulatedEngine):
         return out
 
 
-def _arguments(launch: LaunchOptions) -> dict[str, Any]:
+def _server_arguments(launch: LaunchOptions) -> dict[str, Any]:
     """Return the flags as SGLang names its own arguments, without a key."""
     return {
         flag.replace("-", "_"): value
@@ -293,7 +293,7 @@ def _arguments(launch: LaunchOptions) -> dict[str, Any]:
     }
 
 
-def _generate(api: Api, request: Request) -> None:
+def _reply_generation(api: Api, request: Request) -> None:
     """Answer a request to SGLang's own endpoint."""
     body = body_of(request)
     sampling = body.get("sampling_params") or {}
@@ -304,7 +304,7 @@ def _generate(api: Api, request: Request) -> None:
     with_text = bool(body.get("return_text_in_logprobs"))
 
     def triple(token: int, logged: float | None) -> list[Any]:
-        return [logged, token, decode([token]) if with_text else None]
+        return [logged, token, text_of_tokens([token]) if with_text else None]
 
     def triples(top: Sequence[tuple[int, float]]) -> list[list[Any]]:
         return [triple(token, logged) for token, logged in top]
@@ -340,7 +340,7 @@ def _generate(api: Api, request: Request) -> None:
                 *(triple(token, one.log_probability) for one, token in zip(prompt, ids[1:])),  # noqa: B905
             ]
             meta["input_top_logprobs"] = [None, *(triples(one.top) for one in prompt)]
-        return {"text": decode(made), "output_ids": made, "meta_info": meta}
+        return {"text": text_of_tokens(made), "output_ids": made, "meta_info": meta}
 
     api.reply_scored(request, ids, max(1, int(sampling.get("max_new_tokens", 128))), whole)
 

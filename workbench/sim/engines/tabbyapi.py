@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.sim import driver_state, launch_options, model_sizes
 from workbench.sim.engines.base import SimulatedEngine
-from workbench.sim.flag_parser import Catalog, small_yaml
-from workbench.sim.language_model import decode, encode, pieces_of
+from workbench.sim.flag_parser import Catalog, parse_small_yaml
+from workbench.sim.language_model import pieces_of, text_of_tokens, token_ids_of
 from workbench.sim.launch_options import LaunchOptions
 from workbench.sim.memory_fit import Fit
 from workbench.sim.openai_api import bad_request, body_of, prompt_ids
@@ -51,23 +51,23 @@ class SimulatedTabbyapi(SimulatedEngine):
         # a directory without a quantization in its name is simulated as a 4-bit EXL3 checkpoint
         quant = model_sizes.named_quantization(name) or ("" if "bpw" in name.lower() else "awq")
         cache = str(flags.get("cache-mode") or "FP16")
-        model = model_sizes.describe(
+        model = model_sizes.describe_model(
             name, quantization=quant or None, kv_fp8=cache.upper() != "FP16"
         )
         length = int(flags.get("max-seq-len") or 0) or min(model.max_len, _CONTEXT_TOKENS)
-        return launch_options.of_flags(
+        return launch_options.options_from_flags(
             catalog,
             flags,
             model,
             served=(name,),
-            tp=_visible_count() if flags.get("tensor-parallel") else 1,
+            tp=_count_visible_gpus() if flags.get("tensor-parallel") else 1,
             max_len=length,
             max_sequences=int(flags.get("max-batch-size") or 16),
             batched_tokens=int(flags.get("chunk-size") or 2048),
             memory_share=0.98,
             kv_tokens=int(flags.get("cache-size") or 0) or length,
             metrics=False,
-            api_key=None if flags.get("disable-auth") else _stored_key(),
+            api_key=None if flags.get("disable-auth") else _stored_api_key(),
         )
 
     # -- memory ------------------------------------------------------------------------------------
@@ -139,12 +139,12 @@ class SimulatedTabbyapi(SimulatedEngine):
                 "tokens": pieces_of(made),
                 "token_logprobs": [one.log_probability for one in found],
                 "top_logprobs": [
-                    {decode([token]): logged for token, logged in one.top} for one in found
+                    {text_of_tokens([token]): logged for token, logged in one.top} for one in found
                 ],
             }
             choice = {
                 "index": 0,
-                "text": decode(made),
+                "text": text_of_tokens(made),
                 "logprobs": scores,
                 "finish_reason": "length",
             }
@@ -153,14 +153,14 @@ class SimulatedTabbyapi(SimulatedEngine):
             told = asked or self.usage_unasked
             return {**head, "choices": [choice], "usage": reply.usage() if told else None}
 
-        api.reply_scored(request, encode(prompt), body.get("max_tokens") or 150, whole)
+        api.reply_scored(request, token_ids_of(prompt), body.get("max_tokens") or 150, whole)
 
     # -- API ---------------------------------------------------------------------------------------
 
     def routes(self, api: Api) -> dict[tuple[str, str], Callable[[Request], None]]:
         return {
             ("POST", "/v1/token/decode"): lambda r: r.reply(
-                200, {"text": decode(prompt_ids(body_of(r).get("tokens")))}
+                200, {"text": text_of_tokens(prompt_ids(body_of(r).get("tokens")))}
             )
         }
 
@@ -199,17 +199,17 @@ class SimulatedTabbyapi(SimulatedEngine):
         )
 
 
-def _visible_count() -> int:
+def _count_visible_gpus() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return max(1, len([v for v in visible.split(",") if v.strip()]))
     return driver_state.from_environment().profile.count
 
 
-def _stored_key() -> str:
+def _stored_api_key() -> str:
     path = Path(_KEY_FILE)
     if path.is_file():
-        return str(small_yaml(path.read_text(encoding="utf-8")).get("api-key"))
+        return str(parse_small_yaml(path.read_text(encoding="utf-8")).get("api-key"))
     import secrets
 
     key, admin = secrets.token_hex(16), secrets.token_hex(16)

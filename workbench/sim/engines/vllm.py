@@ -12,8 +12,8 @@ from workbench.sim import launch_options, model_sizes
 from workbench.sim.engine_metrics import Metrics, samples
 from workbench.sim.engines.base import SimulatedEngine
 from workbench.sim.flag_parser import ArgumentsRejected, Catalog
-from workbench.sim.language_model import decode
-from workbench.sim.launch_options import LaunchOptions, first_of
+from workbench.sim.language_model import text_of_tokens
+from workbench.sim.launch_options import LaunchOptions, values_or_default
 from workbench.sim.memory_fit import CONTEXT_GIB, GIB, GRAPHS_GIB, Failure, Fit, GpuMemory
 from workbench.sim.openai_api import bad_request, prompt_ids
 from workbench.sim.startup import StartupPhase, no_custom_all_reduce, shard_progress, start_seconds
@@ -56,7 +56,7 @@ class SimulatedVllm(SimulatedEngine):
         return version if words[:1] in (["--version"], ["-v"]) else None
 
     def arguments(self, words: list[str]) -> list[str]:
-        return launch_options.after_serve(self, words)
+        return launch_options.words_after_serve(self, words)
 
     def normalized(self, option: str) -> str:
         return option.replace("_", "-") if option.startswith("--") else option
@@ -97,16 +97,16 @@ class SimulatedVllm(SimulatedEngine):
         if length is not None:
             max_len = -1 if length in ("auto", -1) else int(length)
         unknown = sorted(n for n in os.environ if n.startswith("VLLM_") and n not in catalog.env)
-        return launch_options.of_flags(
+        return launch_options.options_from_flags(
             catalog,
             flags,
-            model_sizes.describe(
+            model_sizes.describe_model(
                 name,
                 quantization=flags.get("quantization"),
                 dtype=str(flags.get("dtype") or "auto"),
                 kv_fp8=str(flags.get("kv-cache-dtype") or "auto").startswith("fp8"),
             ),
-            served=first_of(flags.get("served-model-name"), name),
+            served=values_or_default(flags.get("served-model-name"), name),
             tp=int(flags.get("tensor-parallel-size") or 1),
             pp=int(flags.get("pipeline-parallel-size") or 1),
             dp=dp,
@@ -120,7 +120,8 @@ class SimulatedVllm(SimulatedEngine):
             memory_share=float(flags.get("gpu-memory-utilization") or 0.92),
             prefix_cache=flags.get("enable-prefix-caching") is not False,
             stats_log=servers == 1 and not flags.get("disable-log-stats"),
-            api_key=first_of(flags.get("api-key"), os.environ.get("VLLM_API_KEY", ""))[0] or None,
+            api_key=values_or_default(flags.get("api-key"), os.environ.get("VLLM_API_KEY", ""))[0]
+            or None,
             **({"headless": True} if flags.get("headless") else {}),
             embeds=flags.get("runner") == "pooling"
             or "embed" in (flags.get("convert"), flags.get("task")),
@@ -396,17 +397,17 @@ class SimulatedVllm(SimulatedEngine):
             made = reply.answer()
             choice: dict[str, Any] = {
                 "index": 0,
-                "text": decode(made),
+                "text": text_of_tokens(made),
                 "logprobs": None,
                 "finish_reason": "length",
             }
             if of_answer is not None:
-                choice["logprobs"] = _of_answer(reply, made, body)
+                choice["logprobs"] = _answer_logprobs(reply, made, body)
             if of_prompt is not None:
                 tokens = range(1, len(reply.ids))
                 choice["prompt_logprobs"] = [
                     None,
-                    *(_of_prompt(reply, place, of_prompt) for place in tokens),
+                    *(_prompt_token_entry(reply, place, of_prompt) for place in tokens),
                 ]
             if body.get("return_token_ids"):
                 choice |= {"prompt_token_ids": reply.ids, "token_ids": made}
@@ -464,26 +465,26 @@ class SimulatedVllm(SimulatedEngine):
         return out
 
 
-def _of_prompt(reply: ScoredReply, place: int, top: int) -> dict[str, Any]:
+def _prompt_token_entry(reply: ScoredReply, place: int, top: int) -> dict[str, Any]:
     """Return what the API says of one token of the prompt: the `top` tokens, and the token itself
     in addition if it is not among them."""
     found = reply.prompt_token(place, top)
     entries = dict(found.top)
     entries.setdefault(reply.ids[place], found.log_probability)
     return {
-        str(token): {"logprob": logged, "rank": rank, "decoded_token": decode([token])}
+        str(token): {"logprob": logged, "rank": rank, "decoded_token": text_of_tokens([token])}
         for rank, (token, logged) in enumerate(entries.items(), start=1)
     }
 
 
-def _of_answer(
+def _answer_logprobs(
     reply: ScoredReply, made: Sequence[int], body: Mapping[str, Any]
 ) -> dict[str, list[Any]]:
     """Return the object "logprobs" of an answer."""
     as_ids = body.get("return_tokens_as_token_ids")
 
     def name(token: int) -> str:
-        return f"token_id:{token}" if as_ids else decode([token])
+        return f"token_id:{token}" if as_ids else text_of_tokens([token])
 
     tops = []
     for place, token in enumerate(made):

@@ -5,6 +5,7 @@ plan                  loading presets, editing the plan and its flags
 servers               starting, stopping and choosing servers, searching their logs
 hosts                 choosing and examining a host, connecting again, trusting a host's key
 checks                checking hosts and clusters; starting and stopping a cluster's server
+alerts                the rules of the alerts and the last alerts; a test of the alerts
 fleet                 showing all hosts at once, over the main screen
 models                listing, hashing, copying and downloading the models on hosts
 bench                 running, repeating and cancelling benchmarks
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from workbench.tui.controllers.advice import AdviceController
+    from workbench.tui.controllers.alerts import AlertController
     from workbench.tui.controllers.apply import ApplyController
     from workbench.tui.controllers.bench import BenchController
     from workbench.tui.controllers.checks import CheckController
@@ -64,6 +66,7 @@ class Controllers:
     servers: ServerController
     hosts: HostController
     checks: CheckController
+    alerts: AlertController
     fleet: FleetController
     models: ModelController
     bench: BenchController

@@ -20,7 +20,7 @@ class AdviceController(Controller):
     def show(self) -> None:
         """Open the page with the advice on the result under the cursor of the Bench pane."""
         if (row := self.controllers.results.row) is not None:
-            self.attempt(self.session.advisor.of_result(row.id), self.open_page)
+            self.attempt(self.session.advisor.advise_on_result(row.id), self.open_page)
 
     def open_page(self, advised: Advised) -> None:
         from workbench.report.finding_blocks import advice_blocks  # not for the first frame
@@ -83,14 +83,20 @@ class AdviceController(Controller):
             return
 
         def item(number: int, finding: Finding) -> tuple[str, str, str]:
-            changes = " ".join((*(change.text for change in finding.changes), *finding.settings))
+            changes = " ".join(
+                (*(change.option_text for change in finding.changes), *finding.settings)
+            )
             return str(number), f"{changes}  {text_with_gain(finding)}", "text"
 
         items = [item(number, finding) for number, finding in enumerate(found)]
         await self.app.push_screen(PickModal(title, items, free=False), chosen)
 
     async def _test(self, advised: Advised, finding: Finding) -> None:
-        from workbench.session.results.advice import arms_of_finding, change_of, options_of
+        from workbench.session.results.advice import (
+            advised_change,
+            arms_of_finding,
+            experiment_options_of,
+        )
 
         result, view = advised.result, self.state.plan
         if result is None or not self.controllers.experiments.nothing_measured():
@@ -110,8 +116,8 @@ class AdviceController(Controller):
             f"A is the configuration of result #{result.id}, B has the change as well.{expected}",
             f"Each run repeats the load of result #{result.id}. The first run is discarded.",
         ]
-        options = self.try_now(lambda: options_of(finding, result))
+        options = self.try_now(lambda: experiment_options_of(finding, result))
         if options is None:
             return
-        tested = change_of(finding, result)
+        tested = advised_change(finding, result)
         await self.controllers.experiments.test(*arms, about, tested, options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
 from workbench.model.findings import Level
-from workbench.tui.cells import Row, pad, paragraph
+from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import bench_rows
 from workbench.tui.modals.form import Values
@@ -42,7 +42,7 @@ class ApplyController(Controller):
         if self.state.plan is None:
             self.say("there is no preset to apply", Level.WARN, "press p to load a preset")
             return
-        if self.session.plans.untrusted():
+        if self.session.plans.untrusted_findings():
             self.say(
                 "you have not trusted this preset yet",
                 Level.WARN,
@@ -74,8 +74,10 @@ class ApplyController(Controller):
             notes = dict.fromkeys(
                 outcome.command.note for outcome in whole.outcomes if outcome.command.note
             )
-            rows += [row for note in notes for row in paragraph(f"! {note}", width, "warn", "  ")]
-            return [*rows, (), *paragraph(AFTERWARDS, width, "dim")]
+            rows += [
+                row for note in notes for row in paragraph_rows(f"! {note}", width, "warn", "  ")
+            ]
+            return [*rows, (), *paragraph_rows(AFTERWARDS, width, "dim")]
 
         def decided(given: Values | None) -> None:
             if given is not None:
@@ -86,8 +88,8 @@ class ApplyController(Controller):
                 )
                 self.go("log")
 
-        password = bool(whole.no_right) and state.host.sudo_password
-        careful = bool(whole.missing) or state.host.measured_by is not None
+        password = bool(whole.missing_right) and state.host.sudo_password
+        careful = bool(whole.inapplicable_parts) or state.host.measured_by is not None
         title = f"Apply {whole.preset_id} whole"
         box = ConfirmSettings(
             title, text, yes="apply all of it", default_no=careful, password=password
@@ -98,7 +100,7 @@ class ApplyController(Controller):
         self.say(f"applying the preset: {step}")
 
     def _show_outcome(self, applied: AppliedPreset) -> None:
-        if not applied.not_applied:
+        if not applied.parts_not_applied:
             count = count_of(len(applied.parts), "part")
             done = f"preset {applied.preset_id}: {count} applied, and checked by reading them back"
             self.say(done, next_step="press r to revert the GPU settings")
@@ -111,7 +113,11 @@ class ApplyController(Controller):
                 if applied.run_id
                 else "No server runs, and no setting is changed."
             )
-            return [*part_rows(applied.parts, width, "not applied: "), (), *paragraph(left, width)]
+            return [
+                *part_rows(applied.parts, width, "not applied: "),
+                (),
+                *paragraph_rows(left, width),
+            ]
 
         self.services.pages.open(
             Page(f"{applied.preset_id}: not applied whole", text, kind="apply")
@@ -132,13 +138,13 @@ def part_rows(parts: Sequence[PresetPart], width: int, problem: str) -> list[Row
     the reason."""
     rows: list[Row] = []
     for part in parts:
-        name = (pad(part.name, NAME_CELLS), "title")
-        first, *more = paragraph(
+        name = (pad_text(part.name, NAME_CELLS), "title")
+        first, *more = paragraph_rows(
             part.change, width - NAME_CELLS, "warn" if part.problem else "strong"
         )
         rows += [(name, *first), *(((" " * NAME_CELLS, "text"), *line) for line in more)]
         if part.problem:
-            rows += paragraph(f"  x {problem}{part.problem}", width, "warn", "    ")
+            rows += paragraph_rows(f"  x {problem}{part.problem}", width, "warn", "    ")
         if part.command:
-            rows += paragraph(f"  $ {part.command}", width, "dim", "    ")
+            rows += paragraph_rows(f"  $ {part.command}", width, "dim", "    ")
     return rows

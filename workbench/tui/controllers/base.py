@@ -9,12 +9,15 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from workbench.tui.clipboard import copy
+from workbench.model.findings import Level
+from workbench.model.server_run import ServerState
+from workbench.tui.clipboard import copy_to_clipboard
 from workbench.tui.modals.ask import measure_beside
 
 if TYPE_CHECKING:
     from textual.app import App
 
+    from workbench.model.server_run import ServerStatus
     from workbench.session.state import SessionState
     from workbench.tui.controllers import Controllers
 
@@ -42,6 +45,30 @@ class Controller:
     @property
     def app(self) -> App[Any]:
         return self.services.app
+
+    @property
+    def looks_for_servers(self) -> bool:
+        """Whether nobody knows yet if a server runs on the host."""
+        state = self.state
+        return state.server is None and not state.servers_read and state.host.link != "failed"
+
+    def ready_server(self, what: str) -> ServerStatus | None:
+        """Return the selected server if it is READY. Otherwise say that `what`, such as "a sweep",
+        needs one, and return None."""
+        server = self.state.server
+        if server is not None and server.state is ServerState.READY:
+            return server
+        if self.looks_for_servers:
+            self.say_looking(f"{what} needs a server that is READY")
+        else:
+            text = f"{what} needs a server that is READY, and there is none"
+            self.say(text, Level.WARN, "press s to start a server")
+        return None
+
+    def say_looking(self, need: str) -> None:
+        """Say `need`, and that Workbench still looks for the host's servers."""
+        text = f"{need}, and Workbench still looks for servers on {self.state.host.name}"
+        self.say(text, next_step="press the key again when the top row names a server")
 
     def measure(
         self,
@@ -85,4 +112,6 @@ class Controller:
     def copy(self, what: str, text: str) -> None:
         """Copy `text` to the clipboard, and show a message about the outcome. The message begins
         with `what`, a name for the text."""
-        self.attempt(copy(self.app, text), lambda outcome: self.say(f"{what} {outcome}"))
+        self.attempt(
+            copy_to_clipboard(self.app, text), lambda outcome: self.say(f"{what} {outcome}")
+        )

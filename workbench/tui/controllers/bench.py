@@ -7,7 +7,7 @@ from functools import partial
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.bench_form import BenchForm, overrides
+from workbench.tui.modals.bench_form import BenchForm, spec_overrides
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.launch import StartPlan
 
@@ -33,9 +33,11 @@ class BenchController(Controller):
         def decided(values: Values | None) -> None:
             if values is not None:
                 self.services.hush()
-                made = overrides(values)
+                made = spec_overrides(values)
                 self.go("results")
-                self.measure(lambda: self.session.bench.run(**made), outlives=True)
+                self.measure(
+                    lambda: self.session.bench.run(**made), self.say_rejected, outlives=True
+                )
 
         if starting and plan is not None:
             text, preset_id = f"{plan.plan.engine} {plan.plan.model}", plan.plan.preset_id
@@ -50,15 +52,24 @@ class BenchController(Controller):
         without = "preset's own" if preset_id else "standard"
         standing = "as before" if self.session.bench.asked else without
         await self.app.push_screen(
-            BenchForm(self.session.bench.defaults(), profiles, text, standing), decided
+            BenchForm(self.session.bench.default_spec(), profiles, text, standing), decided
         )
+
+    def say_rejected(self, result_id: int | None) -> None:
+        """Show a message if a benchmark has ended with a result that is not valid."""
+        row = next((row for row in self.state.results if row.id == result_id), None)
+        if row is not None and row.refused:
+            text = f"result {row.id} is rejected: {row.refused[0]}"
+            self.say(text, Level.WARN, "press enter on its row to read more")
 
     def _say_no_server(self) -> None:
         """Show the message that there is no server to benchmark. If the last start was rejected,
         the message repeats the reason, because the user can no longer see the message about the
         start."""
         rejected = self.controllers.servers.rejected
-        if rejected is None:
+        if self.looks_for_servers:
+            self.say_looking("a benchmark needs a server")
+        elif rejected is None:
             self.say(
                 "there is no server to benchmark",
                 Level.WARN,

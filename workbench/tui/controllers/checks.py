@@ -13,9 +13,9 @@ from workbench.model.findings import Level
 from workbench.model.server_run import living_text
 from workbench.session.hosts.names import CLUSTER
 from workbench.tui.bindings import CHECK_KEYS
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller, load
-from workbench.tui.formats import elapsed
+from workbench.tui.formats import duration_text
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
 from workbench.tui.pages.base import Page
@@ -53,10 +53,10 @@ class CheckController(Controller):
             return doctor_rows(self.found, width)
         limit_s = CLUSTER_LIMIT_S if self.name.startswith(CLUSTER) else HOST_LIMIT_S
         text = (
-            f"checking {self.name}: {elapsed(time.monotonic() - self._began_s)}, at most "
-            f"{elapsed(limit_s)}"
+            f"checking {self.name}: {duration_text(time.monotonic() - self._began_s)}, at most "
+            f"{duration_text(limit_s)}"
         )
-        return paragraph(text, width, "dim")
+        return paragraph_rows(text, width, "dim")
 
     def look(self) -> None:
         """Check the host or cluster that the check page shows, and add the findings to the page
@@ -74,9 +74,9 @@ class CheckController(Controller):
         page.draw()
 
         def show(found: HostCheck | ClusterLook) -> None:
-            from workbench.session.servers.cluster_servers import worst_text
+            from workbench.session.servers.cluster_servers import counts_text
 
-            said, servers = worst_text(found.findings), getattr(found, "servers", None)
+            said, servers = counts_text(found.findings), getattr(found, "servers", None)
             state = said if servers is None else living_text(servers)
             self.controllers.hosts.known_states[name] = state
             if page is self._page:
@@ -97,7 +97,7 @@ class CheckController(Controller):
             try:
                 async with asyncio.timeout(CLUSTER_LIMIT_S):
                     session = await self.session.hosts.session_of(name)
-                    return await cluster_servers.look(session, session.plans.current)
+                    return await cluster_servers.look_at_cluster(session, session.plans.current)
             except TimeoutError:
                 text = f"the check did not end within {CLUSTER_LIMIT_S:g} s"
                 step = f"workbench cluster check {name.removeprefix(CLUSTER)}"
@@ -163,7 +163,8 @@ class CheckController(Controller):
         else:
             runs = {status.run_id: status for status in servers}
             items = [
-                (s.run_id, f"{s.run_id}  {s.word}  {s.engine}  {s.model}", "text") for s in servers
+                (s.run_id, f"{s.run_id}  {s.state_word}  {s.engine}  {s.model}", "text")
+                for s in servers
             ]
 
             def chosen(run_id: str | None) -> None:
@@ -176,9 +177,11 @@ class CheckController(Controller):
         name = self.name
 
         def text(width: int) -> list[Row]:
-            about = f"{server.run_id}: {server.engine} {server.model}, {server.word}, on {name}"
+            about = (
+                f"{server.run_id}: {server.engine} {server.model}, {server.state_word}, on {name}"
+            )
             ranks = ", ".join(f"{rank.label} on {rank.host}" for rank in server.ranks)
-            return [*paragraph(about, width), *paragraph(ranks, width, "dim")]
+            return [*paragraph_rows(about, width), *paragraph_rows(ranks, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from workbench.model.counts import count_of
@@ -12,12 +13,19 @@ from workbench.model.findings import Level
 from workbench.model.plan import PlanDifference
 from workbench.model.server_run import ServerState
 from workbench.model.settings import GpuSettings
-from workbench.tui.cells import pad
-from workbench.tui.controllers.series import SeriesController, Work
-from workbench.tui.formats import clock
+from workbench.tui.cells import pad_text
+from workbench.tui.controllers.series import Resume, SeriesController, Work
+from workbench.tui.formats import clock_text
 from workbench.tui.modals.base import PickModal
-from workbench.tui.modals.experiment_form import Wanted, arms_of, choice_of, experiment_form, parse
+from workbench.tui.modals.experiment_form import (
+    Wanted,
+    arms_of,
+    choice_of,
+    experiment_form,
+    parse_experiment_form,
+)
 from workbench.tui.modals.form import Values
+from workbench.tui.modals.gpu_confirm import PlannedChange
 from workbench.tui.modals.how_sure import ANSWERS, FORM, SHOW, how_sure
 from workbench.tui.pages.live import ExperimentPage, Live
 from workbench.tui.panes.compare import Compare
@@ -34,7 +42,7 @@ class ExperimentController(SeriesController[Experiment]):
         return self.state.experiment
 
     def new_page(self, fixed: Experiment | None = None) -> ExperimentPage:
-        left = self.services.progress.measured.left
+        left = self.services.progress.left_s
         return ExperimentPage(self.state, left, self.act, self.pane(Compare).trails.of, fixed)
 
     def show(self) -> None:
@@ -51,12 +59,36 @@ class ExperimentController(SeriesController[Experiment]):
     async def stop(self) -> None:
         await self.session.experiments.stop()
 
-    def resume(self, page: Live, outcome: str) -> tuple[str, Work[Experiment]] | None:
+    def resume(self, page: Live, outcome: str) -> Resume[Experiment] | None:
         e = page.shown
         if not isinstance(e, Experiment):
             return None
         pairs = e.spec.pairs + MORE_PAIRS if outcome == "more" else None
-        return "resuming", lambda: self.session.experiments.resume(e.id, pairs=pairs)
+        experiments, gpu = self.session.experiments, self.controllers.gpu
+
+        async def look_up() -> PlannedChange:
+            return await gpu.change_of(await experiments.setting_changes_of(e))
+
+        changes = look_up if e.spec.a.gpu or e.spec.b.gpu else None
+        return Resume("resuming", lambda _: experiments.resume(e.id, pairs=pairs), changes)
+
+    def _start(self, a: Arm, b: Arm, work: Work[Experiment], twins: Sequence[str] = ()) -> None:
+        """Start an experiment by calling `work`. If an arm has GPU settings, show the commands
+        first, and start it if the user agrees."""
+
+        async def look_up() -> PlannedChange:
+            planned = await self.session.experiments.setting_changes(a, b, twins)
+            before = {(o.gpu_index, o.setting): o.before for o in self.state.alterations}
+            return await self.controllers.gpu.change_of(
+                [
+                    replace(
+                        o, before=before.get((o.command.gpu_index, o.command.setting), o.before)
+                    )
+                    for o in planned
+                ]
+            )
+
+        self.begin_after(look_up if a.gpu or b.gpu else None, work)
 
     def summary(self, measured: Experiment) -> tuple[str, str]:
         e = measured
@@ -119,7 +151,7 @@ class ExperimentController(SeriesController[Experiment]):
         await self._ask_pairs(a, b, about, options, work, form)
 
     async def _ask_how_sure(self, a: Arm, b: Arm) -> None:
-        spec, shape = self.session.bench.defaults(), dict(self.session.bench.shape())
+        spec, shape = self.session.bench.default_spec(), dict(self.session.bench.default_fields())
         load = f"{count_of(spec.requests, 'request')} at {count_of(spec.concurrency, 'stream')}"
         about = [f"Each run is {load}; tok/s decides. The first run is discarded."]
         if b.gpu:
@@ -165,7 +197,7 @@ class ExperimentController(SeriesController[Experiment]):
             elif answer == SHOW:
                 self.show()
             elif answer is not None:
-                self.begin(work(ANSWERS[answer][1]))
+                self._start(a, b, work(ANSWERS[answer][1]))
 
         cost = self._answers_cost(a, b, options)
         if cost:
@@ -243,7 +275,7 @@ class ExperimentController(SeriesController[Experiment]):
         if the user accepts. `about` says where A and B come from. `options` has the load and the
         metric for testing the advised change `advice`; with None, the load is that of the next
         benchmark."""
-        given = options or {"bench": self.session.bench.shape()}
+        given = options or {"bench": self.session.bench.default_fields()}
         shape = dict(given["bench"])
         requests = (
             count_of(shape["requests"], "request")
@@ -265,12 +297,16 @@ class ExperimentController(SeriesController[Experiment]):
 
         def decided(values: Values | None) -> None:
             if values is not None:
-                wanted = parse(values)
+                wanted = parse_experiment_form(values)
                 self.session.memory.keep_form("experiment", values)
                 arms, options = (wanted.a, wanted.b), self._options(wanted)
                 if advice is not None and arms == (a, b):
                     options["advice"] = advice
-                self.begin(lambda: self.session.experiments.run(*arms, bench=shape, **options))
+                self._start(
+                    *arms,
+                    lambda: self.session.experiments.run(*arms, bench=shape, **options),
+                    options.get("twins", ()),
+                )
 
         last = dict(self.session.memory.last_form("experiment"))
         if "metric" in given:
@@ -294,7 +330,7 @@ class ExperimentController(SeriesController[Experiment]):
         self.attempt(lambda: self.session.experiments.list(), self._listed)
 
     def _listed(self, stored: Sequence[Experiment]) -> None:
-        found = [e for e in stored if e.of_host(self.state.host.name)]
+        found = [e for e in stored if e.was_run_on(self.state.host.name)]
         if not found:
             self.say(
                 "no experiment has been run on this host",
@@ -329,6 +365,6 @@ def _flag_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[PlanDi
 def _line(e: Experiment) -> str:
     a, b = (" ".join(arm_words(arm)) or "plan" for arm in (e.spec.a, e.spec.b))
     return (
-        f"{e.id:>4} {pad(e.state, 8)} {clock(e.unix_s)}  {count_of(e.pairs_done, 'pair'):<7}  "
+        f"{e.id:>4} {pad_text(e.state, 8)} {clock_text(e.unix_s)}  {count_of(e.completed_pairs, 'pair'):<7}  "
         f"{a} > {b}  {e.verdict}"
     )

@@ -35,8 +35,8 @@ class ExplainController(Controller):
             return
         flag = self.pane(Launch).current if page is None and panes.active == Launch.NAME else None
         here: Painted = page if page is not None else panes.current
-        words = glossary.found_in(here.drawn_text)
-        around = glossary.found_in(
+        words = glossary.terms_in_text(here.drawn_text)
+        around = glossary.terms_in_text(
             "\n".join(one.drawn_text for one in (panes.strip, self.services.status_bar))
         )
         further = [term for term in around if term not in words]
@@ -63,13 +63,13 @@ class ExplainController(Controller):
         from workbench.store import glossary
 
         items = [
-            (term.term, ", ".join((term.term, *term.seen)), "text") for term in glossary.terms()
+            (term.term, ", ".join((term.term, *term.seen)), "text") for term in glossary.all_terms()
         ]
 
         def chosen(name: str | None) -> None:
             found = tuple(
-                term for term in glossary.terms() if term.term == name
-            ) or glossary.explain(name or "")
+                term for term in glossary.all_terms() if term.term == name
+            ) or glossary.find_terms(name or "")
             if found:
                 self.services.pages.open(Page("Explanation", lambda width: term_rows(found, width)))
 

@@ -19,12 +19,12 @@ class FleetController(Controller):
         switch Workbench to that host."""
         for module in ("workbench.session.fleet.fleet", "workbench.tui.fleet.over_main"):
             await load(module)
-        from workbench.session.fleet.fleet import MOST_HOSTS, Fleet, members
+        from workbench.session.fleet.fleet import MOST_HOSTS, Fleet, fleet_members
         from workbench.tui.fleet.over_main import FleetOverMain
         from workbench.tui.fleet.screen import FleetView
 
         now = self.state.host
-        names, labels = members()
+        names, labels = fleet_members()
         own = () if now.kind == "cluster" else (now.name,)  # a cluster's nodes are hosts
         names = tuple(dict.fromkeys((*own, *names)))
         if len(names) > MOST_HOSTS:

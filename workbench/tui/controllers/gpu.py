@@ -3,13 +3,12 @@ Workbench ends, revert them, and check them under load."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_records import (
     GuardView,
     InForce,
@@ -17,21 +16,26 @@ from workbench.model.setting_records import (
     SettingOutcome,
     SettingsReport,
 )
-from workbench.tui.cells import Make, Row, paragraph
+from workbench.model.sweep import BACK
+from workbench.tui.cells import Make, Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import alteration_texts, countdown, restored_value, setting_name
+from workbench.tui.formats import (
+    alteration_texts,
+    change_under_way,
+    countdown_text,
+    restored_value,
+    setting_name,
+)
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, foreign_settings
 from workbench.tui.modals.form import Values
 from workbench.tui.modals.gpu_confirm import (
     ConfirmSettings,
-    Process,
-    change_rows,
+    PlannedChange,
     command_rows,
-    concerned_rows,
+    consent_rows,
     finding_rows,
     lists_more,
-    note_rows,
     report_rows,
 )
 from workbench.tui.modals.gpu_settings import (
@@ -46,6 +50,12 @@ from workbench.tui.modals.launch import disturbed_rows
 from workbench.tui.pages.base import Keys, Page
 
 VERIFY_S = 8.0
+_CHECK = "the check under load"
+RUN_AND_MEASURE = "run them, and measure"
+_OF_A_SERIES = (
+    "The values are set one after the other, each for its measurements. The values before are "
+    "written to disk first; they are restored at the end and after any failure."
+)
 # the user's choice about a value of another program -> words for the message before and after the
 # revert
 CHOSEN = {"ours": ("setting again", "Set again"), "keep": ("leaving as it is", "Left as it is")}
@@ -73,7 +83,7 @@ class GpuController(Controller):
                 self.say(text, Level.WARN, "press h to work on another host")
             return
         count = len(state.telemetry.gpus)
-        found: list[tuple[Wanted, Sequence[SettingOutcome], Sequence[Process] | None]] = []
+        found: list[tuple[Wanted, PlannedChange]] = []
 
         async def look_up(values: Values) -> None:
             wanted = parse(values, count)
@@ -83,7 +93,7 @@ class GpuController(Controller):
                 report = await self.session.gpu.apply(wanted.settings, wanted.gpu, dry_run=True)
             except InputError as error:
                 raise await self._with_field(wanted, error) from None
-            found.append((wanted, report.outcomes, await self._processes()))
+            found.append((wanted, await self.change_of(report.outcomes)))
 
         def decided(values: Values | None) -> None:
             if values and found:
@@ -112,14 +122,16 @@ class GpuController(Controller):
         mentioned = self.try_now(lambda: self.session.plans.preset_gpu_settings(preset_id))
         return suggestion_of(mentioned, preset_id) if mentioned else None
 
-    async def _processes(self) -> Sequence[Process] | None:
-        """Return the processes that use the GPUs. If they cannot be listed, show the error as a
-        message and return None."""
+    async def change_of(
+        self, planned: Sequence[SettingOutcome], back: Sequence[SettingCommand] = ()
+    ) -> PlannedChange:
+        """Return a change from the outcomes of a dry run, with the processes that use the GPUs. If
+        they cannot be listed, show the error as a message."""
         try:
-            return await self.session.gpu.processes()
+            return PlannedChange(planned, await self.session.gpu.processes(), back)
         except Exception as error:
             self.services.explain(error)
-            return None
+            return PlannedChange(planned, None, back)
 
     def _ask(
         self,
@@ -130,16 +142,18 @@ class GpuController(Controller):
         *,
         default_no: bool,
         detailed: Make | None = None,
+        takes_password: bool = True,
     ) -> None:
         """Show `text`, the commands to run, in a box with `title`, and `detailed` after ctrl+o. Ask
-        for consent, with the cursor on no if `default_no` is true, and for a password if sudo needs
-        one. If the user agrees, call `agreed` with the password, or with None if sudo needs none."""
+        for consent, with the cursor on no if `default_no` is true, and with `takes_password` for a
+        password if sudo needs one. If the user agrees, call `agreed` with the password, or with
+        None if none was asked for."""
 
         def decided(given: Values | None) -> None:
             if given is not None:
                 agreed(given.get("password"))
 
-        password = self.state.host.sudo_password
+        password = takes_password and self.state.host.sudo_password
         box = ConfirmSettings(
             title,
             text,
@@ -150,33 +164,13 @@ class GpuController(Controller):
         )
         self.app.push_screen(box, decided)
 
-    def _confirm(
-        self, wanted: Wanted, planned: Sequence[SettingOutcome], processes: Sequence[Process] | None
-    ) -> None:
-        state = self.state
-        commands = [o.command for o in planned]
-        indexes = sorted({c.gpu_index for c in commands})
-
-        def text(width: int, listed: bool = False) -> list[Row]:
-            rows = [*disturbed_rows(state.host.measured_by, width)]
-            rows += [
-                *concerned_rows(state, indexes, processes, width, listed),
-                (),
-                *change_rows(planned, width),
-                (),
-            ]
-            rows += [
-                *command_rows(commands, width, state.host.sudo_password),
-                (),
-                *note_rows(planned, width),
-            ]
-            after = "The previous values are written to disk first; press r to restore them."
-            if wanted.trial_s is not None:
-                after += (
-                    f" On trial for {wanted.trial_s:g} s: the settings are then reverted "
-                    "unless you press T."
-                )
-            return [*rows, *paragraph(after, width, "dim")]
+    def _confirm(self, wanted: Wanted, change: PlannedChange) -> None:
+        after = "The previous values are written to disk first; press r to restore them."
+        if wanted.trial_s is not None:
+            after += (
+                f" On trial for {wanted.trial_s:g} s: the settings are then reverted "
+                "unless you press T."
+            )
 
         def agreed(password: str | None) -> None:
             self.attempt(
@@ -186,17 +180,89 @@ class GpuController(Controller):
                 lambda report: self.show_report("GPU settings", report),
             )
 
-        asks = any(c.right or c.foreign for c in commands)
-        default_no = asks or state.host.measured_by is not None
-        more = lists_more(indexes, processes)
+        self._ask_about(change, after, "run them", agreed)
+
+    def _ask_about(
+        self,
+        change: PlannedChange,
+        after: str,
+        yes: str,
+        agreed: Callable[[str | None], None],
+        *,
+        takes_password: bool = True,
+    ) -> None:
+        """Show the commands of a change of GPU settings, the values before and requested, what runs
+        on the GPUs, and the sentences `after`. If the user agrees, call `agreed` as `_ask` does."""
+        state = self.state
+
+        def text(width: int, listed: bool = False) -> list[Row]:
+            rows = consent_rows(state, change, width, listed)
+            return [*rows, *paragraph_rows(after, width, "dim")]
+
+        asks = any(c.right or c.foreign for c in change.commands)
+        more = lists_more(change.indexes, change.processes)
         self._ask(
             "These commands change the GPUs",
             text,
-            "run them",
+            yes,
             agreed,
-            default_no=default_no,
+            default_no=asks or state.host.measured_by is not None,
             detailed=(lambda width: text(width, True)) if more else None,
+            takes_password=takes_password,
         )
+
+    # measurements that change settings
+    async def change_of_steps(
+        self, by_value: Mapping[str, Sequence[SettingCommand]]
+    ) -> PlannedChange:
+        """Return the change that a sweep of a GPU setting makes. `by_value` has its commands by
+        value, and under BACK those that restore the values before."""
+        back = by_value[BACK]
+        before = {(c.gpu_index, c.setting): c.value for c in back}
+        steps = [c for value, commands in by_value.items() if value != BACK for c in commands]
+        planned = [
+            SettingOutcome(c, not c.right, before.get((c.gpu_index, c.setting)), c.value)
+            for c in await self.session.gpu.mark_foreign(steps)
+        ]
+        return await self.change_of(planned, back)
+
+    def ask_before(
+        self,
+        look_up: Callable[[], Coroutine[Any, Any, PlannedChange]],
+        agreed: Callable[[str | None], None],
+        *,
+        takes_password: bool = False,
+    ) -> None:
+        """Look up with `look_up` which GPU settings a measurement changes, and show the commands.
+        If the user agrees, call `agreed`. If the measurement `takes_password`, and sudo needs one,
+        ask for it and pass it on; otherwise pass None."""
+        host = self.state.host.name
+        self.say("looking up the commands that change GPU settings: nothing is changed yet")
+        # a key that is typed before the commands are shown is not meant for the pane
+        self.services.working = True
+
+        def found(change: PlannedChange) -> None:
+            self.services.working = False
+            self.services.hush()
+            if self.state.host.name == host:
+                self._ask_about(
+                    change, _OF_A_SERIES, RUN_AND_MEASURE, agreed, takes_password=takes_password
+                )
+
+        def failed() -> None:
+            self.services.working = False
+
+        self.attempt(look_up, found, failed=failed)
+
+    def _say_under_way(self, key: str, left_undone: str) -> bool:
+        """Return whether a change of GPU settings is under way. If so, say that `key` must be
+        pressed again after it, because the altered settings are not known before. `left_undone`
+        says what the key has not done, such as "nothing is reverted yet"."""
+        work = change_under_way(self.state)
+        if work:
+            next_step = f"press {key} again when that has ended"
+            self.say(f"{left_undone}: Workbench is {work}", Level.WARN, next_step)
+        return bool(work)
 
     # revert
     def revert(self) -> None:
@@ -204,7 +270,8 @@ class GpuController(Controller):
         sudo needs a password."""
         state = self.state
         if not state.alterations:
-            self.say("no GPU setting is altered")
+            if not self._say_under_way("r", "nothing is reverted yet"):
+                self.say("no GPU setting is altered")
             return
         texts = [
             f"{gpus}: {now} back to {restored_value(b)}"
@@ -218,10 +285,10 @@ class GpuController(Controller):
         def text(width: int) -> list[Row]:
             rows = disturbed_rows(self.state.host.measured_by, width)
             if self.state.bench.running:
-                rows += paragraph(
+                rows += paragraph_rows(
                     "! A benchmark is running: its result would mix both settings.", width, "warn"
                 )
-            return [*rows, *(row for line in texts for row in paragraph(line, width))]
+            return [*rows, *(row for line in texts for row in paragraph_rows(line, width))]
 
         self._ask(
             "Revert GPU settings",
@@ -238,23 +305,25 @@ class GpuController(Controller):
         self.say(f"{doing} {'; '.join(texts)}")
 
         def reverted(report: SettingsReport) -> None:
-            if any(o.foreign for o in report.outcomes):
+            if any(_is_of_others(o) for o in report.outcomes):
                 self._ask_about_foreign(report, password)
+            elif not report.outcomes and report.recovery is None:
+                self.say("no GPU setting is altered")  # another Workbench has reverted them since
             else:
                 self.show_report(done, report, texts)
 
         self.attempt(lambda: self.session.gpu.revert(password=password, foreign=foreign), reverted)
 
     def _ask_about_foreign(self, report: SettingsReport, password: str | None) -> None:
-        """Ask what to do about the settings that another program has changed. The revert has left
-        these settings as they are."""
-        outcomes = [o for o in report.outcomes if o.foreign]
+        """Ask what to do about the settings that another user or program has changed. The revert
+        has left these settings as they are."""
+        outcomes = [o for o in report.outcomes if _is_of_others(o)]
         texts = [f"{o.command.where} {setting_name(o.command.setting)}" for o in outcomes]
 
         def decided(choice: str | None) -> None:
             if choice is None:
                 self.say(
-                    "the GPU settings that another program has changed were not reverted",
+                    "the GPU settings that someone else has changed were not reverted",
                     next_step="press r to be asked again what to do with these settings",
                 )
             else:
@@ -325,14 +394,14 @@ class GpuController(Controller):
             guard = self.state.guard
             left = self.services.status_bar.trial.left(guard, guard.trial_left_s if guard else None)
             if left is not None:
-                text = f"{G.alert} on trial: reverted in {countdown(left)} unless you press T"
+                text = f"{G.alert} on trial: reverted in {countdown_text(left)} unless you press T"
             elif on_trial and not self.state.alterations:
                 text = (
                     "! The settings have been reverted since. The text below was true before that."
                 )
             else:
                 return []
-            return [*paragraph(text, width, "warnb"), ()]
+            return [*paragraph_rows(text, width, "warnb"), ()]
 
         return rows
 
@@ -340,6 +409,8 @@ class GpuController(Controller):
     def keep_trial(self) -> None:
         guard = self.state.guard
         if guard is None or guard.trial_left_s is None:
+            if self._say_under_way("T", "nothing is kept yet"):
+                return
             next_step = (
                 "press g to change GPU settings; enter a trial time in the last field of the form"
             )
@@ -363,22 +434,23 @@ class GpuController(Controller):
         the guard, a process on the host, that it must not revert them."""
         alterations = self.state.alterations
         if not alterations:
-            self.say("no GPU setting is altered")
+            if not self._say_under_way("L", "nothing is left on yet"):
+                self.say("no GPU setting is altered")
             return
-        cautions = await self.session.gpu.cautions()
+        cautions = await self.session.gpu.warnings_without_guard()
 
         def text(width: int) -> list[Row]:
             rows: list[Row] = []
             for gpus, now, before in alteration_texts(alterations):
-                rows += paragraph(f"{gpus}: {now}, was {before}", width)
+                rows += paragraph_rows(f"{gpus}: {now}, was {before}", width)
             for caution in cautions:
-                rows += paragraph(f"! {caution}", width, "warn")
+                rows += paragraph_rows(f"! {caution}", width, "warn")
             about = (
                 "The settings stay on when Workbench ends or its connection is lost, until you "
                 "press r or the host "
                 "restarts. The journal keeps the previous values."
             )
-            return [*rows, *paragraph(about, width, "dim")]
+            return [*rows, *paragraph_rows(about, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:
@@ -395,11 +467,12 @@ class GpuController(Controller):
         """Put load on the server for some seconds, then show which of the altered GPU settings are
         in force."""
         if not self.state.alterations:
-            self.say(
-                "no GPU setting is altered: there is nothing to check",
-                next_step="press g to change GPU settings",
-            )
-        elif (server := self._ready_server()) is None:
+            if not self._say_under_way("V", "nothing is checked yet"):
+                self.say(
+                    "no GPU setting is altered: there is nothing to check",
+                    next_step="press g to change GPU settings",
+                )
+        elif (server := self.ready_server(_CHECK)) is None:
             return
         elif self.state.bench.running:
             self.say(
@@ -408,17 +481,6 @@ class GpuController(Controller):
             )
         else:
             self._load(server.engine)
-
-    def _ready_server(self) -> ServerStatus | None:
-        server = self.state.server
-        if server is None or server.state is not ServerState.READY:
-            self.say(
-                "the check under load needs a server that is READY, and there is none",
-                Level.WARN,
-                "press s to start a server",
-            )
-            return None
-        return server
 
     def _load(self, engine: str, **probe: Any) -> None:
         async def work() -> tuple[Sequence[str], Sequence[SettingCommand]]:
@@ -447,7 +509,7 @@ class GpuController(Controller):
     def _ask_probe(self, commands: Sequence[SettingCommand]) -> None:
         """Ask for consent to test further whether this GPU obeys clock locks. The `commands` of the
         test set another clock lock under load for some seconds."""
-        server, password = self._ready_server(), self.state.host.sudo_password
+        server, password = self.ready_server(_CHECK), self.state.host.sudo_password
         if server is None:
             return
 
@@ -456,7 +518,7 @@ class GpuController(Controller):
                 f"After {VERIFY_S:g} s under load, these commands set another lock for some "
                 "seconds, then yours again:"
             )
-            return [*paragraph(about, width), (), *command_rows(commands, width, password)]
+            return [*paragraph_rows(about, width), (), *command_rows(commands, width, password)]
 
         self._ask(
             "A probe sets other clocks for a moment",
@@ -465,3 +527,8 @@ class GpuController(Controller):
             lambda given: self._load(server.engine, probe=True, password=given),
             default_no=any(c.right for c in commands),
         )
+
+
+def _is_of_others(outcome: SettingOutcome) -> bool:
+    """Return whether a revert has left the setting alone because someone else has set it since."""
+    return outcome.foreign or bool(outcome.left_to)

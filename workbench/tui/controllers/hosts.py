@@ -12,7 +12,7 @@ from workbench.model.counts import count_of
 from workbench.model.server_run import living_text
 from workbench.session.hosts.names import CLUSTER
 from workbench.tui.bindings import HOST_KEYS, Key, bindings_for
-from workbench.tui.cells import Row, cut, pad, paragraph
+from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
 from workbench.tui.controllers.base import Controller, load
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm, leaving_rows
@@ -46,14 +46,14 @@ def _about(host: KnownHost, now: str, cells: int, state: str) -> str:
     simulated = "simulated: needs no GPU" if host.name.startswith("sim:") else ""
     now_here = "(now)" if host.name == now else ""
     parts = (
-        cut(host.label, LABEL_CELLS),
+        cut_text(host.label, LABEL_CELLS),
         state,
-        cut(host.way, WAY_CELLS),
+        cut_text(host.way, WAY_CELLS),
         simulated,
         host.source,
         now_here,
     )
-    return f"{pad(host.name, cells)} {'  '.join(filter(None, parts))}"
+    return f"{pad_text(host.name, cells)} {'  '.join(filter(None, parts))}"
 
 
 class HostList(PickModal):
@@ -120,10 +120,10 @@ class HostController(Controller):
 
         async def look(name: str) -> None:
             await load("workbench.session.servers.cluster_servers")
-            from workbench.session.servers.cluster_servers import state_of
+            from workbench.session.servers.cluster_servers import cluster_state_text
             from workbench.session.session import Session
 
-            self.known_states[name] = await state_of(name, Session.of_host)
+            self.known_states[name] = await cluster_state_text(name, Session.of_host)
             if listed.is_current:
                 listed.show(items())
 
@@ -192,7 +192,7 @@ class HostController(Controller):
                     f"{G.alert} GPU settings of {now} are altered: the guard reverts them "
                     "when Workbench has left."
                 )
-                rows += paragraph(f"{about} L in pane 6 leaves them in force.", width, "warn")
+                rows += paragraph_rows(f"{about} L in pane 6 leaves them in force.", width, "warn")
             return rows
 
         def decided(yes: bool | None) -> None:
@@ -210,7 +210,7 @@ class HostController(Controller):
     def examine(self) -> None:
         """Examine the host for missing programs, permissions and drivers, and show the findings on
         a page. The key R of the page repeats the examination."""
-        from workbench.session.hosts.doctor import examine
+        from workbench.session.hosts.doctor import examine_host
 
         name = self.state.host.name
         found: list[HostReport] = []
@@ -232,7 +232,7 @@ class HostController(Controller):
         def look() -> None:
             found.clear()
             page.draw()
-            self.attempt(examine(self.session), show, failed=page.leave, only="doctor")
+            self.attempt(examine_host(self.session), show, failed=page.leave, only="doctor")
 
         async def ask_copies() -> None:
             def decided(yes: bool | None) -> None:
@@ -245,7 +245,7 @@ class HostController(Controller):
             await self.app.push_screen(
                 Confirm(
                     "Try the paths between the GPUs",
-                    lambda width: paragraph(TRIAL, width),
+                    lambda width: paragraph_rows(TRIAL, width),
                     yes="copy and compare",
                     no="do not",
                 ),
@@ -279,7 +279,7 @@ class HostController(Controller):
 
         box = Confirm(
             f"Unknown host key of {host.name}",
-            lambda w: paragraph(host.message or "", w),
+            lambda w: paragraph_rows(host.message or "", w),
             yes="the fingerprint is right: connect",
             no="do not connect",
         )

@@ -10,7 +10,7 @@ from workbench.model.errors import InputError
 from workbench.model.findings import Level
 from workbench.session.hosts.names import real_hosts
 from workbench.tui.bindings import MODEL_KEYS
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.form import Field, Form, Values
 from workbench.tui.pages.base import Page
@@ -54,7 +54,9 @@ class ModelController(Controller):
             page.take(found, several=len(hosts) > 1)
             page.draw()
 
-        self.attempt(self.session.models.copies("", hosts), show, failed=page.leave, only="models")
+        self.attempt(
+            self.session.models.find_copies("", hosts), show, failed=page.leave, only="models"
+        )
 
     def toggle_all(self) -> None:
         self.all_hosts = not self.all_hosts
@@ -98,7 +100,7 @@ class ModelController(Controller):
 
         def done(check: ModelCheck) -> None:
             found = [one for each in check.hosts for one in each.copies if one.path == copy.path]
-            damaged = any(file.damaged for one in found for file in one.files)
+            damaged = any(file.is_damaged for one in found for file in one.files)
             text = "is complete" if check.ok else "is not complete"
             if damaged:
                 text = "is damaged"
@@ -205,7 +207,7 @@ class ModelController(Controller):
                 f"The hub's own program (hf or huggingface-cli) downloads it on {name}, with "
                 "the host's HF_TOKEN."
             )
-            return [*paragraph(text, width, "dim"), ()]
+            return [*paragraph_rows(text, width, "dim"), ()]
 
         def check(values: Values) -> None:
             if not values["model"].strip():

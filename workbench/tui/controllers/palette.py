@@ -1,36 +1,68 @@
-"""The palette: a list of every action of the keys, every preset and every host. Typing a part of a
-name filters the list."""
+"""The palette: a list of every action of the keys, every preset and every host. Typing words of a
+name or of a task filters the list."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 
+from workbench.model import fuzzy
 from workbench.model.lazy_dataclass import dataclass
+from workbench.session.hosts.names import LOCAL
 from workbench.store.config_schema import THEMES
-from workbench.tui.bindings import PAGE_KEYS, REPLAY_KEYS, Key
-from workbench.tui.cells import pad, width_of
+from workbench.tui.bindings import COVERED, PAGE_KEYS, REPLAY_KEYS, Key
+from workbench.tui.cells import pad_text, width_of
 from workbench.tui.controllers.base import Controller
-from workbench.tui.modals.base import PickModal
+from workbench.tui.modals.base import Choice, PickModal
 from workbench.tui.panes import MAIN_KEYS, PANES, PLACES
 
 LEFT_OUT = ("ctrl+p", "colon", "escape", "tab", "shift+tab")
 NAME_CELLS = 22
 TITLES = {pane.NAME: pane.TITLE for pane in PANES} | PLACES
+NAMED = 100.0  # more for an entry whose name or task has the words than for one with other words
+# less than any score: a preset or a host is chosen by its name, and stands below the actions
+AFTER_ACTIONS = 10_000.0
+# id of a key -> the words of the tasks in README.md for which it is the key
+TASKS = {
+    "screen N": "overnight better configuration",
+    "screen S": "users capacity rate search",
+    "screen X": "experiment twins compare machines",
+    "screen J": "watch night regression",
+    "screen A": "preset whole",
+    "screen M": "quantization context memory",
+    "screen Q": "quality kld",
+    "screen C": "download",
+    "screen Y": "export script",
+    "screen h": "container cluster",
+    "screen b": "trace replay traffic load",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
+    """A line of the palette. `tasks` has further words that find it."""
+
     name: str
     help: str
     call: Callable[[], Awaitable[None] | None]
+    tasks: str = ""
+    after_actions: bool = False
+
+    def score(self, query: str) -> float | None:
+        """Return how well the entry matches the words of `query`; None for no match."""
+        named = fuzzy.word_score(query, f"{self.name} {self.tasks}")
+        found = fuzzy.word_score(query, f"{self.name} {self.tasks} {self.help}")
+        if found is None:
+            return None
+        found = found if named is None else named + NAMED
+        return found - AFTER_ACTIONS if self.after_actions else found
 
 
 class PaletteController(Controller):
     async def open(self) -> None:
         entries = list(self._entries())
         items = [
-            (str(n), f"{pad(e.name, max(NAME_CELLS, width_of(e.name)))}  {e.help}", "text")
+            (str(n), f"{pad_text(e.name, max(NAME_CELLS, width_of(e.name)))}  {e.help}", "text")
             for n, e in enumerate(entries)
         ]
 
@@ -38,9 +70,11 @@ class PaletteController(Controller):
             if number is not None:
                 self.services.screen.call_later(entries[int(number)].call)
 
-        await self.app.push_screen(
-            PickModal("Actions", items, filter=True, free=False).add_class("-wide"), chosen
-        )
+        def score(query: str, choice: Choice) -> float | None:
+            return entries[int(choice[0])].score(query)
+
+        picker = PickModal("Actions", items, filter=True, free=False, score=score)
+        await self.app.push_screen(picker.add_class("-wide"), chosen)
 
     def _entries(self) -> Iterator[Entry]:
         actions: dict[object, Key] = {}  # two keys may run one action
@@ -52,7 +86,13 @@ class PaletteController(Controller):
             name = (
                 f"{TITLES[key.where]}: {key.label}" if key.where else (f"{key.label} ({key.shown})")
             )
-            yield Entry(name, key.help, partial(self._run, key))
+            yield Entry(name, key.help, partial(self._run, key), TASKS.get(key.id, ""))
+        yield Entry(
+            "Capture a trace",
+            "record your own traffic with a command, to benchmark with it",
+            self._say_how_to_capture,
+            "traffic",
+        )
         yield Entry(
             "Save a picture",
             "the screen as SVG in the working directory",
@@ -70,17 +110,26 @@ class PaletteController(Controller):
             self.controllers.explain.pick_word,
         )
         for preset in self.state.presets:
-            yield Entry(
-                f"Load {preset.id}", preset.title, partial(self.controllers.plan.load, preset)
-            )
+            load = partial(self.controllers.plan.load, preset)
+            yield Entry(f"Load {preset.id}", preset.title, load, after_actions=True)
         for host in self.session.hosts.known():
-            yield Entry(
-                f"Host {host.name}", host.label, partial(self.controllers.hosts.switch, host.name)
-            )
+            switch = partial(self.controllers.hosts.switch, host.name)
+            yield Entry(f"Host {host.name}", host.label, switch, after_actions=True)
+
+    def _say_how_to_capture(self) -> None:
+        host = self.state.host.name
+        workbench = "workbench" if host == LOCAL else f"workbench --host {host}"
+        self.say(
+            "a command captures a trace of your traffic, without its text",
+            next_step=f"run {workbench} trace capture {self.state.run_id or 'RUN'}; then b replays "
+            "its file (field trace file)",
+        )
 
     async def _run(self, key: Key) -> None:
         """Run the action of `key`. If the key belongs to a pane, go to that pane first. The action
-        then uses the item under the cursor of the pane."""
+        then uses the item under the cursor of the pane. Close the pages that cover what it changes."""
+        if key.id in COVERED:
+            self.services.pages.clear()
         if key.where in self.services.panes.frames:
             self.go(key.where)
         running = key.run(self.controllers)

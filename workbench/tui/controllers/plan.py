@@ -9,7 +9,7 @@ from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.flags import FlagRow
 from workbench.session.state import PlanView, PresetEntry
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
 from workbench.tui.formats import path_text
 from workbench.tui.glyphs import LEVELS
@@ -57,9 +57,9 @@ class PlanController(Controller):
                 "your values once the "
                 "server is READY."
             )
-            rows = [*paragraph(text, width, "dim"), ()]
+            rows = [*paragraph_rows(text, width, "dim"), ()]
             for name, variable in missing.items():
-                rows += paragraph(f"{name}: {variable.description}", width)
+                rows += paragraph_rows(f"{name}: {variable.description}", width)
             return [*rows, ()]
 
         def check(values: Values) -> None:
@@ -81,10 +81,15 @@ class PlanController(Controller):
 
     async def _load(self, preset_id: str, values: Values | None = None) -> None:
         self.go("launch")
+        edited = self.state.plan is not None and bool(self.state.plan.changes)
         try:
             await self.session.plans.load_preset(preset_id, values)
         except WorkbenchError as error:
             self.services.explain(error)
+            return
+        if edited:
+            text = f"{preset_id} is loaded in place of the plan that you had edited"
+            self.say(text, next_step="press u to go back to the edited plan")
 
     def show_preset(self) -> None:
         entry = self.pane(Presets).current
@@ -228,7 +233,7 @@ class PlanController(Controller):
             )
             question = Confirm(
                 "Engine executable",
-                lambda w: paragraph(text, w),
+                lambda w: paragraph_rows(text, w),
                 yes="every plan",
                 no="this plan only",
             )
@@ -294,7 +299,7 @@ class PlanController(Controller):
             )
             return
         items = [
-            (str(n), f"{' '.join(c.text for c in f.changes)}   {f.text}", LEVELS[f.level][1])
+            (str(n), f"{' '.join(c.option_text for c in f.changes)}   {f.text}", LEVELS[f.level][1])
             for n, f in enumerate(fixable)
         ]
         picker = PickModal(
@@ -334,19 +339,19 @@ class PlanController(Controller):
             made: list[Row] = []
             for node, command in plan.nodes:
                 made += [
-                    ((f"# {node.name} ({node.title})", "strong"),),
+                    ((f"# {node.name} ({node.node_title})", "strong"),),
                     *command_rows(command, width),
                 ]
                 for name, why in node.origins.items():
-                    made += paragraph(f"# {name}: {why}", width, "dim", "  ")
+                    made += paragraph_rows(f"# {name}: {why}", width, "dim", "  ")
                 made.append(())
             if plan.real_command and not plan.nodes:
                 made = command_rows(plan.real_command, width)
             elif not plan.command:
-                made = paragraph(
+                made = paragraph_rows(
                     "x The plan gives no command; the findings below say why.", width, "bad"
                 )
-            findings = finding_rows(plan.findings, width) or paragraph("none", width, "dim")
+            findings = finding_rows(plan.findings, width) or paragraph_rows("none", width, "dim")
             checked = f"Findings, checked against {plan.checked_against}"
             return [*made, (), ((checked, "strong"),), *findings]
 
@@ -381,7 +386,7 @@ class PlanController(Controller):
             if host.link == "connected":
                 return lines
             return [
-                *paragraph(
+                *paragraph_rows(
                     f"{host.name} cannot be reached: the free memory is an old reading",
                     width,
                     "warn",
@@ -396,7 +401,9 @@ class PlanController(Controller):
         page = Page("What fits", rows)
         self.services.pages.open(page)
         if not self.state.simulated:  # a simulated host reads no model files
-            self.attempt(lambda: self.session.models.of_plan(view.plan), found, only="model files")
+            self.attempt(
+                lambda: self.session.models.copies_of_plan(view.plan), found, only="model files"
+            )
 
     def copy_command(self) -> None:
         plan = self.state.plan

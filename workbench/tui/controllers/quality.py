@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from workbench.model.errors import InputError
 from workbench.model.experiment import Arm, ArmTarget
 from workbench.model.quality import NOT_MEASURED
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller, load
-from workbench.tui.formats import clock
+from workbench.tui.formats import clock_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -80,12 +80,12 @@ class QualityController(Controller):
         await load("workbench.session.quality.comparison")
         from workbench.quality import texts
         from workbench.session.quality.measuring import QualityOptions
-        from workbench.session.quality.sides import with_servers
+        from workbench.session.quality.sides import sides_to_measure
 
         arms = [Arm(target=ArmTarget(f"#{number}")) for number in (a, b)]
-        of_a, of_b = await with_servers(self.session, *arms)
+        of_a, of_b = await sides_to_measure(self.session, *arms)
         of_a, of_b, bases = await self.session.quality.targets.look_up(of_a, of_b)
-        return of_a, of_b, bases, QualityOptions(texts=texts.shipped())
+        return of_a, of_b, bases, QualityOptions(texts=texts.shipped_text_set())
 
     def _ask(self, page: QualityPage, planned: Planned) -> None:
         """Show what a comparison does and what it takes, and start it if the user agrees."""
@@ -105,12 +105,12 @@ class QualityController(Controller):
         lines = [*of_results, *plan_lines(a, b, bases, options, engine)]
 
         def text(width: int) -> list[Row]:
-            rows = [row for line in lines for row in paragraph(line, width, "text", "   ")]
+            rows = [row for line in lines for row in paragraph_rows(line, width, "text", "   ")]
             if stopped:
                 said = (
                     f"run {', '.join(stopped)} is stopped meanwhile, and a server runs at the end"
                 )
-                rows += [(), *paragraph(f"{G.alert} {said}", width, "warnb", "  ")]
+                rows += [(), *paragraph_rows(f"{G.alert} {said}", width, "warnb", "  ")]
             return rows
 
         def decided(yes: bool | None) -> None:
@@ -133,6 +133,4 @@ class QualityController(Controller):
 def _line(one: QualityResult) -> str:
     marks = [*(["imported"] if one.imported else []), *(["SIMULATED"] if one.simulated else [])]
     verdict = "not measured" if one.verdict == NOT_MEASURED else one.verdict
-    return (
-        f"{one.id:>4} {clock(one.unix_s)}  {verdict:<12}  {' '.join([*marks, ''])}{one.a} > {one.b}"
-    )
+    return f"{one.id:>4} {clock_text(one.unix_s)}  {verdict:<12}  {' '.join([*marks, ''])}{one.a} > {one.b}"

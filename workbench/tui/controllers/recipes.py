@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
-from workbench.tui.cells import Row, paragraph
-from workbench.tui.clipboard import copy
+from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.clipboard import copy_to_clipboard
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -34,7 +34,7 @@ class RecipeController(Controller):
 
         def chosen(name: str | None) -> None:
             made = (
-                self.try_now(lambda: self.session.plans.exported(name))
+                self.try_now(lambda: self.session.plans.export_plan(name))
                 if name is not None
                 else None
             )
@@ -46,7 +46,7 @@ class RecipeController(Controller):
             level = Level.WARN if left_out else Level.INFO
             form = titles[made.form]
             self.attempt(
-                copy(self.app, made.text),
+                copy_to_clipboard(self.app, made.text),
                 lambda outcome: self.say(
                     f"the plan as {form} {outcome}{'; ' if left_out else ''}{left_out}", level
                 ),
@@ -96,7 +96,7 @@ class RecipeController(Controller):
         form = Form(
             "Import a recipe",
             fields,
-            intro=lambda width: [*paragraph(intro, width, "dim"), ()],
+            intro=lambda width: [*paragraph_rows(intro, width, "dim"), ()],
             check=check,
             accept="read",
             submit=submit,
@@ -106,7 +106,7 @@ class RecipeController(Controller):
 
     def _show(self, imported: Imported) -> None:
         def rows(width: int) -> list[Row]:
-            made = finding_rows(imported.findings, width) or paragraph(
+            made = finding_rows(imported.findings, width) or paragraph_rows(
                 "nothing was left out", width, "dim"
             )
             title = count_of(len(imported.findings), "finding")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from workbench.model.errors import StoreError
 from workbench.model.findings import Level
-from workbench.report.registry import OUTPUT_FORMATS
-from workbench.tui.cells import Row, paragraph
+from workbench.report.registry import EXPORT_FORMATS
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.base import PickModal
@@ -59,7 +59,7 @@ class ResultController(Controller):
             return
 
         async def read(result_id: int) -> Found:
-            found = await self.session.advisor.of_result(result_id)
+            found = await self.session.advisor.advise_on_result(result_id)
             return found, await self._timeline(result_id), await self.session.results.quality()
 
         def open_page(found: Found) -> None:
@@ -153,14 +153,16 @@ class ResultController(Controller):
                 self.attempt(self.session.results.delete(row.id))
 
         about = f"{row.label}  {row.model}"
-        ask = Confirm(f"Delete result #{row.id}", lambda w: paragraph(about, w), yes="delete it")
+        ask = Confirm(
+            f"Delete result #{row.id}", lambda w: paragraph_rows(about, w), yes="delete it"
+        )
         await self.app.push_screen(ask, decided)
 
     async def export(self) -> None:
         if (row := self.row) is None:
             return
 
-        forms = [(each.name, each.title, "text") for each in OUTPUT_FORMATS.values()]
+        forms = [(each.name, each.title, "text") for each in EXPORT_FORMATS.values()]
 
         def chosen(form: str | None) -> None:
             if form:

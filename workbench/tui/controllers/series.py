@@ -4,15 +4,43 @@ and show its page."""
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from workbench.model.experiment import Experiment
+from workbench.model.lazy_dataclass import dataclass
 from workbench.model.sweep import Sweep
 from workbench.tui.controllers.base import Controller
 from workbench.tui.pages.live import STOPPING, Live
 
+if TYPE_CHECKING:
+    from workbench.session.session import Session
+    from workbench.tui.modals.gpu_confirm import PlannedChange
+
 M = TypeVar("M", Sweep, Experiment)
 Work = Callable[[], Coroutine[Any, Any, M]]
+# finds out which GPU settings a measurement changes
+LookUp = Callable[[], Coroutine[Any, Any, "PlannedChange"]]
+
+
+@dataclass(frozen=True)
+class Resume(Generic[M]):
+    """How to resume a measurement: the text that its page shows meanwhile, and the function that
+    does so, which gets the password for sudo if it `takes_password`. If the measurement changes GPU
+    settings, `changes` finds out how."""
+
+    said: str
+    work: Callable[[str | None], Coroutine[Any, Any, M]]
+    changes: LookUp | None = None
+    takes_password: bool = False
+
+
+def resuming(
+    session: Session, sweep: Sweep
+) -> tuple[str, Callable[[str | None], Coroutine[Any, Any, Sweep]]]:
+    """Return the text that the page of a sweep shows while it is resumed, and the function that
+    resumes it."""
+    said = "resuming: everything is checked before anything is changed"
+    return said, lambda password: session.sweeps.resume(sweep.id, password=password)
 
 
 class SeriesController(Controller, Generic[M]):
@@ -41,9 +69,8 @@ class SeriesController(Controller, Generic[M]):
     async def stop(self) -> None:
         """Stop the running measurement."""
 
-    def resume(self, page: Live, outcome: str) -> tuple[str, Work[M]] | None:
-        """Return how to resume the measurement on `page`, as (text that the page shows meanwhile,
-        function that resumes it). Return None if the measurement cannot be resumed. `outcome` is
+    def resume(self, page: Live, outcome: str) -> Resume[M] | None:
+        """Return how to resume the measurement on `page`; None if it cannot be resumed. `outcome` is
         "resume" to continue the measurement, or "more" to add runs to it."""
 
     def summary(self, measured: M) -> tuple[str, str]:
@@ -67,9 +94,31 @@ class SeriesController(Controller, Generic[M]):
             page.ask(STOPPING)
             self.attempt(self.stop, failed=lambda: page.request_failed(self.state))
         elif (found := self.resume(page, outcome)) is not None:
-            text, work = found
-            page.ask(text)
-            self.measure(work, self._ended, failed=lambda: page.request_failed(self.state))
+            self._resume(page, found)
+
+    def _resume(self, page: Live, how: Resume[M]) -> None:
+        """Resume the measurement on `page`. If it changes GPU settings, show the commands first."""
+
+        def go_on(password: str | None = None) -> None:
+            page.ask(how.said)
+            self.measure(
+                lambda: how.work(password),
+                self._ended,
+                failed=lambda: page.request_failed(self.state),
+            )
+
+        if how.changes is None:
+            go_on()
+        else:
+            self.controllers.gpu.ask_before(how.changes, go_on, takes_password=how.takes_password)
+
+    def begin_after(self, changes: LookUp | None, work: Work[M]) -> None:
+        """Start a new measurement as `begin` does. If it changes GPU settings, which `changes` finds
+        out, show the commands first, and start it if the user agrees."""
+        if changes is None:
+            self.begin(work)
+        else:
+            self.controllers.gpu.ask_before(changes, lambda _: self.begin(work))
 
     def begin(self, work: Work[M]) -> None:
         """Open the page of a new measurement, then start the measurement by calling `work`. The

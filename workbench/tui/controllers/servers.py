@@ -11,9 +11,9 @@ from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerState
-from workbench.tui.cells import Row, beside, paragraph
+from workbench.tui.cells import Row, paragraph_rows, rows_beside_label
 from workbench.tui.controllers.base import Controller
-from workbench.tui.formats import elapsed
+from workbench.tui.formats import duration_text
 from workbench.tui.modals.ask import Confirm, Question, bench_rows, running_rows
 from workbench.tui.modals.base import PickModal
 from workbench.tui.modals.form import Field, Form, Values
@@ -70,7 +70,7 @@ def _run_by(server: ServerStatus) -> str:
 
 def _job_text(job: Job) -> str:
     where = job.node or (f"({job.reason})" if job.reason else "")
-    left = f"{elapsed(job.left_s)} left" if job.left_s is not None else "no time limit"
+    left = f"{duration_text(job.left_s)} left" if job.left_s is not None else "no time limit"
     ours = job.run_id or f"not of Workbench: {job.name}"
     return f"{job.id:<8} {job.state:<9} {where:<12} {left:<13} {ours}"
 
@@ -87,7 +87,7 @@ class ServerController(Controller):
         if state.plan is None:
             self.say("there is no plan to start", Level.WARN, "press p to load a preset")
             return
-        untrusted = self.session.plans.untrusted()
+        untrusted = self.session.plans.untrusted_findings()
         if untrusted:
             await self._ask_trust(untrusted)
             return
@@ -117,7 +117,7 @@ class ServerController(Controller):
         adds; "" if they are not compared."""
         state = self.state
         server = state.server
-        alive = server is not None and server.state.alive
+        alive = server is not None and server.state.is_alive
         in_the_way = server if server is not None and (alive or server.outlived) else None
         changes = self.try_now(self.session.servers.changes_against_running) if alive else ()
 
@@ -177,7 +177,7 @@ class ServerController(Controller):
                 "usual program:"
             )
             about = about if stranger else "These options give the server power over its host:"
-            rows = [*paragraph(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
+            rows = [*paragraph_rows(about, width, "warn"), (), *finding_rows(untrusted, width), ()]
             return [
                 *rows,
                 *(
@@ -214,7 +214,7 @@ class ServerController(Controller):
         from workbench.server.supervisor import STOP_GRACE_S
         from workbench.session.servers import adoption
 
-        unit = adoption.installed(self.session, server.run_id)
+        unit = adoption.installed_unit(self.session, server.run_id)
 
         def text(width: int) -> list[Row]:
             about = f"{server.run_id}: {server.engine} {server.model} on {server.host}"
@@ -226,7 +226,7 @@ class ServerController(Controller):
             )
             how = _how_it_stops(server, STOP_GRACE_S, unit)
             rows = [*disturbed_rows(measured_by, width), *bench_rows(self.state, width)]
-            return [*rows, *paragraph(about, width), *paragraph(how, width, "dim")]
+            return [*rows, *paragraph_rows(about, width), *paragraph_rows(how, width, "dim")]
 
         def decided(yes: bool | None) -> None:
             if yes:
@@ -249,7 +249,7 @@ class ServerController(Controller):
         )
 
         server, measured_by = self.state.server, self.state.host.measured_by
-        unit = adoption.installed(self.session, server.run_id) if server is not None else None
+        unit = adoption.installed_unit(self.session, server.run_id) if server is not None else None
         if server is None or unit is None:
             what = (
                 "no run is selected"
@@ -258,7 +258,7 @@ class ServerController(Controller):
             )
             self.say(what, next_step="press o in the Log pane to choose a run; x stops a server")
             return
-        runs = server.state.alive or bool(server.outlived)
+        runs = server.state.is_alive or bool(server.outlived)
 
         def text(width: int) -> list[Row]:
             about = f"{server.engine} {server.model} on {server.host}, run {server.run_id}"
@@ -275,13 +275,15 @@ class ServerController(Controller):
             )
             return [
                 *rows,
-                *paragraph(about, width),
-                *paragraph(f"{how}A start installs it again.", width, "dim"),
+                *paragraph_rows(about, width),
+                *paragraph_rows(f"{how}A start installs it again.", width, "dim"),
             ]
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(adoption.uninstall(self.session, server.run_id), self._say_removed)
+                self.attempt(
+                    adoption.stop_and_uninstall(self.session, server.run_id), self._say_removed
+                )
 
         title = "Stop the server and remove its unit" if runs else "Remove the unit"
         await self.app.push_screen(Confirm(title, text, yes="remove it", no="leave it"), decided)
@@ -319,13 +321,13 @@ class ServerController(Controller):
             )
             return [
                 *rows,
-                *paragraph(f"$ {shown}", width, "strong", "    "),
-                *paragraph(about, width, "dim"),
+                *paragraph_rows(f"$ {shown}", width, "strong", "    "),
+                *paragraph_rows(about, width, "dim"),
             ]
 
         def decided(yes: bool | None) -> None:
             if yes:
-                self.attempt(adoption.restart(self.session, server.run_id))
+                self.attempt(adoption.restart_in_place(self.session, server.run_id))
 
         self.app.push_screen(
             Confirm("Restart the server", text, yes="restart it", no="leave it running"), decided
@@ -346,7 +348,11 @@ class ServerController(Controller):
             return
         by_hand = {f"pid {o.pid}": o for o in others}
         items = [
-            (s.run_id, f"{s.run_id}  {s.word:<13} {s.engine:<9} {s.model}{_run_by(s)}", "text")
+            (
+                s.run_id,
+                f"{s.run_id}  {s.state_word:<13} {s.engine:<9} {s.model}{_run_by(s)}",
+                "text",
+            )
             for s in reversed(state.servers)
         ]
         for name, o in by_hand.items():
@@ -376,7 +382,7 @@ class ServerController(Controller):
         async def jobs() -> Sequence[Job]:
             from workbench.server import jobs  # not for the first frame
 
-            return await jobs.read(self.session.host, self.state.servers)
+            return await jobs.read_jobs(self.session.host, self.state.servers)
 
         self.attempt(jobs(), self._show_jobs, only="jobs")
 
@@ -412,7 +418,7 @@ class ServerController(Controller):
                 next_step="press s to start a server, or o to choose one",
             )
             return
-        found = endpoints.of_run(self.session, server.run_id)
+        found = endpoints.endpoint_of_run(self.session, server.run_id)
 
         def text(width: int) -> list[Row]:
             facts = (
@@ -424,9 +430,9 @@ class ServerController(Controller):
                 row
                 for label, said in facts
                 if said
-                for row in beside(f"{label:<9}", "dim", paragraph(said, width - 9))
+                for row in rows_beside_label(f"{label:<9}", "dim", paragraph_rows(said, width - 9))
             ]
-            return [*rows, (), *paragraph(found.text, width, "strong", "  ")]
+            return [*rows, (), *paragraph_rows(found.text, width, "strong", "  ")]
 
         async def chosen(what: str | None) -> None:
             if what == "write":
@@ -460,7 +466,9 @@ class ServerController(Controller):
                 file=values["file"].strip() or found.file,
                 name=values["name"].strip() or found.name,
             )
-            self.say(await endpoints.write(self.session, entry), next_step=entry.advice or None)
+            self.say(
+                await endpoints.write_endpoint(self.session, entry), next_step=entry.advice or None
+            )
 
         title = f"Write the endpoint on {found.host}"
         await self.app.push_screen(
@@ -474,7 +482,9 @@ class ServerController(Controller):
 
         assert server.unit is not None
         self.services.pages.clear()
-        following = adoption.follow(self.session, server.run_as, server.unit, server.run_options)
+        following = adoption.adopt_server(
+            self.session, server.run_as, server.unit, server.run_options
+        )
         self.attempt(following, lambda _: self.go("log"))
 
     def in_force(self) -> None:
@@ -554,7 +564,7 @@ class ServerController(Controller):
 
         def rows(width: int) -> list[Row]:
             found = [*self._of_text(), *self.session.servers.log_findings()]
-            return log_finding_rows(found, width) or paragraph(
+            return log_finding_rows(found, width) or paragraph_rows(
                 "No line of this log is known.", width, "dim"
             )
 
@@ -562,7 +572,7 @@ class ServerController(Controller):
             found = [f for f in self.session.servers.log_findings() if f.changes]
             if not found:
                 return {}
-            test = ("Test a change (A/B)", lambda: self._test_log_finding(found))
+            test = ("Test a change (A/B)", lambda: self._start_experiment_of_log_finding(found))
             return {"f": ("Fix in the plan", lambda: self._fix_from_log(found)), "t": test}
 
         self.services.pages.open(Page("Known lines of the log", rows, keys))
@@ -584,14 +594,14 @@ class ServerController(Controller):
 
         await self.controllers.advice.pick("Fix which finding in the plan?", found, apply)
 
-    def _test_log_finding(self, found: list[Finding]) -> None:
+    def _start_experiment_of_log_finding(self, found: list[Finding]) -> None:
         """Test the change of a finding about the server's log in an A/B experiment, in which A is
         the newest result of the selected run. If `found` has several findings, ask which one to
         test."""
         run_id = self.state.run_id
         if run_id is not None:
             self.attempt(
-                self.session.advisor.of_run(run_id),
+                self.session.advisor.advise_on_run(run_id),
                 lambda advised: self.controllers.advice.test(advised, found),
             )
 
@@ -606,8 +616,8 @@ class ServerController(Controller):
         def rows(width: int) -> list[Row]:
             made: list[Row] = []
             for number, text in self.matches:
-                made += beside(
-                    f"{number:>7}  ", "dim", paragraph(text, max(20, width - NUMBER_CELLS))
+                made += rows_beside_label(
+                    f"{number:>7}  ", "dim", paragraph_rows(text, max(20, width - NUMBER_CELLS))
                 )
             return made
 

@@ -3,19 +3,29 @@ flags."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from workbench.model.findings import Level
-from workbench.model.server_run import ServerState
-from workbench.model.sweep import Sweep
-from workbench.tui.controllers.series import SeriesController, Work
+from workbench.model.settings import SWEPT
+from workbench.model.sweep import CONCURRENCY, FLAGS, RATES, USERS, Sweep
+from workbench.tui.controllers.series import Resume, SeriesController, resuming
 from workbench.tui.modals.form import Values
-from workbench.tui.modals.sweep_form import Wanted, parse, sweep_form
+from workbench.tui.modals.gpu_confirm import PlannedChange
+from workbench.tui.modals.sweep_form import (
+    Wanted,
+    load_of_search,
+    parse_sweep_form,
+    sets_gpus,
+    sweep_form,
+)
 from workbench.tui.pages.live import Live, SweepPage
 from workbench.tui.panes.launch import Launch
 
-_OF_A_TRACE = ("trace", "trace_name", "trace_s", "trace_reuse", "speed", "first", "content")
+if TYPE_CHECKING:
+    from workbench.session.session import Session
+
+Load = Mapping[str, Any]  # fields of BenchSpec
 
 
 class SweepController(SeriesController[Sweep]):
@@ -26,22 +36,26 @@ class SweepController(SeriesController[Sweep]):
     def new_page(self) -> Live:
         if self.controllers.tunes.measured is not None:
             return self.controllers.tunes.new_page()
-        return SweepPage(self.state, self.services.progress.measured.left, self.act)
+        return SweepPage(self.state, self.services.progress.left_s, self.act)
 
     async def stop(self) -> None:
         await self.session.sweeps.cancel()
 
-    def resume(self, page: Live, outcome: str) -> tuple[str, Work[Sweep]] | None:
+    def resume(self, page: Live, outcome: str) -> Resume[Sweep] | None:
         sweep = self.measured
         if sweep is None:
             return None
-        return (
-            "resuming: everything is checked before anything is changed"
-        ), lambda: self.session.sweeps.resume(sweep.id)
+        said, work = resuming(self.session, sweep)
+        changes = partial(self._changes_of, sweep) if sweep.facts.sets_gpu else None
+        return Resume(said, work, changes, takes_password=sweep.facts.sets_gpu)
+
+    async def _changes_of(self, sweep: Sweep) -> PlannedChange:
+        by_value = await self.session.sweeps.plan_resume(sweep.id)
+        return await self.controllers.gpu.change_of_steps(by_value)
 
     def summary(self, measured: Sweep) -> tuple[str, str]:
         return (
-            f"sweep of {measured.name}: {measured.error or measured.knee_text or measured.state}",
+            f"{measured.description}: {measured.error or measured.knee_text or measured.state}",
             "press S to see the sweep",
         )
 
@@ -49,54 +63,91 @@ class SweepController(SeriesController[Sweep]):
         if not self.nothing_measured():
             return
         state = self.state
-        if state.server is None or state.server.state is not ServerState.READY:
-            self.say(
-                "a sweep needs a server that is READY, and there is none",
-                Level.WARN,
-                "press s to start a server",
-            )
+        server = self.ready_server("a sweep")
+        if server is None:
             return
         count = len(state.telemetry.gpus) if state.telemetry else 0
 
         def decided(values: Values | None) -> None:
-            if values is not None:
-                wanted = parse(values, count)
-                self.session.memory.keep_form("sweep", values)
+            if values is None:
+                return
+            wanted = parse_sweep_form(values, count)
+            self.session.memory.keep_form("sweep", values)
+            if sets_gpus(wanted):
+                self._ask(wanted, server.run_id)
+            else:
                 self.begin(lambda: self._run(wanted))
 
-        last, spec = self.session.memory.last_form("sweep"), self.session.bench.defaults()
+        last, spec = self.session.memory.last_form("sweep"), self.session.bench.default_spec()
         await self.app.push_screen(
             sweep_form(state, self.pane(Launch).current, spec, last, self._check_flags), decided
         )
+
+    def _ask(self, wanted: Wanted, run_id: str) -> None:
+        """Show the commands of a sweep of a GPU setting on the server `run_id`. Start it if the user
+        agrees."""
+
+        async def look_up() -> PlannedChange:
+            by_value = await self.session.sweeps.plan_gpu(
+                wanted.kind, wanted.values, wanted.gpu, run_id=run_id
+            )
+            return await self.controllers.gpu.change_of_steps(by_value)
+
+        def agreed(password: str | None) -> None:
+            self.begin(lambda: self._run(wanted, run_id=run_id, password=password))
+
+        self.controllers.gpu.ask_before(look_up, agreed, takes_password=True)
 
     def _check_flags(self, flags: Mapping[str, Sequence[str]]) -> None:
         if flags:
             self.session.sweeps.check_flags(flags)
 
-    async def _run(self, wanted: Wanted) -> Sweep:
-        shape = dict(self.session.bench.shape())
-        if wanted.kind == "flag":
-            return await self.session.sweeps.run_flags(wanted.flags, **shape)
-        if wanted.kind in ("users", "rates"):
-            own = ("requests", "warmup", "concurrency", "rate", "seconds", "command", "slo")
-            # a search after the benchmark of a trace sends prompts of the trace's mean lengths
-            traced = _OF_A_TRACE if shape.get("trace_name") else ()
-            rest = {n: value for n, value in shape.items() if n not in (*own, *traced)}
-            return await self._search_capacity(wanted, {**rest, "slo": wanted.slo})
-        # they follow from the level, or each value is given the same time
-        for name in ("requests", "warmup"):
-            shape.pop(name, None)
-        if wanted.kind == "concurrency":
-            shape.pop("concurrency", None)
-            return await self.session.sweeps.run_concurrency(
-                [int(v) for v in wanted.values], **shape
-            )
-        return await self.session.sweeps.run_gpu(wanted.kind, wanted.values, wanted.gpu, **shape)
+    async def _run(self, wanted: Wanted, **more: Any) -> Sweep:
+        load = {**self.session.bench.default_fields(), **more}
+        return await STARTS[wanted.kind](self.session, wanted, load)
 
-    async def _search_capacity(self, wanted: Wanted, load: Mapping[str, Any]) -> Sweep:
-        from workbench.session.series.rate_capacity import Rates
-        from workbench.session.series.user_capacity import UserLevels
 
-        if wanted.kind == "rates":
-            return await self.session.sweeps.run_rates(Rates(horizon_s=wanted.horizon_s), **load)
-        return await self.session.sweeps.run_users(UserLevels(), **load)
+async def _sweep_flags(session: Session, wanted: Wanted, load: Load) -> Sweep:
+    return await session.sweeps.run_flags(wanted.flags, **load)
+
+
+async def _sweep_concurrency(session: Session, wanted: Wanted, load: Load) -> Sweep:
+    levels = [int(value) for value in wanted.values]
+    # the level decides the numbers of requests
+    return await session.sweeps.run_concurrency(
+        levels, **_without(load, "requests", "warmup", "concurrency")
+    )
+
+
+async def _sweep_gpu_setting(session: Session, wanted: Wanted, load: Load) -> Sweep:
+    # each value is given the same time
+    return await session.sweeps.run_gpu(
+        wanted.kind, wanted.values, wanted.gpu, **_without(load, "requests", "warmup")
+    )
+
+
+async def _search_users(session: Session, wanted: Wanted, load: Load) -> Sweep:
+    from workbench.session.series.user_capacity import UserLevels
+
+    return await session.sweeps.run_users(UserLevels(), **load_of_search(load, wanted))
+
+
+async def _search_rates(session: Session, wanted: Wanted, load: Load) -> Sweep:
+    from workbench.session.series.rate_capacity import Rates
+
+    rates = Rates(horizon_s=wanted.horizon_s)
+    return await session.sweeps.run_rates(rates, **load_of_search(load, wanted))
+
+
+def _without(load: Load, *names: str) -> dict[str, Any]:
+    return {name: value for name, value in load.items() if name not in names}
+
+
+# for each kind that the form offers (OFFERS), what starts it
+STARTS: Mapping[str, Callable[[Session, Wanted, Load], Awaitable[Sweep]]] = {
+    FLAGS.name: _sweep_flags,
+    CONCURRENCY.name: _sweep_concurrency,
+    USERS.name: _search_users,
+    RATES.name: _search_rates,
+    **{setting.key: _sweep_gpu_setting for setting in SWEPT},
+}

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Level
-from workbench.model.sweep import Sweep
-from workbench.model.tune import TUNE
+from workbench.model.sweep import Sweep, SweepSpec
+from workbench.model.tune import TUNE, gpu_settings_in
 from workbench.report.tune_blocks import plan_blocks
 from workbench.tui.block_rows import block_rows
-from workbench.tui.cells import Row, paragraph
-from workbench.tui.controllers.series import SeriesController, Work
+from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.controllers.series import LookUp, Resume, SeriesController, resuming
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Confirm
 from workbench.tui.modals.form import Values
-from workbench.tui.modals.tune_form import parse, tune_form
+from workbench.tui.modals.gpu_confirm import PlannedChange
+from workbench.tui.modals.tune_form import parse_tune_form, tune_form
 from workbench.tui.pages.live import Live, TunePage
 
 if TYPE_CHECKING:
@@ -28,17 +29,29 @@ class TuneController(SeriesController[Sweep]):
         return sweep if sweep is not None and sweep.kind == TUNE else None
 
     def new_page(self) -> TunePage:
-        return TunePage(self.state, self.services.progress.measured.left, self.act)
+        return TunePage(self.state, self.services.progress.left_s, self.act)
 
     async def stop(self) -> None:
         await self.session.sweeps.cancel()
 
-    def resume(self, page: Live, outcome: str) -> tuple[str, Work[Sweep]] | None:
-        sweep = self.measured
-        if sweep is None:
+    def resume(self, page: Live, outcome: str) -> Resume[Sweep] | None:
+        tune = self.measured
+        if tune is None or tune.spec is None:
             return None
-        said = "resuming: everything is checked before anything is changed"
-        return said, lambda: self.session.sweeps.resume(sweep.id)
+        said, work = resuming(self.session, tune)
+        return Resume(said, work, self._changes_of(tune.spec))
+
+    def _changes_of(self, spec: SweepSpec) -> LookUp | None:
+        """Return what finds out how a tune changes GPU settings; None if it changes none."""
+        candidates = spec.tune.candidates if spec.tune is not None else ()
+        if not any(gpu_settings_in(one.sets) for one in candidates):
+            return None
+
+        async def look_up() -> PlannedChange:
+            planned = await self.session.sweeps.tune_setting_changes(spec)
+            return await self.controllers.gpu.change_of(planned)
+
+        return look_up
 
     def summary(self, measured: Sweep) -> tuple[str, str]:
         said = measured.error or measured.knee_text or measured.state
@@ -55,14 +68,14 @@ class TuneController(SeriesController[Sweep]):
         found: list[PlannedSweep] = []
 
         async def plan(values: Values) -> None:
-            wanted = parse(values)
+            wanted = parse_tune_form(values)
             found[:] = [
                 await self.session.sweeps.plan_tune(
                     wanted.goal,
                     wanted.limits,
                     starts=wanted.starts,
                     max_minutes=wanted.max_minutes,
-                    **self.session.bench.shape(),
+                    **self.session.bench.default_fields(),
                 )
             ]
 
@@ -71,7 +84,7 @@ class TuneController(SeriesController[Sweep]):
                 self.session.memory.keep_form("tune", values)
                 self._ask(found[0])
 
-        load = self.session.sweeps.tune_load(self.session.bench.shape())
+        load = self.session.sweeps.tune_load(self.session.bench.default_fields())
         last = self.session.memory.last_form("tune")
         await self.app.push_screen(tune_form(load, last, plan), decided)
 
@@ -82,18 +95,19 @@ class TuneController(SeriesController[Sweep]):
         assert spec is not None
         cost = self.session.sweeps.tune_cost(planned)
         blocks = plan_blocks(spec, cost, simulated=self.state.simulated)
-        stops = server if server is not None and server.state.alive else None
+        stops = server if server is not None and server.state.is_alive else None
 
         def text(width: int) -> list[Row]:
             rows = block_rows(blocks, width)
             if stops is not None:
                 said = f"run {stops.run_id} is stopped meanwhile, and started again afterwards"
-                rows += [(), *paragraph(f"{G.alert} {said}", width, "warnb", "  ")]
+                rows += [(), *paragraph_rows(f"{G.alert} {said}", width, "warnb", "  ")]
             return rows
 
         def agreed(yes: bool | None) -> None:
             if yes:
-                self.begin(lambda: self.session.sweeps.run_tune(planned))
+                changes = self._changes_of(planned.spec)
+                self.begin_after(changes, lambda: self.session.sweeps.run_tune(planned))
 
         title = f"{planned.name[:1].upper()}{planned.name[1:]} on {self.state.host.name}"
         self.app.push_screen(Confirm(title, text, yes="start the tune", wide=True), agreed)

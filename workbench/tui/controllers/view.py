@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from workbench.model.findings import Level
-from workbench.tui.cells import paragraph
+from workbench.model.watch import Night
+from workbench.report.watch_night import night_blocks, note_lines
+from workbench.store import paths
+from workbench.store.watches import WatchStore
+from workbench.tui.block_rows import block_rows
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.controllers.base import Controller
 from workbench.tui.interfaces import Themed
 from workbench.tui.modals.ask import Quit
 from workbench.tui.modals.gpu_confirm import ConfirmSettings
 from workbench.tui.pages.base import Page
+from workbench.tui.pages.since_left import since_left_rows
 from workbench.tui.pages.texts import activity_rows
 from workbench.tui.panes.search import Search
 
@@ -49,10 +57,35 @@ class ViewController(Controller):
         def show(_: object) -> None:
             host = self.state.host.name
             done = tuple(a for a in self.state.activity if a.host == host)
-            title = f"Done to {host}, newest first"
-            self.services.pages.open(Page(title, lambda width: activity_rows(done, width)))
+            telemetry = self.state.telemetry
+            gpus = len(telemetry.gpus) if telemetry is not None else 0
+
+            def rows(width: int) -> list[Row]:
+                since = since_left_rows(self.state.since_left, gpus, width)
+                return [*since, *activity_rows(done, width)]
+
+            self.services.forget_waiting()
+            self.services.pages.open(Page(f"Done to {host}, newest first", rows))
 
         self.attempt(self.session.memory.read_activity(), show)
+
+    def nights(self) -> None:
+        """Open the page of the newest night of the watches, with the nights before it."""
+
+        def show(nights: Sequence[Night]) -> None:
+            if not nights:
+                said = "no night of a watch yet"
+                return self.say(said, Level.INFO, "workbench watch add, then workbench watch run")
+            newest, *earlier = nights
+            blocks = [*night_blocks(newest, earlier), note_lines(newest)]
+            when = time.strftime("%Y-%m-%d %H:%M", time.localtime(newest.unix_s))
+            title = f"Night {newest.id} of the watches, {when}"
+            return self.services.pages.open(
+                Page(title, lambda width: block_rows(blocks, width), kind="nights")
+            )
+
+        store = WatchStore(paths.watches_dir())
+        self.attempt(asyncio.to_thread(store.nights), show)
 
     def save_picture(self) -> None:
         try:
@@ -77,7 +110,9 @@ class ViewController(Controller):
         state = self.state
         server = state.server
         alive = (
-            f"{server.engine} :{server.port}" if server is not None and server.state.alive else None
+            f"{server.engine} :{server.port}"
+            if server is not None and server.state.is_alive
+            else None
         )
         running = state.bench.running or state.host.model_work is not None
         running = running or any(
@@ -106,7 +141,7 @@ class ViewController(Controller):
         self.app.push_screen(
             ConfirmSettings(
                 "Revert and leave",
-                lambda w: paragraph(text, w),
+                lambda w: paragraph_rows(text, w),
                 yes="revert and leave",
                 password=True,
             ),

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
-from workbench.session.fleet.state import totals
+from workbench.session.fleet.state import fleet_totals
 from workbench.tui.bindings import FLEET_KEYS
-from workbench.tui.cells import Painted, Row, Run, joined, paragraph, row_width, spread
+from workbench.tui.cells import Painted, Row, Run, join_rows, paragraph_rows, row_width, spread_row
 from workbench.tui.fleet.table import gpus_title, notes_row
-from workbench.tui.formats import figure
+from workbench.tui.formats import number_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.session.fleet.state import FleetHost
 
 SIGNS = (
-    f"a cell per GPU is as high as its utilization  {G.alert} altered settings  ! clocks lowered, "
-    "or not read  "
+    f"a cell per GPU is as high as its utilization  {G.alert} altered settings  A alert  "
+    "! clocks lowered, or not read  "
     "x out of reach or lost  grey: an old reading"
 )
 
@@ -40,10 +40,10 @@ class TotalsBar(Painted):
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        sums = totals(self.hosts)
+        sums = fleet_totals(self.hosts)
         out = sums.hosts - sums.live
         power = f"{G.at_least if sums.power_unknown else ''}{sums.power_w:,.0f} W"
-        rate = f"{G.at_least if sums.tok_unknown else ''}{figure(sums.tok_s, 0)} tok/s"
+        rate = f"{G.at_least if sums.tok_unknown else ''}{number_text(sums.tok_s, 0)} tok/s"
         parts: list[Row] = [
             (
                 (" fleet  ", "strong"),
@@ -56,9 +56,9 @@ class TotalsBar(Painted):
         ]
         tail: Row = ((" SIMULATED ", "reverse"),) if self.simulated else ()
         gap: Run = ("  ", "text")
-        if row_width((*joined(parts, gap), *tail)) > width:
+        if row_width((*join_rows(parts, gap), *tail)) > width:
             parts = parts[:-1]
-        return [spread(joined(parts, gap), tail, width)]
+        return [spread_row(join_rows(parts, gap), tail, width)]
 
 
 class AboutHost(Painted):
@@ -84,8 +84,11 @@ class AboutHost(Painted):
         first: Row = ((host.name, "strong"), ("  " + "  ".join(filter(None, facts)), "text"))
         notes = notes_row(host)[1:]
         if host.telemetry is None and host.problem:
-            return [first, *paragraph(host.problem, width, "bad")]
-        return [first, notes or (("nothing is altered or throttled" if host.live else "", "dim"),)]
+            return [first, *paragraph_rows(host.problem, width, "bad")]
+        return [
+            first,
+            notes or (("nothing is altered or throttled" if host.is_live else "", "dim"),),
+        ]
 
 
 class FleetFooter(Painted):
@@ -111,7 +114,7 @@ class FleetFooter(Painted):
                 (" esc", "key"),
                 (" remove ", "text"),
             )
-            return [spread(entry, keys, width)]
+            return [spread_row(entry, keys, width)]
         keys_row: list[Run] = []
         for key in sorted((k for k in FLEET_KEYS if k.footer), key=lambda k: k.footer):
             keys_row += [(f" {key.shown}", "key"), (f" {key.label} ", "text")]
@@ -120,4 +123,4 @@ class FleetFooter(Painted):
             if self.words
             else ()
         )
-        return [spread(tuple(keys_row), tail, width) if row_width(tail) < width else tail]
+        return [spread_row(tuple(keys_row), tail, width) if row_width(tail) < width else tail]

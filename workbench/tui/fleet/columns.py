@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.gpu_readings import IN_FLEET
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Run, cut, pad, width_of
-from workbench.tui.formats import NA, elapsed
+from workbench.tui.cells import Run, cut_text, pad_text, width_of
+from workbench.tui.formats import NA, duration_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.graph import EIGHTHS, level_of
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
+    from workbench.model.gpu_readings import Reading
     from workbench.session.fleet.state import FleetHost, FleetServer
 
 # state of a host: its sign, its word, the role of both, and its place in the order by state
@@ -35,26 +37,35 @@ FEWEST_GPU_CELLS = 4
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of the fleet's table with one number per host. `cells` is its width, `value` returns
-    the number or None, and `text` formats the number."""
+    the number or None, and `text` formats the number. A screen of less than `least_width` cells
+    leaves it out."""
 
     title: str
     cells: int
     value: Callable[[FleetHost], float | None]
     text: Callable[[float], str]
+    least_width: int = 0
+
+
+def _of_reading(reading: Reading) -> Column:
+    column = reading.fleet
+    assert column is not None
+
+    def value(host: FleetHost) -> float | None:
+        return host.of_gpus(reading.field, column.of_gpus)
+
+    return Column(column.title, column.cells, value, column.text.format, column.least_width)
 
 
 NUMBERS: tuple[Column, ...] = (
-    Column("util", 5, lambda h: h.util_pct, lambda v: f"{v:.0f}%"),
-    Column("power", 8, lambda h: h.power_w, lambda v: f"{v:,.0f}W"),
-    Column("MHz", 5, lambda h: h.sm_mhz, lambda v: f"{v:.0f}"),
-    Column("temp", 5, lambda h: h.temperature_c, lambda v: f"{v:.0f}C"),
+    *map(_of_reading, IN_FLEET),
     Column("mem", 5, lambda h: h.memory_pct, lambda v: f"{v:.0f}%"),
     Column("tok/s", 8, lambda h: h.tok_s, lambda v: f"{v:,.0f}"),
 )
 ORDERS = ("host", "state", *(column.title for column in NUMBERS))
 
 
-def in_order(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[FleetHost]:
+def sort_hosts(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[FleetHost]:
     """Return the hosts sorted by the column `order`. "host" keeps the order in which the user named
     them, "state" begins with the worst state, and any other column with the highest number.
     `reverse` reverses the order, but hosts without a number are always last."""
@@ -68,24 +79,25 @@ def in_order(hosts: Sequence[FleetHost], order: str, reverse: bool) -> list[Flee
     return [*sorted(known, key=lambda host: value(host) or 0.0, reverse=not reverse), *unknown]
 
 
-def matches(host: FleetHost, words: str) -> bool:
+def host_matches(host: FleetHost, words: str) -> bool:
     """Return whether the host's row contains each word of `words`, in its name, label, state, GPUs,
     servers or marks. Upper and lower case do not matter."""
-    text = " ".join(_searched(host)).casefold()
+    text = " ".join(_searched_texts(host)).casefold()
     return all(word in text for word in words.casefold().split())
 
 
-def _searched(host: FleetHost) -> list[str]:
-    words = [host.name, host.label, host.state, *host.throttled]
+def _searched_texts(host: FleetHost) -> list[str]:
+    words = [host.name, host.label, host.state, *host.throttle_reasons, *host.alerts]
     if host.telemetry is not None:
         words += (info.name for info in host.telemetry.infos)
     for server in host.servers:
         words += (server.engine, server.model, server.state, f":{server.port}")
     marks = {
         "altered": host.altered,
-        "throttled": host.throttled,
-        "busy": host.busy,
-        "idle": host.live and not host.busy,
+        "throttled": host.throttle_reasons,
+        "alert": host.is_live and host.alerts,
+        "busy": host.count_busy_gpus,
+        "idle": host.is_live and not host.count_busy_gpus,
     }
     return [*words, *(mark for mark, applies in marks.items() if applies)]
 
@@ -99,52 +111,59 @@ def state_runs(host: FleetHost) -> list[Run]:
     this reading."""
     sign, word, role, _ = STATES[host.state]
     aged = host.age_s is not None and host.state in ("stale", "lost")
-    text = f"{sign} {elapsed(host.age_s or 0)} {word}" if aged else f"{sign} {word}"
-    return [(pad(cut(text, STATE_CELLS - 1), STATE_CELLS), role)]
+    text = f"{sign} {duration_text(host.age_s or 0)} {word}" if aged else f"{sign} {word}"
+    return [(pad_text(cut_text(text, STATE_CELLS - 1), STATE_CELLS), role)]
 
 
 def mark_runs(host: FleetHost) -> list[Run]:
     """Return two signs as pairs (text, role): one if settings of the host are altered, and one if
-    GPUs are throttled. A blank stands for a sign that does not apply."""
-    return [
-        (G.alert if host.altered else " ", "warn"),
-        ("!" if host.live and host.throttled else " ", "warnb"),
-        (" ", "text"),
-    ]
+    an alert is active, or else if GPUs are throttled. A blank stands for a sign that does not
+    apply."""
+    sign: Run = (" ", "text")
+    if host.is_live and host.throttle_reasons:
+        sign = ("!", "warnb")
+    if host.is_live and host.alerts:
+        sign = ("A", "bad")
+    return [(G.alert if host.altered else " ", "warn"), sign, (" ", "text")]
 
 
 def gpu_runs(host: FleetHost, cells: int) -> list[Run]:
     """Return one character per GPU, as pairs (text, role): a block as high as the GPU's
     utilization. If the host has more than `cells` GPUs, the last character is "…"."""
-    runs = [_gpu_run(gpu, host.live) for gpu in host.gpus]
+    runs = [_gpu_run(gpu, host.is_live) for gpu in host.gpus]
     if len(runs) > cells:
         runs = [*runs[: cells - 1], (G.more, "dim")]
     return [*runs, (" " * (cells - len(runs)), "text")]
 
 
 def _gpu_run(gpu: GpuSample, live: bool) -> Run:
-    if not gpu.live:
+    if not gpu.has_readings:
         return ("x", "bad")
     level = level_of(gpu.gpu_util_pct, 0.0, 100.0, EIGHTHS)
     return (G.levels[level - 1] if level else "?", "util" if live else "dim")
 
 
-def number_runs(host: FleetHost) -> list[Run]:
-    """Return the host's utilization, power, clock, temperature, memory and token rate as pairs
-    (text, role), one per column of the table. Old values are grey."""
-    role = "text" if host.live else "dim"
+def columns_for(width: int) -> list[Column]:
+    """Return the columns with numbers that a screen of `width` cells shows."""
+    return [column for column in NUMBERS if column.least_width <= width]
+
+
+def number_runs(host: FleetHost, width: int) -> list[Run]:
+    """Return the host's numbers as pairs (text, role), one for each column that a screen of `width`
+    cells shows. Old values are grey."""
+    role = "text" if host.is_live else "dim"
     runs: list[Run] = []
-    for column in NUMBERS:
+    for column in columns_for(width):
         value = column.value(host)
-        text = _missing(column, host) if value is None else column.text(value)
-        runs.append((pad(text, column.cells, right=True), role))
+        text = _missing_text(column, host) if value is None else column.text(value)
+        runs.append((pad_text(text, column.cells, right=True), role))
     return runs
 
 
-def _missing(column: Column, host: FleetHost) -> str:
+def _missing_text(column: Column, host: FleetHost) -> str:
     """Return the text of a number that the host does not have: "-" if there is no server that could
     have a token rate."""
-    has_no_server = host.servers_read and not host.ready
+    has_no_server = host.servers_read and not host.count_ready_servers
     return "-" if column.title == "tok/s" and has_no_server else NA
 
 
@@ -162,24 +181,30 @@ def server_runs(host: FleetHost, room: int) -> list[Run]:
         sign, role = _server_sign(server)
         brief = f"{sign} {server.engine} {server.state}"
         if width_of(brief) > room:
-            brief = cut(f"{sign} {server.state}", room)
+            brief = cut_text(f"{sign} {server.state}", room)
         return [(brief, role)]
     count = len(host.servers)
-    ready = f"{host.ready}" if host.ready == count else f"{host.ready}/{count}"
-    return [(cut(f"{G.on} {ready} ready", room), "good" if host.ready else "warn")]
+    ready = (
+        f"{host.count_ready_servers}"
+        if host.count_ready_servers == count
+        else f"{host.count_ready_servers}/{count}"
+    )
+    return [
+        (cut_text(f"{G.on} {ready} ready", room), "good" if host.count_ready_servers else "warn")
+    ]
 
 
 def _no_server_runs(host: FleetHost, room: int) -> list[Run]:
-    if not host.live:
+    if not host.is_live:
         return []
     text = "no server" if room >= len("no server") else "none"
     return [(text if host.servers_read else NA, "dim")]
 
 
 def _server_sign(server: FleetServer) -> tuple[str, str]:
-    if server.doubted:
+    if server.text_is_doubted:
         return "?", "warn"
-    if server.answers:
+    if server.can_answer:
         return G.on, "good"
     return ("~", "warn") if server.state in ("starting", "stopping") else ("x", "bad")
 

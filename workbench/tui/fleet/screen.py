@@ -15,9 +15,9 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.session.fleet.fleet import Fleet
 from workbench.session.fleet.state import FleetHost, FleetState
 from workbench.tui.bindings import FLEET_KEYS, bindings_for
-from workbench.tui.cells import Row, beside, pad, paragraph
+from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
 from workbench.tui.fleet.bars import SIGNS, AboutHost, FleetFooter, TotalsBar
-from workbench.tui.fleet.columns import ORDERS, in_order, matches
+from workbench.tui.fleet.columns import ORDERS, host_matches, sort_hosts
 from workbench.tui.fleet.table import FleetTable
 from workbench.tui.modals.base import Modal, TextBody
 from workbench.tui.textual_private import frames_waiting
@@ -53,16 +53,18 @@ class _FleetKeys(Modal[None]):
 def _key_rows(width: int) -> list[Row]:
     rows: list[Row] = []
     for key in FLEET_KEYS:
-        rows += beside(pad(key.shown, 9), "key", paragraph(key.help, width - 9))
-    rows += beside(
-        pad("up down", 9),
+        rows += rows_beside_label(
+            pad_text(key.shown, 9), "key", paragraph_rows(key.help, width - 9)
+        )
+    rows += rows_beside_label(
+        pad_text("up down", 9),
         "key",
-        paragraph("choose a host; also j k, page up and down, home, end", width - 9),
+        paragraph_rows("choose a host; also j k, page up and down, home, end", width - 9),
     )
     return [
         *rows,
         (),
-        *(row for sign in SIGNS.split("  ") for row in paragraph(sign, width, "dim")),
+        *(row for sign in SIGNS.split("  ") for row in paragraph_rows(sign, width, "dim")),
     ]
 
 
@@ -114,8 +116,8 @@ class FleetScreen(Screen[str]):
 
     def show(self, state: FleetState) -> None:
         view = self.view
-        self._hosts = in_order(
-            [h for h in state.hosts if matches(h, view.words)], view.order, view.reverse
+        self._hosts = sort_hosts(
+            [h for h in state.hosts if host_matches(h, view.words)], view.order, view.reverse
         )
         index = self._index
         chosen = self._hosts[index] if self._hosts else None
@@ -191,7 +193,9 @@ class FleetScreen(Screen[str]):
     def retry(self) -> None:
         """Connect again to the host under the cursor. The SSH login may ask the user questions."""
         if self._hosts:
-            self.fleet.retry(self._hosts[self._index].name, getattr(self.app, "ask_login", None))
+            self.fleet.retry_login(
+                self._hosts[self._index].name, getattr(self.app, "ask_login", None)
+            )
 
     async def show_keys(self) -> None:
         await self.app.push_screen(_FleetKeys("Keys of the fleet"))

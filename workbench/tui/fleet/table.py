@@ -3,28 +3,39 @@ for."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.counts import gpus_text
-from workbench.tui.cells import Painted, Row, Run, cut, cut_middle, joined, pad, row_width, width_of
+from workbench.tui.cells import (
+    Painted,
+    Row,
+    Run,
+    cut_middle,
+    cut_text,
+    join_rows,
+    pad_text,
+    row_width,
+    width_of,
+)
 from workbench.tui.fleet.columns import (
     FEWEST_GPU_CELLS,
     LEAST_NAME,
     MARK_CELLS,
     MOST_NAME,
-    NUMBERS,
     STATE_CELLS,
+    columns_for,
     gpu_runs,
     mark_runs,
     number_runs,
     server_runs,
     state_runs,
 )
-from workbench.tui.formats import GIB, NA, alteration_texts
+from workbench.tui.formats import GIB, NA, altered_texts_on
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import POWER, card_title
-from workbench.tui.widgets.graph import Graph, draw
+from workbench.tui.widgets.graph import Graph, draw_graph
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuSample
@@ -83,7 +94,7 @@ class FleetTable(Painted):
         self.top = max(self.top, self.cursor - fit + 1)
         rows = [self._head(name_cells, gpu_cells, width)]
         for index in range(self.top, min(len(self.hosts), self.top + fit)):
-            rows += _block(
+            rows += _host_rows(
                 self.hosts[index], index == self.cursor, name_cells, gpu_cells, width, lines
             )
         return rows
@@ -96,47 +107,45 @@ class FleetTable(Painted):
         ]
         titles += [
             ("GPUs", gpu_cells, False),
-            *((column.title, column.cells, True) for column in NUMBERS),
+            *((column.title, column.cells, True) for column in columns_for(width)),
         ]
         runs: list[Run] = []
         for title, cells, right in titles:
-            chosen = title == self.order
-            down = self.reverse == (title == "host")
-            text = title
-            if chosen:
-                text += "v" if down else "^"
-            lead = INDENT if title == "host" else ""
-            runs.append((pad(lead + text, cells, right=right), "strong" if chosen else "head"))
-        return (
-            *runs,
-            ("  servers" if row_width(runs) + len("  servers") <= width else "  srv", "head"),
-        )
+            text, role = title, "head"
+            if title == self.order:
+                down = self.reverse == (title == "host")
+                text, role = title + ("v" if down else "^"), "strong"
+            if title == "host":
+                text = INDENT + text
+            runs.append((pad_text(text, cells, right=right), role))
+        has_room = row_width(runs) + len("  servers") <= width
+        return (*runs, ("  servers" if has_room else "  srv", "head"))
 
 
-def _block(
+def _host_rows(
     host: FleetHost, chosen: bool, name_cells: int, gpu_cells: int, width: int, lines: int
 ) -> list[Row]:
     role = "select" if chosen else "strong"
     lead: list[Run] = [
         (f"{G.arrow} " if chosen else INDENT, "key"),
-        (_name(host, name_cells - 1), role),
+        (_host_name(host, name_cells - 1), role),
     ]
     lead.append((" " * (name_cells - width_of(lead[1][0])), "text"))
     first: list[Run] = [*lead, *state_runs(host), *mark_runs(host)]
     if host.telemetry is None:
         first.append((host.problem or "", "text"))
     else:
-        first += [*gpu_runs(host, gpu_cells), *number_runs(host), (INDENT, "text")]
+        first += [*gpu_runs(host, gpu_cells), *number_runs(host, width), (INDENT, "text")]
         first += server_runs(host, width - row_width(first))
     left = len(INDENT) + name_cells + STATE_CELLS + MARK_CELLS
     more = [_graphs_row(host, left, width), _figures_row(host, width), notes_row(host)]
     return [tuple(first), *more[: lines - 1]]
 
 
-def _name(host: FleetHost, cells: int) -> str:
+def _host_name(host: FleetHost, cells: int) -> str:
     """Return the name of the host in at most `cells` cells. If the name is longer, its end is kept,
     because long names differ at the end."""
-    return cut_middle(host.name, cells) if host.name.isascii() else cut(host.name, cells)
+    return cut_middle(host.name, cells) if host.name.isascii() else cut_text(host.name, cells)
 
 
 def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
@@ -145,7 +154,7 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
     if host.telemetry is None:
         return ()
     title = INDENT * 2 + gpus_title(host)
-    runs: list[Run] = [(pad(cut(title, left - 1), left), "dim")]
+    runs: list[Run] = [(pad_text(cut_text(title, left - 1), left), "dim")]
     graphs = (
         ("util", host.util_trail, 100.0),
         ("power", host.power_trail, _power_top(host)),
@@ -153,40 +162,35 @@ def _graphs_row(host: FleetHost, left: int, width: int) -> Row:
     )
     each = (width - left) // len(graphs)
     for label, trail, top in graphs:
-        cells = max(0, each - width_of(label) - 2)
-        values = (
-            *(None,) * max(0, cells - len(trail)),
-            *trail[len(trail) - min(cells, len(trail)) :],
-        )
-        role = "sm" if label == "tok/s" else label
+        cells = each - width_of(label) - 2
         if cells <= 0:  # a narrow terminal
             continue
-        body = draw(
-            Graph(label, "", values, max(top, LEAST_TOK_S), role=role if host.live else "dim"), 1
-        )[0]
+        missing = (None,) * (cells - len(trail))
+        values = (*missing, *trail[-cells:])
+        role = "sm" if label == "tok/s" else label
+        if not host.is_live:
+            role = "dim"
+        body = draw_graph(Graph(label, "", values, max(top, LEAST_TOK_S), role=role), 1)[0]
         runs += [(f"{label} ", "dim"), *body, (" ", "text")]
     return tuple(runs)
 
 
 def _power_top(host: FleetHost) -> float:
     telemetry = host.telemetry
-    return (
-        sum(POWER.top(telemetry.info(gpu.index)) for gpu in telemetry.gpus)
-        if telemetry is not None
-        else 0.0
-    )
+    if telemetry is None:
+        return 0.0
+    return sum(POWER.top(telemetry.info(gpu.index)) for gpu in telemetry.gpus)
 
 
 def gpus_title(host: FleetHost) -> str:
     """Return the label that the user gave to the host, followed by its GPUs, such as "8x RTX PRO
     6000 96G"."""
     telemetry = host.telemetry
-    counts: dict[str, int] = {}
-    for gpu in host.gpus:
-        title = card_title(telemetry.info(gpu.index) if telemetry else None, gpu) or "GPU"
-        counts[title] = counts.get(title, 0) + 1
+    infos = (telemetry.info(gpu.index) if telemetry else None for gpu in host.gpus)
+    titles = [card_title(info, gpu) or "GPU" for info, gpu in zip(infos, host.gpus, strict=True)]
+    counts = Counter(titles)
     gpus = ", ".join(f"{count}x {title}" if count > 1 else title for title, count in counts.items())
-    return "  ".join(filter(None, (host.label, gpus)))
+    return f"{host.label}  {gpus}" if host.label and gpus else host.label or gpus
 
 
 def _figures_row(host: FleetHost, width: int) -> Row:
@@ -196,20 +200,21 @@ def _figures_row(host: FleetHost, width: int) -> Row:
         return ()
     each = min(MOST_GPU, (width - 2 * len(INDENT)) // len(host.gpus))
     count = sum(each >= cells for cells in GPU_FIGURES)
-    role = "text" if host.live else "dim"
+    role = "text" if host.is_live else "dim"
     runs: list[Run] = [(INDENT * 2, "text")]
+    altered = {one.gpu_index for one in host.altered}
     for gpu in host.gpus:
-        altered = any(one.gpu_index == gpu.index for one in host.altered)
-        text = " ".join(_figures(gpu)[:count]) if gpu.live else f"x {gpu.state}"
         name = f"GPU{gpu.index} " if each >= NAMED_GPU else f"{gpu.index}: "
-        runs.append((name, "warn" if altered else "dim"))
-        runs.append(
-            (pad(cut(text, each - len(name) - 1), each - len(name)), role if gpu.live else "bad")
-        )
+        figures = (f"x {gpu.state}", "bad")
+        if gpu.has_readings:
+            figures = (" ".join(_figure_texts(gpu)[:count]), role)
+        runs.append((name, "warn" if gpu.index in altered else "dim"))
+        cells = each - len(name)
+        runs.append((pad_text(cut_text(figures[0], cells - 1), cells), figures[1]))
     return tuple(runs) if count else ()
 
 
-def _figures(gpu: GpuSample) -> list[str]:
+def _figure_texts(gpu: GpuSample) -> list[str]:
     used = gpu.memory_used_bytes
     values = (
         (gpu.gpu_util_pct, "%", 4),
@@ -218,27 +223,28 @@ def _figures(gpu: GpuSample) -> list[str]:
         (None if used is None else used / GIB, "G", 4),
     )
     return [
-        pad(NA if value is None else f"{value:.0f}{unit}", cells, right=True)
+        pad_text(NA if value is None else f"{value:.0f}{unit}", cells, right=True)
         for value, unit, cells in values
     ]
 
 
 def notes_row(host: FleetHost) -> Row:
-    """Return the notes about the host: its problem, throttled GPUs, altered settings, and problems
-    of servers."""
+    """Return the notes about the host: its problem, active alerts, throttled GPUs, altered settings,
+    and problems of servers."""
     parts: list[Row] = []
     if host.problem and host.telemetry is not None:
         parts.append(((f"! {host.problem}", "warnb"),))
-    if host.live:
+    if host.is_live:
+        parts += [((f"A {text}", "bad"),) for text in host.alerts]
         parts += [
-            ((f"! {gpus_text(gpus)} {reason}", "warnb"),) for reason, gpus in host.throttled.items()
+            ((f"! {gpus_text(gpus)} {reason}", "warnb"),)
+            for reason, gpus in host.throttle_reasons.items()
         ]
-    parts += [
-        ((f"{G.alert} {gpus} {now}", "warn"),) for gpus, now, _ in alteration_texts(host.altered)
-    ]
+    altered = altered_texts_on(host.altered, len(host.gpus) or 1)
+    parts += [((f"{G.alert} {text}", "warn"),) for text in altered]
     for server in host.servers:
         if server.text or server.problem:
             parts.append(
                 ((f"{server.engine} :{server.port}: {server.text or server.problem}", "text"),)
             )
-    return ((INDENT * 2, "text"), *joined(parts, (INDENT, "text"))) if parts else ()
+    return ((INDENT * 2, "text"), *join_rows(parts, (INDENT, "text"))) if parts else ()

@@ -11,8 +11,8 @@ from textual.geometry import Size
 from textual.widget import Widget
 
 from workbench.session.state import SessionState
-from workbench.tui.cells import Make, Row, pad, paragraph
-from workbench.tui.formats import alteration_texts
+from workbench.tui.cells import Make, Row, pad_text, paragraph_rows
+from workbench.tui.formats import alteration_texts, setting_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Choice, Modal, ReadFirst, Text
 from workbench.tui.widgets.pick_list import PickList
@@ -46,7 +46,7 @@ class Question(ReadFirst[T]):
         return (body, self.choosing(self.items, self._close, self.chosen))
 
     def action_choose(self, choice: str) -> None:
-        self._taken(choice)
+        self._take_or_scroll(choice)
 
     def _close(self, choice: str) -> None:
         self.dismiss(self.outcome(choice))
@@ -85,16 +85,18 @@ class Confirm(Question[bool]):
 
 
 def foreign_settings(outcomes: Sequence[SettingOutcome]) -> Question[str]:
-    """Return the question what to do about settings that another program has changed since
+    """Return the question what to do about settings that another user or program has changed since
     Workbench applied them.
 
-    The outcome is "keep" (keep the other program's values), "ours" (set Workbench's values again)
+    The outcome is "keep" (keep the other values), "ours" (set Workbench's values again)
     or "original" (restore the values from before Workbench).
     """
 
     def text(width: int) -> list[Row]:
-        lines = [f"{o.command.where} {o.command.setting}: {o.message}" for o in outcomes]
-        return [row for line in lines for row in paragraph(line, width)]
+        lines = [
+            f"{o.command.where} {setting_name(o.command.setting)}: {o.message}" for o in outcomes
+        ]
+        return [row for line in lines for row in paragraph_rows(line, width)]
 
     items = [
         ("keep", "keep their value, and forget Workbench's", "text"),
@@ -114,9 +116,9 @@ def measure_beside(occupied: Exception) -> Confirm:
     message = getattr(occupied, "message", str(occupied))
 
     def text(width: int) -> list[Row]:
-        rows = paragraph(f"{G.alert} {message}", width, "warnb", "  ")
+        rows = paragraph_rows(f"{G.alert} {message}", width, "warnb", "  ")
         said = "Both measurements disturb each other. Your result says that it was disturbed."
-        return [*rows, *paragraph(said, width)]
+        return [*rows, *paragraph_rows(said, width)]
 
     return Confirm("This host is being measured", text, yes="measure anyway", no="do not measure")
 
@@ -125,13 +127,11 @@ def running_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning for the running experiment, sweep or benchmark, which would end when the
     server restarts or Workbench leaves the host. Return [] if none is running."""
     rows: list[Row] = []
-    for name, one in (("experiment", state.experiment), ("sweep", state.sweep)):
+    sweep = state.sweep
+    for name, one in (("experiment", state.experiment), (sweep.what if sweep else "", sweep)):
         if one is not None and one.state == "running":
-            rows += paragraph(
-                f"! {name} {one.id} is running: it ends, and its complete runs are kept",
-                width,
-                "warn",
-            )
+            text = f"! {name} {one.id} is running: this ends the {name}, and its complete runs are kept"
+            rows += paragraph_rows(text, width, "warn")
     return rows or bench_rows(state, width)
 
 
@@ -140,19 +140,22 @@ def leaving_rows(state: SessionState, width: int) -> list[Row]:
     measurement, and work on model files. Return [] if nothing is running."""
     rows, work = running_rows(state, width), state.host.model_work
     text = (
-        (f"! {work.what} is not finished: it ends, and begun again it goes on")
+        (f"! {work.what} is not finished: leaving ends it, and begun again it goes on")
         if work is not None
         else ""
     )
-    return [*rows, *paragraph(text, width, "warn", "  ")] if text else rows
+    return [*rows, *paragraph_rows(text, width, "warn", "  ")] if text else rows
 
 
 def bench_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning about the running benchmark; [] if none is running."""
     if not state.bench.running:
         return []
-    text = "! a benchmark is running: it ends, and what it has measured is kept as a partial result"
-    return paragraph(text, width, "warn", "  ")
+    text = (
+        "! a benchmark is running: this ends the benchmark, and what it has measured is kept as a "
+        "partial result"
+    )
+    return paragraph_rows(text, width, "warn", "  ")
 
 
 class _Toggles(PickList):
@@ -176,7 +179,7 @@ class _Toggles(PickList):
         marked = [
             f"[{o}]" if (n == 1) is self.second[name] else f" {o} " for n, o in enumerate(options)
         ]
-        return ((f" {pad(label, 24)}{marked[0]}  {marked[1]}", "text"),)
+        return ((f" {pad_text(label, 24)}{marked[0]}  {marked[1]}", "text"),)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self.items)
@@ -214,7 +217,7 @@ class Quit(Modal[dict[str, bool]]):
     def _text(self, width: int) -> list[Row]:
         rows: list[Row] = []
         for gpus, now, before in alteration_texts(self.state.alterations):
-            rows += paragraph(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
+            rows += paragraph_rows(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
         rows += leaving_rows(self.state, width)
         return [*rows, ()] if rows else []
 

@@ -14,8 +14,8 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from workbench.model import fuzzy
-from workbench.tui.cells import Make, Painted, Row, border_text, paragraph
-from workbench.tui.clipboard import copy
+from workbench.tui.cells import Make, Painted, Row, border_text, paragraph_rows
+from workbench.tui.clipboard import copy_to_clipboard
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.scrolled import Scrolled
@@ -62,7 +62,7 @@ class Modal(ModalScreen[T], Generic[T]):
         """Copy `text` to the clipboard, and show the outcome in place of the key hints."""
 
         async def work() -> None:
-            self.show_keys(await copy(self.app, text))
+            self.show_keys(await copy_to_clipboard(self.app, text))
 
         self.run_worker(work(), group="copy", exclusive=True, exit_on_error=False)
 
@@ -142,7 +142,7 @@ class ReadFirst(Modal[T], Generic[T]):
     ) -> Choices:
         """Return the list of choices."""
         self.wanted = list(items)
-        self.choices = Choices(items, self._taken, chosen)
+        self.choices = Choices(items, self._take_or_scroll, chosen)
         self.take = on_take
         return self.choices
 
@@ -167,7 +167,7 @@ class ReadFirst(Modal[T], Generic[T]):
     def action_read(self, by: int) -> None:
         self.body.page(by)
 
-    def _taken(self, choice: str) -> None:
+    def _take_or_scroll(self, choice: str) -> None:
         """Take a choice. Before the end of the text was visible, scroll on instead of agreeing."""
         if choice == self.agreeing and not self.body.end_seen:
             self.body.page(1)
@@ -225,9 +225,15 @@ class Choices(PickList):
             self.on_take(self.current[0])
 
 
+def score_choice(query: str, choice: Choice) -> float | None:
+    """Return how well the text of a choice matches the words of `query`; None for no match."""
+    return fuzzy.word_score(query, choice[1])
+
+
 class PickModal(Modal[str]):
-    """A list from which the user chooses one item. With `filter`, typing narrows the list. With
-    `free`, the user may also enter a text that matches no item."""
+    """A list from which the user chooses one item. With `filter`, typing words narrows the list to
+    the items that `score` matches, the best one first. With `free`, the user may also enter a text
+    that matches no item."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "move(1)", show=False),
@@ -243,17 +249,19 @@ class PickModal(Modal[str]):
         intro: str = "",
         filter: bool = False,
         free: bool = True,
+        score: Callable[[str, Choice], float | None] = score_choice,
     ) -> None:
         super().__init__(
             title, "enter choose   esc cancel" + ("   type to filter" if filter else "")
         )
         self.all, self.intro, self.filter, self.free = items, intro, filter, free
+        self.score = score
         self.choices = Choices(items, self.dismiss, chosen, reserve=4)
 
     def content(self) -> Sequence[Widget]:
         parts: list[Widget] = []
         if self.intro:
-            parts.append(Text(lambda w: [*paragraph(self.intro, w), ()]))
+            parts.append(Text(lambda w: [*paragraph_rows(self.intro, w), ()]))
         if self.filter:
             self.choices.lit = True
             self.choices.can_focus = False
@@ -267,7 +275,8 @@ class PickModal(Modal[str]):
         self.choices.action_move(by)
 
     def _narrow_down(self, text: str) -> None:
-        self.choices.set_items(fuzzy.best(text, self.all, lambda item: item[1]), keep=False)
+        found = fuzzy.best_scored(self.all, lambda item: self.score(text, item))
+        self.choices.set_items(found, keep=False)
 
     def _typed(self, text: str) -> None:
         if self.choices.current is not None:

@@ -10,8 +10,8 @@ from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
 from workbench.model.declared_options import DeclaredOption
 from workbench.model.errors import InputError
-from workbench.model.load_spec import OF_A_TRACE, OPTIONS
-from workbench.tui.cells import Row, paragraph
+from workbench.model.load_spec import OF_A_TRACE, ONLY_OF_A_TRACE, OPTIONS
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.modals.declared_fields import field_of, text_of, value_of
 from workbench.tui.modals.form import Field, Form, Values
 
@@ -22,16 +22,13 @@ STANDING = {  # source of the first values -> its description
     "standard": "Workbench's standard",
 }
 IN_FORM = tuple(option for option in OPTIONS if option.label)
-_ONLY_OF_A_TRACE = ("speed", "first")
 _BY_PROFILE = tuple(
-    option.field
-    for option in IN_FORM
-    if not option.argument and option.field not in _ONLY_OF_A_TRACE
+    option.field for option in IN_FORM if not option.argument and option not in ONLY_OF_A_TRACE
 )
 _ALWAYS_SHOWN = ("concurrency", "requests")  # the other fields are details
 
 
-def overrides(values: Values) -> dict[str, Any]:
+def spec_overrides(values: Values) -> dict[str, Any]:
     """Return the values of the form as BenchSpec fields, by field name. Raise InputError for an
     invalid value."""
     made: dict[str, Any] = {}
@@ -42,9 +39,10 @@ def overrides(values: Values) -> dict[str, Any]:
         if not option.argument:
             option.check(made[option.dest])
     if made["trace_file"]:
-        return _of_a_trace(made)
-    for name in ("trace_file", *_ONLY_OF_A_TRACE):
-        del made[name]
+        return _trace_fields(made)
+    del made["trace_file"]
+    for option in ONLY_OF_A_TRACE:
+        del made[option.dest]
     if made["rate"] is None:
         del made["arrival"]
     if made["prompts_file"]:
@@ -54,12 +52,13 @@ def overrides(values: Values) -> dict[str, Any]:
     return made
 
 
-def _of_a_trace(made: Mapping[str, Any]) -> dict[str, Any]:
+def _trace_fields(made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that have an effect beside a trace. Its streams are those of a trace: the
     form's number is that of a load without one. Raise InputError for a second source of prompts."""
     if made["prompts_file"]:
         raise InputError("a trace and a prompts file exclude each other: leave one of them empty")
-    without = (*OF_A_TRACE, "prompts_file", "profile", "concurrency")
+    of_the_trace = (option.dest for option in OF_A_TRACE)
+    without = (*of_the_trace, "profile", "concurrency")
     return {name: value for name, value in made.items() if name not in without}
 
 
@@ -77,9 +76,9 @@ class BenchForm(Form):
         )
         super().__init__(
             "Benchmark",
-            _fields(spec, profiles, standing),
-            intro=lambda w: [*paragraph(about, w, "dim"), ()],
-            check=_check,
+            _form_fields(spec, profiles, standing),
+            intro=lambda w: [*paragraph_rows(about, w, "dim"), ()],
+            check=_check_values,
             tail=self._summary,
             accept="run",
             label_cells=22,
@@ -90,7 +89,7 @@ class BenchForm(Form):
         """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
         chosen = values.get("profile", "")
         title = STANDING[chosen] if chosen in STANDING else self.profiles.get(chosen, ("",))[0]
-        return [*paragraph(title, width), *_folded_values(values, width)]
+        return [*paragraph_rows(title, width), *_folded_values(values, width)]
 
     def changed(self, name: str) -> None:
         if name == "profile":
@@ -106,19 +105,19 @@ class BenchForm(Form):
 
 
 def _option_field(option: DeclaredOption, spec: BenchSpec) -> Field:
-    of_a_file = option.argument or option.field in _ONLY_OF_A_TRACE  # which is named each time
-    value = "" if of_a_file else getattr(spec, option.field)
+    named_each_time = option.argument or option in ONLY_OF_A_TRACE  # as its file is
+    value = "" if named_each_time else getattr(spec, option.field)
     return field_of(option, value, detail=option.dest not in _ALWAYS_SHOWN)
 
 
-def _fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, ...]:
+def _form_fields(spec: BenchSpec, profiles: Profiles, standing: str) -> tuple[Field, ...]:
     named = Field("profile", "profile", standing, "left and right change it", (standing, *profiles))
     of_options = (_option_field(option, spec) for option in IN_FORM)
     return (*([named] if profiles else []), *of_options)
 
 
-def _check(values: Values) -> None:
-    made = overrides(values)
+def _check_values(values: Values) -> None:
+    made = spec_overrides(values)
     if "trace_file" in made:
         return
     streams, requests = made["concurrency"], made["requests"]
@@ -132,11 +131,11 @@ def _check(values: Values) -> None:
 
 def _folded_values(values: Values, width: int) -> list[Row]:
     try:
-        made = overrides(values)
+        made = spec_overrides(values)
     except InputError:  # enter shows the error
         return []
     if "trace_file" in made:
-        return paragraph(_replay_text(made), width, "dim", "  ")
+        return paragraph_rows(_replay_text(made), width, "dim", "  ")
     kind = " of real text" if made.get("content") == "text" else ""
     what = made.get("prompts_file") or f"{made['input_tokens']} prompt tokens{kind}"
     loop = (
@@ -151,7 +150,7 @@ def _folded_values(values: Values, width: int) -> list[Row]:
         f"{what}, {made['max_tokens']} output tokens; {loop}{end}; warm-up {made['warmup']} "
         f"{warm}{cache}"
     )
-    return paragraph(text, width, "dim", "  ")
+    return paragraph_rows(text, width, "dim", "  ")
 
 
 def _replay_text(made: Mapping[str, Any]) -> str:

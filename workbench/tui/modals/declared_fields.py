@@ -15,7 +15,7 @@ from workbench.model.declared_options import (
     number_text,
 )
 from workbench.tui.glyphs import G
-from workbench.tui.modals.form import Field, Values, positive, whole_number
+from workbench.tui.modals.form import Field, Values, positive_number, whole_number
 
 _UNITS = {"percent": "%", "minutes": "min", "°C": "°C"}  # that may follow a number in a field
 
@@ -52,7 +52,7 @@ def value_of(option: DeclaredOption, values: Values) -> Any:
         case Whole(least=least):
             return whole_number(values, name, label, max(0, least))
         case Number(unit=unit):
-            return positive(values, name, label, _UNITS.get(unit, ""))
+            return positive_number(values, name, label, _UNITS.get(unit, ""))
         case Switch():
             return values[name] == "on"
         case kind:

@@ -12,13 +12,13 @@ from workbench.bench.twins import LEAST_PAIRS
 from workbench.engines.flag_values import format_value
 from workbench.model.errors import InputError
 from workbench.model.experiment import OPTIONS, SHOWS_PCT, Arm, ArmTarget
-from workbench.model.metrics import deciding_metrics, metric_title, short_title
+from workbench.model.metrics import metric_title, names_of_deciding_metrics, short_title
 from workbench.model.plan import PlanDifference
 from workbench.model.settings import GpuSettings, parse_word
-from workbench.tui.cells import Row, paragraph
-from workbench.tui.formats import elapsed, value_text
+from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.formats import duration_text, value_text
 from workbench.tui.modals.declared_fields import field_of, value_of
-from workbench.tui.modals.form import Field, Form, Values, filled
+from workbench.tui.modals.form import Field, Form, Values, fill_fields
 from workbench.tui.widgets.experiment import arm_words
 
 COMPARED, NOT_COMPARED = "compared", "not compared"
@@ -30,13 +30,13 @@ def choice_of(metric: str) -> str:
     return metric_title(metric) if is_latency else short_title(metric)
 
 
-DECIDING = {choice_of(name): name for name in deciding_metrics()}  # choice -> metric
+DECIDING = {choice_of(name): name for name in names_of_deciding_metrics()}  # choice -> metric
 
 
 IN_FORM = {option.field: option for option in OPTIONS if option.label}
 
 
-def _declared(field: str, *, detail: bool = False) -> Field:
+def _declared_field(field: str, *, detail: bool = False) -> Field:
     return field_of(IN_FORM[field], IN_FORM[field].default, detail=detail)
 
 
@@ -66,10 +66,10 @@ def arms_of(changes: Sequence[PlanDifference]) -> tuple[Arm, Arm]:
             else:
                 text = value_text(value) if isinstance(value, bool) else format_value(value)
                 arm["sets"].append(f"{change.name}={text}")
-    return _arm(a), _arm(b)
+    return _arm_from_words(a), _arm_from_words(b)
 
 
-def _arm(words: Mapping[str, Sequence[str]]) -> Arm:
+def _arm_from_words(words: Mapping[str, Sequence[str]]) -> Arm:
     return Arm(tuple(words["sets"]), tuple(words["unsets"]), tuple(words["envs"]))
 
 
@@ -113,10 +113,10 @@ def parse_arm(text: str) -> Arm:
     return arm
 
 
-def parse(values: Values) -> Wanted:
+def parse_experiment_form(values: Values) -> Wanted:
     """Return the two arms and the options of the experiment from the texts in the form. Raise
     InputError for an invalid field."""
-    a, b = _arm_of(values, "a"), _arm_of(values, "b")
+    a, b = _arm_from_values(values, "a"), _arm_from_values(values, "b")
     if a == b:
         raise InputError("A and B are the same; enter the change to test in the field B")
     options: dict[str, Any] = {"metric": DECIDING[values["metric"]]}
@@ -136,7 +136,7 @@ def parse(values: Values) -> Wanted:
     return Wanted(a, b, options)
 
 
-def _arm_of(values: Values, name: str) -> Arm:
+def _arm_from_values(values: Values, name: str) -> Arm:
     try:
         return parse_arm(values[name])
     except InputError as error:
@@ -159,10 +159,10 @@ def experiment_form(
     fields: tuple[Field, ...] = (
         Field("a", "A", line_of(a), wide=True),
         Field("b", "B", line_of(b), wide=True),
-        _declared("pairs"),
-        _declared("until_pct"),
+        _declared_field("pairs"),
+        _declared_field("until_pct"),
         Field("metric", "decided by", "tok/s", "chosen before the runs", tuple(DECIDING)),
-        _declared("match_temperature_c", detail=True),
+        _declared_field("match_temperature_c", detail=True),
         Field(
             "twin",
             "twin host",
@@ -178,25 +178,25 @@ def experiment_form(
             (COMPARED, NOT_COMPARED),
             detail=True,
         ),
-        _declared("max_minutes", detail=True),
+        _declared_field("max_minutes", detail=True),
     )
 
-    fields = filled(fields, last or {})
+    fields = fill_fields(fields, last or {})
 
     def hints(values: Values) -> Mapping[str, str]:
         listed = ", ".join(f"{n} pairs {pct:g} %" for n, pct in SHOWS_PCT.items())
         return {"pairs": f"smallest difference shown: {listed}"}
 
     def tail(values: Values, width: int) -> list[Row]:
-        wanted = parse(values)
+        wanted = parse_experiment_form(values)
         seconds, count = estimate(wanted), 2 * wanted.options["pairs"]
         most = "at most " if "until_pct" in wanted.options else ""
         unknown = "the time is known after a first benchmark of this load"
-        time = f"about {elapsed(seconds)}" if seconds is not None else unknown
+        time = f"about {duration_text(seconds)}" if seconds is not None else unknown
         said = f"{most}{count} runs of {load}, and a first run that is discarded"
-        rows = paragraph(f"{said}: {time}", width, "strong", "  ")
+        rows = paragraph_rows(f"{said}: {time}", width, "strong", "  ")
         cost = answers_cost(wanted)
-        return [*rows, *paragraph(cost, width, "dim", "  ")] if cost else rows
+        return [*rows, *paragraph_rows(cost, width, "dim", "  ")] if cost else rows
 
     def intro(width: int) -> list[Row]:
         text = (
@@ -204,13 +204,13 @@ def experiment_form(
             "gpu.gpu-clocks=1755; "
             "@PRESET, @RUN or a URL in place of the plan"
         )
-        return [*paragraph(about, width), *paragraph(text, width, "dim", "  "), ()]
+        return [*paragraph_rows(about, width), *paragraph_rows(text, width, "dim", "  "), ()]
 
     return Form(
         "A/B experiment",
         fields,
         intro=intro,
-        check=parse,
+        check=parse_experiment_form,
         hints=hints,
         tail=tail,
         accept="start",

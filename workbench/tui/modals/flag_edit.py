@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -11,9 +11,9 @@ from textual.widget import Widget
 
 from workbench.engines.flag_values import format_value
 from workbench.model.errors import WorkbenchError
-from workbench.model.flags import FlagKind, FlagRow
+from workbench.model.flags import FlagKind, FlagRow, FlagSpec
 from workbench.model.secrets import is_secret_name
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import default_text, value_text
 from workbench.tui.glyphs import LEVELS
 from workbench.tui.modals.base import Choice, Choices, Modal, Text
@@ -51,7 +51,7 @@ class FlagEdit(Modal[bool]):
         self.effect = Text(self._effect)
         self.secret, self.problem = False, ""
         self.complaint = Text(
-            lambda w: [(), *paragraph(self.problem, w, "bad")] if self.problem else []
+            lambda w: [(), *paragraph_rows(self.problem, w, "bad")] if self.problem else []
         )
         self.entry: Entry | None = None
         options = self.options(row)
@@ -69,25 +69,28 @@ class FlagEdit(Modal[bool]):
     def _choices(self, options: Sequence[str]) -> Choices:
         row = self.row
         default = default_text(row.default)
-        items: list[Choice] = [
-            (o, o + ("  (default)" if o == default else ""), "text") for o in options
-        ]
+        items: list[Choice] = []
+        for option in options:
+            label = f"{option}  (default)" if option == default else option
+            items.append((option, label, "text"))
+        now = row.default
         if row.value is not None:
             items.append((UNSET, "remove from the plan", "dim"))
-        now = value_text(row.value if row.value is not None else row.default)
-        return Choices(items, self._take, now, reserve=10, on_move=self.effect.make_again)
+            now = row.value
+        return Choices(
+            items, self._take, value_text(now), reserve=10, on_move=self.effect.make_again
+        )
 
     def _entry(self) -> Entry:
+        row = self.row
+        value, hint = format_value(row.value), f"default {default_text(row.default)}"
         # The value of a secret is not known here: a typed text replaces the value, an empty one
         # keeps it.
-        row = self.row
         self.secret = is_secret_name(row.name)
-        value = "" if self.secret else format_value(row.value)
-        hint = (
-            "set; type a new value"
-            if self.secret and row.value
-            else (f"default {default_text(row.default)}")
-        )
+        if self.secret:
+            value = ""
+            if row.value:
+                hint = "set; type a new value"
         self.entry = Entry(
             value, placeholder=hint, on_submit=self._take, secret=self.secret, select=True
         )
@@ -102,12 +105,10 @@ class FlagEdit(Modal[bool]):
         """Return the value that the enter key would set; "" if it would remove the flag."""
         if self.entry is not None:
             return self.entry.value.strip()
-        chosen = (
-            self.field.current[0]
-            if isinstance(self.field, Choices) and self.field.current is not None
-            else ""
-        )
-        return "" if chosen == UNSET else str(chosen)
+        chosen = self.field.current if isinstance(self.field, Choices) else None
+        if chosen is None or chosen[0] == UNSET:
+            return ""
+        return str(chosen[0])
 
     def _effect(self, width: int) -> list[Row]:
         """Return the row that says how the typed or chosen value would change the memory estimate;
@@ -118,43 +119,27 @@ class FlagEdit(Modal[bool]):
             text, role = self.estimate(self.text), "text"
         except WorkbenchError as error:
             text, role = error.message, "dim"
-        return [(), *paragraph(text, width, "warn" if "does not fit" in text else role)]
+        return [(), *paragraph_rows(text, width, "warn" if "does not fit" in text else role)]
 
     def _about(self, width: int) -> list[Row]:
         row, spec = self.row, self.row.spec
         rows: list[Row] = []
         if spec is not None:
-            kind = " ".join(filter(None, (str(spec.kind), range_text(spec.minimum, spec.maximum))))
-            known = (
-                spec.default_note
-                if spec.default is None and spec.default_note
-                else default_text(spec.default)
-            )
-            facts = [
-                spec.area,
-                kind,
-                f"default {known}",
-                *(["repeatable"] if spec.repeatable else []),
-            ]
-            facts += [f"also {', '.join(spec.aliases)}"] if spec.aliases else []
-            facts += [f"turned off by {spec.negation}"] if spec.negation else []
-            facts += ["1k = 1000, 1K = 1024"] if spec.human_readable_int else []
-            facts += ["deprecated"] if spec.deprecated else []
-            rows += paragraph("   ".join(filter(None, facts)), width, "dim")
-            rows += paragraph(spec.help, width)
+            rows += paragraph_rows("   ".join(_flag_facts(spec)), width, "dim")
+            rows += paragraph_rows(spec.help, width)
             if spec.json_fields:
-                rows += paragraph(f"JSON fields: {', '.join(spec.json_fields)}", width, "dim")
+                rows += paragraph_rows(f"JSON fields: {', '.join(spec.json_fields)}", width, "dim")
         elif row.is_env:
-            rows += paragraph("environment variable of the server process", width, "dim")
+            rows += paragraph_rows("environment variable of the server process", width, "dim")
         else:
-            rows += paragraph(
+            rows += paragraph_rows(
                 "not in the flag list of this engine version: passed unchanged", width, "warn"
             )
         if row.finding:
             sign, role = LEVELS.get(row.level or "info", ("i", "dim"))
-            rows += paragraph(f"{sign} {row.finding}", width, role)
+            rows += paragraph_rows(f"{sign} {row.finding}", width, role)
         for note in self.notes:
-            rows += paragraph(note, width, "text", "  ")
+            rows += paragraph_rows(note, width, "text", "  ")
         return [*rows, ()]
 
     def _take(self, text: str) -> None:
@@ -176,9 +161,30 @@ class FlagEdit(Modal[bool]):
         try:
             change()
         except WorkbenchError as error:
-            self.problem = f"x {error.message}" + (
-                f"  next: {error.next_step}" if error.next_step else ""
-            )
+            self.problem = f"x {error.message}"
+            if error.next_step:
+                self.problem += f"  next: {error.next_step}"
             self.complaint.make_again()
         else:
             self.dismiss(True)
+
+
+def _flag_facts(spec: FlagSpec) -> Iterator[str]:
+    """Yield what a catalog says of a flag, besides its help."""
+    if spec.area:
+        yield spec.area
+    yield f"{spec.kind} {range_text(spec.minimum, spec.maximum)}".rstrip()
+    if spec.default is None and spec.default_note:
+        yield f"default {spec.default_note}"
+    else:
+        yield f"default {default_text(spec.default)}"
+    if spec.repeatable:
+        yield "repeatable"
+    if spec.aliases:
+        yield f"also {', '.join(spec.aliases)}"
+    if spec.negation:
+        yield f"turned off by {spec.negation}"
+    if spec.human_readable_int:
+        yield "1k = 1000, 1K = 1024"
+    if spec.deprecated:
+        yield "deprecated"

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.store.crash_files import defect_text
-from workbench.tui.cells import Make, Painted, Row, pad, paragraph
+from workbench.tui.cells import Make, Painted, Row, pad_text, paragraph_rows
 from workbench.tui.modals.base import Label, Modal, Text
 from workbench.tui.widgets.entry import Entry
 
@@ -44,7 +44,7 @@ class Field:
     lines: bool = False  # a pasted text may have several lines
 
 
-def filled(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
+def fill_fields(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
     """Return the fields with the values of `last`, which maps field names to texts. A value that is
     not among the options of its field is ignored."""
     return tuple(
@@ -107,7 +107,7 @@ class Cycle(Painted, can_focus=True):
         return True
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        return [((pad(f"< {self.value} >", width), "select" if self.has_focus else "rest"),)]
+        return [((pad_text(f"< {self.value} >", width), "select" if self.has_focus else "rest"),)]
 
     def watch_has_focus(self, value: bool) -> None:
         super().watch_has_focus(value)
@@ -176,7 +176,7 @@ class Form(Modal[Values]):
         self.known: Mapping[str, str] = {}  # the present hints
         self.inputs: dict[str, Entry | Cycle] = {f.name: self._input(f) for f in fields}
         self.complaint = Text(
-            lambda w: paragraph(f"x {self.problem}", w, "bad") if self.problem else []
+            lambda w: paragraph_rows(f"x {self.problem}", w, "bad") if self.problem else []
         )
         self.make_tail = tail
         self.tail = Text(self._tail) if tail else None
@@ -190,7 +190,7 @@ class Form(Modal[Values]):
         try:
             return [(), *self.make_tail(self.values, width)]
         except InputError as error:
-            return [(), *paragraph(error.message, width, "dim")]
+            return [(), *paragraph_rows(error.message, width, "dim")]
 
     def _input(self, field: Field) -> Entry | Cycle:
         if field.options:
@@ -279,7 +279,7 @@ class Form(Modal[Values]):
         self.complaint.make_again()
         if self.tail is not None:
             self.tail.make_again()
-        faulty = _field_of(problem, self.fields) if problem else None
+        faulty = _field_of_problem(problem, self.fields) if problem else None
         if faulty is not None:
             if faulty.detail and not self.lines[faulty.name].display:
                 self.action_unfold()
@@ -320,7 +320,7 @@ class Form(Modal[Values]):
             self.dismiss(values)
 
 
-def _field_of(problem: str, fields: Sequence[Field]) -> Field | None:
+def _field_of_problem(problem: str, fields: Sequence[Field]) -> Field | None:
     """Return the field that the error message `problem` is about; None if there is none. The
     message, such as "power limit: expected watts", begins with the name or the label of the field.
     """
@@ -343,7 +343,7 @@ def whole_number(values: Values, name: str, label: str, least: int = 1) -> int:
     return int(text)
 
 
-def positive(values: Values, name: str, label: str, unit: str = "") -> float | None:
+def positive_number(values: Values, name: str, label: str, unit: str = "") -> float | None:
     """Return the number in the field `name`, whose text may end with `unit`; None for an empty
     field. If the text is not a number above 0, raise InputError with `label` in the message."""
     text = values.get(name, "").rstrip(f"{unit} ")

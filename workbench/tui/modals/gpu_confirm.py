@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -15,10 +15,11 @@ from workbench.model.counts import count_of, gpus_text
 from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.model.settings import HOST_INDEX
 from workbench.session.state import SessionState
-from workbench.tui.cells import Make, Row, cell, cut, pad, paragraph
+from workbench.tui.cells import Make, Row, cut_text, pad_text, paragraph_rows, text_cell
 from workbench.tui.formats import NA, setting_name, setting_value, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Label, ReadFirst, Text
+from workbench.tui.modals.launch import disturbed_rows
 from workbench.tui.widgets.entry import Entry
 from workbench.tui.widgets.guard_state import guard_rows
 
@@ -49,6 +50,43 @@ OF_WHOM = {
 }
 
 
+class PlannedChange(NamedTuple):
+    """A change of GPU settings before it is made: what each command would do, and the processes on
+    the GPUs (None if they are unknown). If the change ends by itself, `back` has the commands that
+    restore the values before."""
+
+    planned: Sequence[SettingOutcome]
+    processes: Sequence[Process] | None
+    back: Sequence[SettingCommand] = ()
+
+    @property
+    def commands(self) -> Sequence[SettingCommand]:
+        return [*(o.command for o in self.planned), *self.back]
+
+    @property
+    def indexes(self) -> Sequence[int]:
+        return sorted({c.gpu_index for c in self.commands})
+
+
+def consent_rows(
+    state: SessionState, change: PlannedChange, width: int, listed: bool = False
+) -> list[Row]:
+    """Return the rows that a user reads before a change of GPU settings: who measures on the host,
+    the GPUs and their processes, the values before and requested, the commands, and the notes."""
+    password = state.host.sudo_password
+    rows = [
+        *disturbed_rows(state.host.measured_by, width),
+        *concerned_rows(state, change.indexes, change.processes, width, listed),
+        (),
+        *change_rows(change.planned, width),
+        (),
+        *command_rows([o.command for o in change.planned], width, password),
+    ]
+    if change.back:
+        rows += [(), (("Back at the end", "strong"),), *command_rows(change.back, width, password)]
+    return [*rows, (), *note_rows(change.planned, width)]
+
+
 def place_of(index: int) -> str:
     return "host" if index == HOST_INDEX else f"GPU{index}"
 
@@ -64,9 +102,12 @@ def concerned_rows(
     these GPUs. Equal GPUs share a row, and so do the servers of Workbench and the other programs;
     if `listed` is true, each GPU and each process has its own. `processes` is None if the
     processes are unknown."""
-    rows = _named(state, indexes, listed)
+    rows = _gpu_name_rows(state, indexes, listed)
     if processes is None:
-        return [*rows, *paragraph("! the processes on these GPUs are not known", width, "warn")]
+        return [
+            *rows,
+            *paragraph_rows("! the processes on these GPUs are not known", width, "warn"),
+        ]
     where: dict[tuple[int, str, bool], list[int]] = {}
     for index, pid, what, ours in processes:
         if index in indexes:
@@ -78,24 +119,27 @@ def concerned_rows(
             for (pid, what, _), on in same.items():
                 place = f" on {gpus_text(on)}" if len(indexes) > 1 else ""
                 text = f"      {pid} {what}{place}: {OF_WHOM[ours][0]}"
-                rows += paragraph(text, width, role, "        ")
+                rows += paragraph_rows(text, width, role, "        ")
         elif same:
-            rows.append(((_programs([key[:2] for key in same], OF_WHOM[ours][1], width), role),))
+            rows.append(
+                ((_programs_line([key[:2] for key in same], OF_WHOM[ours][1], width), role),)
+            )
     if any(not key[2] for key in where):
-        rows += paragraph(
+        rows += paragraph_rows(
             "! Other programs use these GPUs: the change affects them too.", width, "warn", "  "
         )
     return rows
 
 
 def lists_more(indexes: Sequence[int], processes: Sequence[Process] | None) -> bool:
-    """Return whether `concerned_rows` says more about these GPUs and processes with `listed`."""
+    """Return whether a list shows more than the summary: there are several GPUs, or several
+    processes of a kind."""
     concerned = {(pid, ours) for index, pid, _, ours in processes or () if index in indexes}
     own = sum(ours for _, ours in concerned)
     return len(indexes) > 1 or own > 1 or len(concerned) - own > 1
 
 
-def _named(state: SessionState, indexes: Sequence[int], apart: bool) -> list[Row]:
+def _gpu_name_rows(state: SessionState, indexes: Sequence[int], apart: bool) -> list[Row]:
     """Return rows with the names of GPUs: one row for GPUs with the same name, or, if `apart`,
     one for each with its UUID."""
     telemetry = state.telemetry
@@ -113,7 +157,7 @@ def _named(state: SessionState, indexes: Sequence[int], apart: bool) -> list[Row
         count = f"{len(same)} x " if len(same) > 1 else ""
         rows.append(
             (
-                (pad(place, max(6, len(place) + 2)), "title"),
+                (pad_text(place, max(6, len(place) + 2)), "title"),
                 (f"{count}{name}", "strong"),
                 (f"  {uuid}" if uuid else "", "dim"),
             )
@@ -121,7 +165,7 @@ def _named(state: SessionState, indexes: Sequence[int], apart: bool) -> list[Row
     return rows
 
 
-def _programs(processes: Sequence[tuple[int, str]], of_whom: str, width: int) -> str:
+def _programs_line(processes: Sequence[tuple[int, str]], of_whom: str, width: int) -> str:
     """Return one line with as many of the processes, each (pid, name), as have room."""
     most = len(processes)
     for shown in range(most, 0, -1):
@@ -130,26 +174,27 @@ def _programs(processes: Sequence[tuple[int, str]], of_whom: str, width: int) ->
         text = f"      {names}{more}: {of_whom}"
         if len(text) <= width:
             return text
-    return cut(f"      {count_of(most, 'process', 'processes')}: {of_whom}", width)
+    return cut_text(f"      {count_of(most, 'process', 'processes')}: {of_whom}", width)
 
 
 def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
-    """Return a table of the planned changes of GPU settings: GPU, setting, value before, requested
-    value, and how the value before is known. GPUs with the same change share a row."""
+    """Return a table of the planned changes of GPU settings: GPU, setting, present value, requested
+    value, and how the present value is known. GPUs with the same change share a row. The present
+    value is not always the one that a revert restores, which is "before" on the form."""
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for o in planned:
-        word, before = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
+        word, now = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
         wanted = setting_value(o.command.setting, o.command.value)
-        alike.setdefault(
-            (word, before, wanted, KNOWN.get(o.before_known, o.before_known)), []
-        ).append(o.command.gpu_index)
+        alike.setdefault((word, now, wanted, KNOWN.get(o.before_known, o.before_known)), []).append(
+            o.command.gpu_index
+        )
     cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
-    heads = zip(("", "setting", "before", "requested"), cells, strict=True)
-    rows: list[Row] = [(("".join(pad(text, size) for text, size in heads), "head"),)]
-    for (word, before, wanted, known), indexes in alike.items():
+    heads = zip(("", "setting", "now", "requested"), cells, strict=True)
+    rows: list[Row] = [(("".join(pad_text(text, size) for text, size in heads), "head"),)]
+    for (word, now, wanted, known), indexes in alike.items():
         row = [
-            cell(text, size)
-            for text, size in zip((gpus_text(indexes), word, before, wanted), cells, strict=True)
+            text_cell(text, size)
+            for text, size in zip((gpus_text(indexes), word, now, wanted), cells, strict=True)
         ]
         rows.append(
             (
@@ -166,18 +211,18 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
 def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     """Return the notes about the planned commands as rows, each different note once."""
     rows: list[Row] = []
-    notes = [note for o in planned for note in sentences(f"{o.command.note}; {o.message}")]
+    notes = [note for o in planned for note in split_sentences(f"{o.command.note}; {o.message}")]
     # listed below the commands
-    rights = {part for o in planned for part in sentences(o.command.right or "")}
+    rights = {part for o in planned for part in split_sentences(o.command.right or "")}
     for note in (n for n in dict.fromkeys(notes) if n not in rights):
         rows += [
             (("! " if not n else "  ", "warn"), *line)
-            for n, line in enumerate(paragraph(note, width - 2))
+            for n, line in enumerate(paragraph_rows(note, width - 2))
         ]
     return rows
 
 
-def sentences(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     return [part.strip() for part in text.split("; ") if part.strip()]
 
 
@@ -195,22 +240,27 @@ def finding_rows(findings: Sequence[str], width: int) -> list[Row]:
         else:
             alike.setdefault(finding, [])
     rows: list[Row] = []
-    for text, indexes in sorted(alike.items(), key=lambda one: _SEVERE.index(_sign(one[0])[1])):
-        first, *more = sentences(text) or [""]
-        sign, role = _sign(first)
+    for text, indexes in sorted(
+        alike.items(), key=lambda one: _SEVERE.index(_outcome_sign(one[0])[1])
+    ):
+        first, *more = split_sentences(text) or [""]
+        sign, role = _outcome_sign(first)
         where = f"{gpus_text(indexes)}: " if indexes else ""
-        rows += paragraph(f"{sign} {where}{first}", width, role, "  ")
-        rows += [row for line in more for row in paragraph(f"  {line}", width, "text", "  ")]
+        rows += paragraph_rows(f"{sign} {where}{first}", width, role, "  ")
+        rows += [row for line in more for row in paragraph_rows(f"  {line}", width, "text", "  ")]
         rows.append(())
-    said = rows or [*paragraph("The load gave no evidence about the settings.", width, "dim"), ()]
+    said = rows or [
+        *paragraph_rows("The load gave no evidence about the settings.", width, "dim"),
+        (),
+    ]
     where = (
         "The GPU's row on the main screen shows this until the settings change, and every "
         "result records it."
     )
-    return [*said, *paragraph(where, width, "dim")]
+    return [*said, *paragraph_rows(where, width, "dim")]
 
 
-def _sign(text: str) -> tuple[str, str]:
+def _outcome_sign(text: str) -> tuple[str, str]:
     if "no effect" in text:
         return G.alert, "warnb"
     if "capped by" in text:
@@ -229,15 +279,15 @@ def command_rows(
     commands. Otherwise they are errors."""
     rows: list[Row] = []
     for c in commands:
-        lines = paragraph(f"$ {c.shell_line}", width - 6, "text", "    ")
+        lines = paragraph_rows(f"$ {c.shell_line}", width - 6, "text", "    ")
         rows += [
-            ((pad("" if n else place_of(c.gpu_index), 6), "title"), *line)
+            ((pad_text("" if n else place_of(c.gpu_index), 6), "title"), *line)
             for n, line in enumerate(lines)
         ]
     rights = dict.fromkeys(c.right for c in commands if c.right)
     for right in rights:
         sign, role = ("!", "warn") if password else ("x", "bad")
-        rows += paragraph(f"{sign} {right}", width, role, "  ")
+        rows += paragraph_rows(f"{sign} {right}", width, role, "  ")
     return rows
 
 
@@ -272,7 +322,9 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
         self.make, self.yes, self.default_no = make, yes, default_no and not password
         self.detailed = detailed
         self.field = (
-            Entry(on_submit=lambda _: self._taken("yes"), secret=True) if password else None
+            Entry(on_submit=lambda _: self._take_or_scroll("yes"), secret=True)
+            if password
+            else None
         )
 
     def content(self) -> Sequence[Widget]:
@@ -311,14 +363,19 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     """
     rows: list[Row] = []
     if report.recovery is not None:
-        rows += [*paragraph(f"! {report.recovery.text}", width, "warn"), ()]
+        rows += [*paragraph_rows(f"! {report.recovery.text}", width, "warn"), ()]
     if report.outcomes:
         rows.append(
-            ((_columns(width, "", "setting", "before", "requested", "reads", "in force"), "head"),)
+            (
+                (
+                    _heading_text(width, "", "setting", "before", "requested", "reads", "in force"),
+                    "head",
+                ),
+            )
         )
     rows += _outcomes(report.outcomes, width)
     if not report.outcomes:
-        rows += paragraph("Nothing to do: no setting was altered.", width, "dim")
+        rows += paragraph_rows("Nothing to do: no setting was altered.", width, "dim")
     if report.rolled_back:
         rows += [(), (("Reverted, because a later command failed", "strong"),)]
         rows += _outcomes(report.rolled_back, width)
@@ -327,20 +384,25 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
         text = (
             "A clock lock cannot be read back: press V to put load on the GPU and see the effect."
         )
-        rows += [(), *paragraph(text, width)]
+        rows += [(), *paragraph_rows(text, width)]
     if report.guard is not None:
         # the page counts it down
         rows += [(), *guard_rows(replace(report.guard, trial_left_s=None), None, width)]
     if report.journal:
-        rows += paragraph(f"the previous values are kept in {report.journal}", width, "dim", "  ")
+        rows += paragraph_rows(
+            f"the previous values are kept in {report.journal}", width, "dim", "  "
+        )
     return rows
 
 
-def _columns(width: int, *cells: str) -> str:
-    return "".join(cell(c, s) for c, s in zip(cells, _sizes(width), strict=False)) + cells[-1]
+def _heading_text(width: int, *cells: str) -> str:
+    return (
+        "".join(text_cell(c, s) for c, s in zip(cells, _column_sizes(width), strict=False))
+        + cells[-1]
+    )
 
 
-def _sizes(width: int) -> tuple[int, ...]:
+def _column_sizes(width: int) -> tuple[int, ...]:
     return (9, 17, 16, 15, 15) if width >= 96 else (8, 17, 12, 12, 12)
 
 
@@ -356,7 +418,7 @@ def _outcomes(outcomes: Sequence[SettingOutcome], width: int) -> list[Row]:
             _message_without_gpu(o),
         )
         alike.setdefault((o.command.setting, str(o.command.value), *said), []).append(o)
-    return [row for same in alike.values() for row in _outcome_rows(same, width)]
+    return [row for same in alike.values() for row in _rows_of_equal_outcomes(same, width)]
 
 
 def _message_without_gpu(o: SettingOutcome) -> str:
@@ -365,16 +427,16 @@ def _message_without_gpu(o: SettingOutcome) -> str:
     return o.message.replace(o.command.gpu_uuid, "").replace(place_of(o.command.gpu_index), "")
 
 
-def _outcome_rows(same: Sequence[SettingOutcome], width: int) -> list[Row]:
+def _rows_of_equal_outcomes(same: Sequence[SettingOutcome], width: int) -> list[Row]:
     o = same[0]
     word = setting_name(o.command.setting)
     asked = o.requested if o.requested is not None else o.command.value
     said, role = FORCE[o.in_force] if o.ok else ("x failed", "bad")
     values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
-    line = _columns(width, gpus_text(one.command.gpu_index for one in same), word, *values, "")
+    line = _heading_text(width, gpus_text(one.command.gpu_index for one in same), word, *values, "")
     rows: list[Row] = [((line, "text"), (said, role))]
-    if len(values[0]) >= _sizes(width)[2]:
-        rows += paragraph(f"      before: {values[0]}", width, "text", "      ")
-    for line in sentences(o.message):
-        rows += paragraph(f"      {line}", width, "warn" if not o.ok else "dim", "        ")
+    if len(values[0]) >= _column_sizes(width)[2]:
+        rows += paragraph_rows(f"      before: {values[0]}", width, "text", "      ")
+    for line in split_sentences(o.message):
+        rows += paragraph_rows(f"      {line}", width, "warn" if not o.ok else "dim", "        ")
     return rows

@@ -16,11 +16,12 @@ from workbench.model.settings import (
     GpuSettings,
     NumberSetting,
     Setting,
+    SwitchSetting,
 )
 from workbench.session.state import SessionState
-from workbench.tui.cells import Row, pad, paragraph
+from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.formats import NA, setting_value
-from workbench.tui.modals.form import Field, Form, Submit, Values, gpu_index, positive
+from workbench.tui.modals.form import Field, Form, Submit, Values, gpu_index, positive_number
 
 LABEL, ENTRY, NOW, ALLOWED = 18, 12, 14, 18
 
@@ -35,7 +36,7 @@ def parse(values: Values, count: int) -> Wanted:
     """Return the settings, the GPU and the trial time from the texts in the form, without the
     settings whose fields are empty. `count` is the number of GPUs on the host. Raise InputError for
     an invalid field."""
-    gpu, trial_s = gpu_index(values, count), positive(values, "trial", "trial", "s")
+    gpu, trial_s = gpu_index(values, count), positive_number(values, "trial", "trial", "s")
     texts = [(setting, values.get(setting.name, "").strip()) for setting in SETTINGS]
     settings = GpuSettings({setting.key: setting.parse(text) for setting, text in texts if text})
     if not settings:
@@ -103,12 +104,14 @@ def settings_form(
         rows: list[Row] = []
         if suggested is not None:
             why = f": {suggested.reason}" if suggested.reason else ""
-            rows += paragraph(f"Filled in from {suggested.preset_id}{why}", width, "text", "  ")
+            rows += paragraph_rows(
+                f"Filled in from {suggested.preset_id}{why}", width, "text", "  "
+            )
         if state.host.can_change_gpus:
-            rows += paragraph(
+            rows += paragraph_rows(
                 f"! read-only here: {state.host.can_change_gpus}", width, "warn", "  "
             )
-            rows += paragraph(
+            rows += paragraph_rows(
                 "  enter shows the commands and the rights that they need", width, "dim"
             )
         return [*rows, ()] if rows else []
@@ -133,12 +136,17 @@ def settings_form(
 
 
 def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
-    labels = {
-        s.name: f"{s.label} {s.unit}" if isinstance(s, NumberSetting) else s.label for s in SETTINGS
-    }
-    gpu = [Field("gpu", "GPU", given.get("gpu", "all"))] if count > 1 else []
-    named = {**labels, "trial": "trial seconds"}
-    return (*gpu, *(Field(name, label, given.get(name, "")) for name, label in named.items()))
+    fields = [Field(s.name, _label_with_unit(s), given.get(s.name, "")) for s in SETTINGS]
+    fields.append(Field("trial", "trial seconds", given.get("trial", "")))
+    if count > 1:
+        fields.insert(0, Field("gpu", "GPU", given.get("gpu", "all")))
+    return tuple(fields)
+
+
+def _label_with_unit(setting: Setting) -> str:
+    return (
+        f"{setting.label} {setting.unit}" if isinstance(setting, NumberSetting) else setting.label
+    )
 
 
 def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
@@ -147,48 +155,59 @@ def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
     telemetry = state.telemetry
     gpus = telemetry.gpus if telemetry else ()
     infos = telemetry.infos if telemetry else ()
+    numbers = f"all or 0..{len(gpus) - 1}"
 
     def hints(values: Values) -> Mapping[str, str]:
         which = values.get("gpu", "all")
         chosen = [s for s in gpus if which in ("", "all", str(s.index))]
         known = [i for i in infos if which in ("", "all", str(i.index))]
         if not chosen:
-            return {"gpu": f"no such GPU: all or 0..{len(gpus) - 1}"}
-        made = {
-            s.name: _columns(
-                _now(s, state, chosen),
-                s.allowed(known) or f"{NA}: not supported",
-                _before(state, s, chosen),
-            )
-            for s in SETTINGS
-        }
+            return {"gpu": f"no such GPU: {numbers}"}
         named = sorted({i.name.removeprefix("NVIDIA ") for i in known})
-        made["gpu"] = f"all or 0..{len(gpus) - 1}   {', '.join(named)}"
-        made["trial"] = "then reverted, unless you press T"
+        made = {
+            "gpu": f"{numbers}   {', '.join(named)}",
+            "trial": "then reverted, unless you press T",
+        }
+        for setting in SETTINGS:
+            now = _present_value_text(setting, state, chosen)
+            allowed = setting.allowed_values_text(known) or f"{NA}: not supported"
+            before = _previous_value_text(state, setting, chosen)
+            made[setting.name] = _heading_columns(now, allowed, before)
         return made
 
     return hints
 
 
-def _columns(now: str, allowed: str, before: str) -> str:
-    return f"{pad(now, NOW - 1)} {pad(allowed, ALLOWED - 1)} {before}"
+def _heading_columns(now: str, allowed: str, before: str) -> str:
+    return f"{pad_text(now, NOW - 1)} {pad_text(allowed, ALLOWED - 1)} {before}"
 
 
-def _now(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
+def _present_value_text(setting: Setting, state: SessionState, chosen: Sequence[GpuSample]) -> str:
     """Return the present value of a setting on the chosen GPUs as text. For a clock lock, return
     the present clock, because drivers do not report locks."""
     if setting.of_host:
         host = state.telemetry.host if state.telemetry else None
         return getattr(host, setting.reading or "", None) or NA
-    names = [setting.clock] if isinstance(setting, ClockSetting) else [setting.reading or ""]
+    names = _readings_of(setting)
+    values = (_first_known_reading(sample, names) for sample in chosen)
+    known = [value for value in values if value is not None]
+    if isinstance(setting, SwitchSetting):
+        texts = sorted({setting.format(value) for value in known})
+        return "/".join(texts) or NA
+    return _range_text(known, f" {setting.unit}")
+
+
+def _readings_of(setting: Setting) -> Sequence[str]:
+    """Return the fields of GpuSample that have the value of a setting, the best one first."""
+    if isinstance(setting, ClockSetting):
+        return (setting.clock,)
+    reading = setting.reading or ""
     if isinstance(setting, NumberSetting) and setting.enforced:
-        names.append(setting.enforced)
-    values = [_first_known(sample, names) for sample in chosen]
-    texts = [setting.format(v) if isinstance(v, bool) else v for v in values]
-    return _same(texts, f" {setting.unit}" if setting.unit else "")
+        return (reading, setting.enforced)
+    return (reading,)
 
 
-def _first_known(sample: GpuSample, names: Sequence[str]) -> Any:
+def _first_known_reading(sample: GpuSample, names: Sequence[str]) -> Any:
     for name in names:
         value = getattr(sample, name)
         if value is not None:
@@ -196,21 +215,16 @@ def _first_known(sample: GpuSample, names: Sequence[str]) -> Any:
     return None
 
 
-def _same(values: Sequence[float | str | None], unit: str) -> str:
-    """Return the values of several GPUs as "600 W", or "300-600 W" if they differ; "n/a" if all
-    values are None."""
-    given = sorted(
-        {v if isinstance(v, str) else round(v) for v in values if v is not None}, key=str
-    )
-    if not given:
+def _range_text(values: Sequence[float], unit: str) -> str:
+    """Return the values of several GPUs as "600 W", or "300-600 W" if they differ; "n/a" if there
+    are none."""
+    if not values:
         return NA
-    if all(isinstance(v, int) for v in given):
-        numbers = sorted(int(v) for v in given)
-        return (f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}") + unit
-    return "/".join(map(str, given))
+    low, high = round(min(values)), round(max(values))
+    return f"{low}{unit}" if low == high else f"{low}-{high}{unit}"
 
 
-def _before(state: SessionState, setting: Setting, chosen: Sequence[GpuSample]) -> str:
+def _previous_value_text(state: SessionState, setting: Setting, chosen: Sequence[GpuSample]) -> str:
     indexes = {s.index for s in chosen} | {HOST_INDEX}
     values = [
         a.before for a in state.alterations if a.setting == setting.key and a.gpu_index in indexes

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.model.experiment import SHOWS_PCT, Arm
-from workbench.tui.cells import Row, beside, pad, paragraph
-from workbench.tui.formats import elapsed
+from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
+from workbench.tui.formats import duration_text
 from workbench.tui.glyphs import G
 from workbench.tui.modals.ask import Question
 from workbench.tui.modals.base import Choice
@@ -39,22 +39,22 @@ def how_sure(
     def text(width: int) -> list[Row]:
         rows: list[Row] = []
         for arm, words, role in (("A", arm_words(a), "a"), ("B", arm_words(b), "b")):
-            rows += beside(
-                f"{arm} ", role, paragraph("  ".join(words) or "as it is now", width - 2)
+            rows += rows_beside_label(
+                f"{arm} ", role, paragraph_rows("  ".join(words) or "as it is now", width - 2)
             )
         lines = (
             about
             if known["one"] is not None
             else (*about, "The time is known after a first benchmark of this load.")
         )
-        return [*rows, (), *(row for line in lines for row in paragraph(line, width, "dim"))]
+        return [*rows, (), *(row for line in lines for row in paragraph_rows(line, width, "dim"))]
 
     known = {name: estimate_s(options) for name, (_, options, _) in ANSWERS.items()}
 
     def line(name: str) -> str:
         (words, _, shows), seconds = ANSWERS[name], known[name]
-        time = f"about {elapsed(seconds)}" if seconds is not None else ""
-        return f"{pad(words, 14)}{pad(time, 15 if time else 0)}  {shows}"
+        time = f"about {duration_text(seconds)}" if seconds is not None else ""
+        return f"{pad_text(words, 14)}{pad_text(time, 15 if time else 0)}  {shows}"
 
     items: list[Choice] = [(name, line(name), "text") for name in ANSWERS]
     items.append((FORM, "more choices: A and B, metric, number of pairs", "dim"))

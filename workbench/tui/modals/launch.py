@@ -15,7 +15,7 @@ from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.plan import Command, PlanDifference
 from workbench.model.server_run import ServerStatus
 from workbench.session.state import PlanView
-from workbench.tui.cells import Make, Row, beside, paragraph
+from workbench.tui.cells import Make, Row, paragraph_rows, rows_beside_label
 from workbench.tui.formats import value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.modals.base import Modal, TextBody
@@ -32,13 +32,13 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
     for f in by_severity(findings):
         sign, role = LEVELS[f.level]
         flag = f"{f.flag}: " if f.flag and f.flag not in f.text else ""
-        rows += paragraph(f"{sign} {flag}{f.text}", width, role, "  ")
-        changes = " ".join(change.text for change in f.changes)
+        rows += paragraph_rows(f"{sign} {flag}{f.text}", width, role, "  ")
+        changes = " ".join(change.option_text for change in f.changes)
         if f.fix or changes:
             change = f"  [{changes}]" if changes else ""
-            rows += paragraph(f"  fix: {f.fix or ''}{change}", width, "dim", "       ")
+            rows += paragraph_rows(f"  fix: {f.fix or ''}{change}", width, "dim", "       ")
         if f.expected_gain:
-            rows += paragraph(f"  gain: {f.expected_gain}", width, "dim", "        ")
+            rows += paragraph_rows(f"  gain: {f.expected_gain}", width, "dim", "        ")
     return rows
 
 
@@ -49,37 +49,46 @@ def command_rows(command: Command, width: int) -> list[Row]:
     if command.workdir:
         rows.append(((f"cd {shlex.quote(command.workdir)}", "dim"),))
     for name, value in command.env.items():
-        rows += paragraph(f"{name}={shlex.quote(value)}", width, "dim", "  ")
-    parts: list[str] = []
-    for word in command.argv:
-        if word.startswith("-") or len(parts) < 1:
-            parts.append(shlex.quote(word))
-        else:
-            parts[-1] += " " + shlex.quote(word)
-    for index, part in enumerate(parts):
-        end = " \\" if index + 1 < len(parts) else ""
-        rows += paragraph(
-            f"{'  ' if index else '$ '}{part}{end}", width, "text" if index else "strong", "    "
-        )
+        rows += paragraph_rows(f"{name}={shlex.quote(value)}", width, "dim", "  ")
+    parts = _command_parts(command.argv)
+    parts[:-1] = [f"{part} \\" for part in parts[:-1]]
+    lead, role = "$ ", "strong"
+    for part in parts:
+        rows += paragraph_rows(f"{lead}{part}", width, role, "    ")
+        lead, role = "  ", "text"
     for name, text in command.files.items():
         rows += [(), ((f"file {name}:", "dim"),)]
         rows += [((f"  {line}", "text"),) for line in text.splitlines()]
     return rows
 
 
+def _command_parts(argv: Sequence[str]) -> list[str]:
+    """Return the words of a command, quoted for a shell: the program, then each flag with its value."""
+    parts: list[str] = []
+    for word in argv:
+        if word.startswith("-") or not parts:
+            parts.append(shlex.quote(word))
+        else:
+            parts[-1] += f" {shlex.quote(word)}"
+    return parts
+
+
 def found_rows(server: FoundServer, width: int) -> list[Row]:
     """Return rows about a server that Workbench did not start: its process, address and models, and
     how the user can benchmark or follow it."""
-    about = [
-        ("process", f"{server.pid}, of user id {server.uid}"),
-        ("address", server.url),
-        *([("unit", server.unit_text)] if server.unit else []),
-        ("models", ", ".join(server.models) or server.note),
-        ("output", server.output or "in the terminal that started it: not shown here"),
-        ("measure", server.bench),
-        *([("follow", server.adopt)] if server.adopt else []),
-    ]
-    rows: list[Row] = [((f"{name:<9}", "dim"), (text, "text")) for name, text in about]
+    about = {
+        "process": f"{server.pid}, of user id {server.uid}",
+        "address": server.url,
+        "unit": server.unit_text if server.unit else "",
+        "models": ", ".join(server.models) or server.note,
+        "output": server.output or "in the terminal that started it: not shown here",
+        "measure": server.bench,
+        "follow": server.adopt,
+    }
+    rows: list[Row] = []
+    for name, text in about.items():
+        if text:
+            rows.append(((f"{name:<9}", "dim"), (text, "text")))
     return [*rows, (), (("Command", "strong"),), *command_rows(Command(server.argv), width)]
 
 
@@ -93,7 +102,7 @@ def disturbed_rows(by: MeasurementOwner | None, width: int) -> list[Row]:
     except Exception:  # a text about somebody else must not stop a revert
         who = ""
     text = f"{G.alert} This host is being measured{who}. A change here disturbs that measurement."
-    return [*paragraph(text, width, "warnb", "  "), ()]
+    return [*paragraph_rows(text, width, "warnb", "  "), ()]
 
 
 def change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
@@ -101,8 +110,22 @@ def change_rows(changes: Sequence[PlanDifference], width: int) -> list[Row]:
     for c in changes:
         name = f"${c.name}" if c.kind == "env" else c.name
         a, b = value_text(c.a), value_text(c.b)
-        rows += paragraph(f"  {name}: {a} > {b}", width, "warn", "    ")
+        rows += paragraph_rows(f"  {name}: {a} {G.becomes} {b}", width, "warn", "    ")
     return rows
+
+
+def _is_serious(finding: Finding) -> bool:
+    return finding.level in (Level.ERROR, Level.WARN)
+
+
+def _stopped_first_text(server: ServerStatus) -> str:
+    """Return what a restart stops, with its verb: "The running server a3f2 is"."""
+    left = server.outlived
+    if not left:
+        return f"The running server {server.run_id} is"
+    verb = "is" if left == 1 else "are"
+    processes = count_of(left, "process", "processes")
+    return f"{processes} that outlived the server {server.run_id} {verb}"
 
 
 class StartPlan(Modal[bool]):
@@ -124,7 +147,7 @@ class StartPlan(Modal[bool]):
         start would disturb. `doing` says what follows the start; "" if nothing does. `answers` says
         what comparing the answers adds; "" if they are not compared."""
         self.rejected = plan.command is None or any(f.level is Level.ERROR for f in plan.findings)
-        self.restart = server is not None and (server.state.alive or bool(server.outlived))
+        self.restart = server is not None and (server.state.is_alive or bool(server.outlived))
         self.doing, self.answers = doing, answers
         self.with_answers = bool(answers)
         self.problem: Finding | None = None  # why a start on the host would be refused
@@ -146,13 +169,15 @@ class StartPlan(Modal[bool]):
     ]
 
     def _keys(self) -> str:
-        if not self.rejected:
-            keys = f"enter {self.verb}   esc cancel   y copy"
-            if self.answers:
-                keys += "   a leave out answers" if self.with_answers else "   a compare answers"
+        if self.rejected:
+            keys = "esc back to the plan"
+            for change in self.problem.changes[:1] if self.problem else ():
+                keys += f"   f {change.name}={change.value}"
             return keys
-        change = self.problem.changes[0] if self.problem and self.problem.changes else None
-        return "esc back to the plan" + (f"   f {change.name}={change.value}" if change else "")
+        keys = f"enter {self.verb}   esc cancel   y copy"
+        if self.answers:
+            keys += "   a leave out answers" if self.with_answers else "   a compare answers"
+        return keys
 
     def content(self) -> Sequence[Widget]:
         return (TextBody(self._text),)
@@ -180,38 +205,19 @@ class StartPlan(Modal[bool]):
             body.make_again()
 
     def _text(self, width: int) -> list[Row]:
-        plan, rows = self.plan, self.disturbed(width)
-        if self.problem is not None:
-            rows += finding_rows([self.problem], width)
-            if self.restart:
-                rows += paragraph("The server that runs goes on.", width)
-        elif self.rejected:
-            rows += paragraph(
-                "x This plan cannot start until the errors below are fixed.", width, "bad"
-            )
-        elif self.doing:
-            rows += paragraph(self.doing, width)
-            if self.answers:
-                left_out = "The answers are not compared: the verdict says quality not measured."
-                rows += paragraph(self.answers if self.with_answers else left_out, width)
-        elif self.restart and self.server is not None:
-            run_id, left = self.server.run_id, self.server.outlived
-            outlived = f"{count_of(left, 'process', 'processes')} that outlived the server {run_id}"
-            which = f"The running server {run_id} is"
-            if left:
-                which = f"{outlived} {'is' if left == 1 else 'are'}"
-            rows += paragraph(f"{which} stopped first.", width, "warn")
-        rows += [(("model   ", "dim"), (plan.plan.model, "text"))]
+        plan = self.plan
+        rows = [*self.disturbed(width), *self._head_rows(width)]
+        rows.append((("model   ", "dim"), (plan.plan.model, "text")))
+        installed = plan.installed or plan.installed_problem
         checked = f"checked against {plan.checked_against}"
-        about = [plan.installed or plan.installed_problem or "", checked]
-        rows += [(("engine  ", "dim"), ("   ".join(filter(None, about)), "text"))]
+        engine = f"{installed}   {checked}" if installed else checked
+        rows.append((("engine  ", "dim"), (engine, "text")))
         # the estimate is shown once: as a finding if it is a warning or an error
         estimates = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]
-        if plan.memory and all(f.level in (Level.INFO, Level.HINT) for f in estimates):
-            rows += beside("memory  ", "dim", paragraph(plan.memory, width - 8))
-            findings = [f for f in plan.findings if f not in estimates]
-        else:
-            findings = list(plan.findings)
+        findings = list(plan.findings)
+        if plan.memory and not any(map(_is_serious, estimates)):
+            rows += rows_beside_label("memory  ", "dim", paragraph_rows(plan.memory, width - 8))
+            findings = [f for f in findings if f not in estimates]
         if self.restart and self.server is not None and not self.server.outlived:
             count = count_of(len(self.changes), "change")
             rows += [(), ((f"{count} against the running server", "strong"),)]
@@ -219,13 +225,36 @@ class StartPlan(Modal[bool]):
         if self.problem is not None:  # it names the program that is missing already
             findings = [f for f in findings if f.code != "engine.missing"]
         findings += self.warnings
-        serious = [f for f in findings if f.level in (Level.ERROR, Level.WARN)]
-        rows += [(), *finding_rows(serious, width)] if serious else []
+        serious = [f for f in findings if _is_serious(f)]
+        if serious:
+            rows += [(), *finding_rows(serious, width)]
         if plan.real_command is not None:
             by = f", run by {plan.plan.run_as}" if plan.run_command else ""
             rows += [(), ((f"Command{by}", "strong"),), *command_rows(plan.real_command, width)]
-        hints = [f for f in findings if f not in serious]
-        return [*rows, (), (("Hints", "strong"),), *finding_rows(hints, width)] if hints else rows
+        hints = [f for f in findings if not _is_serious(f)]
+        if hints:
+            rows += [(), (("Hints", "strong"),), *finding_rows(hints, width)]
+        return rows
+
+    def _head_rows(self, width: int) -> list[Row]:
+        """Return what the start does first, or why it is refused."""
+        if self.problem is not None:
+            rows = finding_rows([self.problem], width)
+            if self.restart:
+                rows += paragraph_rows("The server that runs goes on.", width)
+            return rows
+        if self.rejected:
+            text = "x This plan cannot start until the errors below are fixed."
+            return paragraph_rows(text, width, "bad")
+        if self.doing:
+            rows = paragraph_rows(self.doing, width)
+            if self.answers:
+                left_out = "The answers are not compared: the verdict says quality not measured."
+                rows += paragraph_rows(self.answers if self.with_answers else left_out, width)
+            return rows
+        if not self.restart or self.server is None:
+            return []
+        return paragraph_rows(f"{_stopped_first_text(self.server)} stopped first.", width, "warn")
 
     def action_accept(self) -> None:
         if not self.rejected:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from textual.widget import Widget
 
 from workbench.hosts.login_question import MARGIN, LoginQuestion
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.modals.base import Modal, Text
 from workbench.tui.widgets.entry import Entry
 
@@ -27,10 +27,12 @@ class Login(Modal[str]):
     def _rows(self, width: int) -> list[Row]:
         rows: list[Row] = []
         if self.question.said:
-            rows += paragraph(self.question.asks, width, "strong")
+            rows += paragraph_rows(self.question.asks, width, "strong")
             for line in self.question.said:
-                rows += [((MARGIN, "dim"), *row) for row in paragraph(line, width - len(MARGIN))]
-        return [*rows, *paragraph(self.question.prompt, width, "dim"), ()]
+                rows += [
+                    ((MARGIN, "dim"), *row) for row in paragraph_rows(line, width - len(MARGIN))
+                ]
+        return [*rows, *paragraph_rows(self.question.prompt, width, "dim"), ()]
 
     def _answer(self, text: str) -> None:
         self.field.value = ""

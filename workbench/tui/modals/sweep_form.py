@@ -11,28 +11,53 @@ from textual import events
 
 from workbench.bench.rate_capacity import HORIZON_S, LEAST_REQUESTS
 from workbench.bench.user_capacity import FIRST_USERS, LEAST_RUNS, MOST_RUNS, TYPICAL_RUNS
+from workbench.model import sweep
 from workbench.model.bench import BenchSpec
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.flags import FlagKind, FlagRow
+from workbench.model.load_spec import OF_A_SEARCH, ONLY_OF_A_TRACE
 from workbench.model.settings import DEFAULT, SWEPT, ClockSetting, NumberSetting
 from workbench.model.slo import parse_slo
+from workbench.model.think_time import parse_think_time
 from workbench.session.state import SessionState
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.formats import value_text
-from workbench.tui.modals.form import Field, Form, Values, filled, gpu_index
+from workbench.tui.modals.form import Field, Form, Values, fill_fields, gpu_index
 from workbench.tui.widgets.entry import Entry
 
 STREAMS, USERS, RATES, FLAG = "concurrency", "users", "requests/s", "flag"
 SETTING = {s.label: s for s in SWEPT}
-KINDS = {
-    **{label: setting.key for label, setting in SETTING.items()},
-    STREAMS: "concurrency",
-    USERS: "users",
-    RATES: "rates",
-    FLAG: "flag",
+
+
+class Offer(NamedTuple):
+    """A kind of sweep that the form offers, with its fields. A key that chooses no kind is typed into
+    the first of them."""
+
+    kind: str  # the name of the SweepKind
+    fields: tuple[str, ...]
+
+
+# in the order of the form
+OFFERS = {
+    **{label: Offer(setting.key, ("values", "gpu")) for label, setting in SETTING.items()},
+    STREAMS: Offer(sweep.CONCURRENCY.name, ("values",)),
+    USERS: Offer(sweep.USERS.name, ("slo", "think")),
+    RATES: Offer(sweep.RATES.name, ("slo", "horizon")),
+    FLAG: Offer(sweep.FLAGS.name, ("flags",)),
 }
-_OF_AN_SLO = (USERS, RATES)
+_OF_SOME_KINDS = frozenset(field for offer in OFFERS.values() for field in offer.fields)
+# what a search decides itself or derives from its numbers, and what its form has
+_NOT_KEPT = frozenset(
+    {
+        *(one.field for one in OF_A_SEARCH),
+        *("concurrency", "requests", "warmup", "slo", "think_time"),
+    }
+)
+_OF_A_TRACE = (
+    *("trace", "trace_name", "trace_s", "trace_reuse", "content"),
+    *(one.field for one in ONLY_OF_A_TRACE),
+)
 SLO = "ttft<=500@p95, tpot<=40@p95"  # suggested if the benchmark has none
 LEVELS = "1,2,4,8,16,32,64"
 POINTS = 7
@@ -45,9 +70,24 @@ class Wanted(NamedTuple):
     flags: dict[str, list[str]]
     slo: str = ""
     horizon_s: float = HORIZON_S
+    think_time: str = ""
 
 
-def suggested(what: str, state: SessionState) -> str:
+def sets_gpus(wanted: Wanted) -> bool:
+    """Return whether a sweep sets a GPU setting."""
+    return any(setting.key == wanted.kind for setting in SWEPT)
+
+
+def load_of_search(shape: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """Return the load of a search for users or rates after a benchmark with the fields `shape` of
+    BenchSpec. After the benchmark of a trace, it has synthetic prompts of the trace's mean lengths."""
+    traced = _OF_A_TRACE if shape.get("trace_name") else ()
+    rest = {name: value for name, value in shape.items() if name not in (*_NOT_KEPT, *traced)}
+    think = {"think_time": wanted.think_time} if wanted.think_time else {}
+    return {**rest, **think, "slo": wanted.slo}
+
+
+def suggested_values(what: str, state: SessionState) -> str:
     """Return suggested values for the swept quantity `what` as text, separated by commas; "" if
     there are none. If the quantity is a GPU setting, every GPU of the host allows these values."""
     infos = state.telemetry.infos if state.telemetry else ()
@@ -55,16 +95,20 @@ def suggested(what: str, state: SessionState) -> str:
         return LEVELS
     setting = SETTING.get(what)
     if isinstance(setting, NumberSetting):
-        limits = [found for found in map(setting.limits, infos) if found]
+        limits = [found for found in map(setting.driver_limits, infos) if found]
         lowest, highest = [low for low, _ in limits], [high for _, high in limits]
-        return _steps(max(lowest), min(highest), (10, 25, 50, 100)) if limits else ""
+        return _evenly_spaced_values(max(lowest), min(highest), (10, 25, 50, 100)) if limits else ""
     if isinstance(setting, ClockSetting):
         tops = list(filter(None, (getattr(info, setting.highest) for info in infos)))
-        return _steps(0.45 * min(tops), float(min(tops)), (75, 150, 300, 450)) if tops else ""
+        return (
+            _evenly_spaced_values(0.45 * min(tops), float(min(tops)), (75, 150, 300, 450))
+            if tops
+            else ""
+        )
     return ""
 
 
-def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
+def _evenly_spaced_values(low: float, high: float, sizes: tuple[int, ...]) -> str:
     """Return at most POINTS evenly spaced values as text, separated by commas. The last value is
     `high`, and none is below `low`. The distance between two values is the first of `sizes` with
     which the values cover the whole range, or else the last of `sizes`."""
@@ -77,7 +121,7 @@ def _steps(low: float, high: float, sizes: tuple[int, ...]) -> str:
     return ",".join(f"{v:g}" for v in reversed(values))
 
 
-def around(row: FlagRow | None) -> str:
+def values_around(row: FlagRow | None) -> str:
     """Return values for a sweep of the flag `row` as text, separated by commas: on and off, some of
     its choices, or numbers around its present value. Return "" for None, for an environment
     variable, and for a flag without a value."""
@@ -95,23 +139,29 @@ def around(row: FlagRow | None) -> str:
     return ",".join(f"{value * f:g}" for f in (0.5, 1, 2))
 
 
-def parse(values: Values, count: int) -> Wanted:
+def parse_sweep_form(values: Values, count: int) -> Wanted:
     """Return from the texts in the form what to sweep, its values, the GPU and the flags. `count`
     is the number of GPUs on the host. Raise InputError for an invalid field."""
     what, gpu = values["what"], gpu_index(values, count)
-    if what == FLAG:
-        return Wanted(KINDS[what], [], gpu, _flags(values["flags"]))
-    if what in _OF_AN_SLO:
-        slo = ", ".join(map(str, parse_slo(values["slo"])))
-        horizon_s = _horizon_s(values["horizon"]) if what == RATES else HORIZON_S
-        return Wanted(KINDS[what], [], gpu, {}, slo, horizon_s)
+    kind, fields = OFFERS[what]
+    wanted = Wanted(kind, [], gpu, {})
+    if "flags" in fields:
+        return wanted._replace(flags=_parse_flags(values["flags"]))
+    if "slo" in fields:
+        wanted = wanted._replace(slo=", ".join(map(str, parse_slo(values["slo"]))))
+        if "horizon" in fields:
+            wanted = wanted._replace(horizon_s=_parse_horizon_s(values["horizon"]))
+        if "think" in fields and (think_time := values.get("think", "").strip()):
+            parse_think_time(think_time)
+            wanted = wanted._replace(think_time=think_time)
+        return wanted
     listed = re.split(r"[,\s]+", values["values"].strip(", "))
     bad = [v for v in listed if not _is_value(what, v)]
     if bad:
         raise InputError(f"values: expected numbers with commas between them, got “{bad[0]}”")
     if len(listed) < 2:
         raise InputError("values: a sweep needs at least two values")
-    return Wanted(KINDS[what], listed, gpu, {})
+    return wanted._replace(values=listed)
 
 
 def check_limits(wanted: Wanted, state: SessionState) -> None:
@@ -120,7 +170,7 @@ def check_limits(wanted: Wanted, state: SessionState) -> None:
     if not isinstance(setting, NumberSetting):
         return
     for info in state.telemetry.infos if state.telemetry else ():
-        limits = setting.limits(info)
+        limits = setting.driver_limits(info)
         if limits is None or (wanted.gpu is not None and info.index != wanted.gpu):
             continue
         low, high = limits
@@ -131,7 +181,7 @@ def check_limits(wanted: Wanted, state: SessionState) -> None:
             )
 
 
-def _horizon_s(text: str) -> float:
+def _parse_horizon_s(text: str) -> float:
     """Return the horizon in seconds of a text in minutes. Raise InputError for any other text."""
     try:
         minutes = float(text)
@@ -142,7 +192,7 @@ def _horizon_s(text: str) -> float:
     return 60 * minutes
 
 
-def _flags(text: str) -> dict[str, list[str]]:
+def _parse_flags(text: str) -> dict[str, list[str]]:
     flags = {}
     for word in text.split():
         name, _, listed = word.partition("=")
@@ -176,14 +226,17 @@ def sweep_form(
     accepted the form. `check_flags` raises InputError for flags and values that cannot be swept.
     """
     count = len(state.telemetry.gpus) if state.telemetry else 0
-    kinds = tuple(KINDS) if count else (STREAMS, USERS, RATES, FLAG)
+    kinds = tuple(label for label in OFFERS if count or label not in SETTING)
     first = kinds[0]
-    flag_text = f"{flag.name}={around(flag)}" if flag is not None and not flag.is_env else ""
+    flag_text = f"{flag.name}={values_around(flag)}" if flag is not None and not flag.is_env else ""
     fields = (
         Field("what", "over", first, "left and right change it", kinds),
-        Field("values", "values", suggested(first, state), wide=True),
+        Field("values", "values", suggested_values(first, state), wide=True),
         Field("flags", "flags", flag_text, wide=True),
         Field("slo", "SLO", load.slo or SLO, wide=True),
+        Field(
+            "think", "think time", load.think_time, "seconds between answer and question: 5, 2-8"
+        ),
         Field(
             "horizon", "minutes", f"{HORIZON_S / 60:g}", "of each rate, with 1,000 requests or more"
         ),
@@ -191,7 +244,7 @@ def sweep_form(
     )
 
     def check(values: Values) -> None:
-        wanted = parse(values, count)
+        wanted = parse_sweep_form(values, count)
         check_limits(wanted, state)
         try:
             check_flags(wanted.flags)
@@ -199,10 +252,12 @@ def sweep_form(
             raise InputError(f"flags: {error.message}", next_step=error.next_step) from None
 
     given = {**(last or {}), **({"flags": flag_text} if flag_text else {})}
-    fields = filled(fields, given)
+    fields = fill_fields(fields, given)
 
     def tail(values: Values, width: int) -> list[Row]:
-        return paragraph(_about(parse(values, count), load), width, "dim", "  ")
+        return paragraph_rows(
+            _about_sweep(parse_sweep_form(values, count), load), width, "dim", "  "
+        )
 
     return _SweepForm(
         "Sweep",
@@ -213,26 +268,25 @@ def sweep_form(
         label_cells=10,
         entry_cells=24,
         wide=True,
-        suggest=lambda what: suggested(what, state),
+        suggest=lambda what: suggested_values(what, state),
     )
 
 
-def _about(wanted: Wanted, load: BenchSpec) -> str:
+def _about_sweep(wanted: Wanted, load: BenchSpec) -> str:
     streams = count_of(load.concurrency, "stream")
-    if wanted.kind == "flag":
+    if wanted.kind == sweep.FLAGS.name:
         starts = count_of(math.prod(map(len, wanted.flags.values())), "start")
         return (
             f"{starts} of the server, each with {count_of(load.requests, 'request')} at {streams}. "
-            "An A/B experiment "
-            "then compares the best values with the present ones. The other values get no verdict."
+            "An A/B experiment then compares the best values with the present ones. The other values get no verdict."
         )
-    if wanted.kind == "users":
+    if wanted.kind == sweep.USERS.name:
         return (
             f"Doubles the users from {FIRST_USERS} until a limit breaks, then halves the gap: each "
             f"level is measured in {LEAST_RUNS} to {MOST_RUNS} runs. A search has about "
             f"{TYPICAL_RUNS} runs."
         )
-    if wanted.kind == "rates":
+    if wanted.kind == sweep.RATES.name:
         minutes = wanted.horizon_s / 60
         return (
             f"Short looks find the region, then each rate is measured over {minutes:g} min with at "
@@ -241,7 +295,7 @@ def _about(wanted: Wanted, load: BenchSpec) -> str:
         )
     points = count_of(len(wanted.values), "point")
     tokens = f"{load.input_tokens} prompt and {load.max_tokens} output tokens"
-    if wanted.kind == "concurrency":
+    if wanted.kind == sweep.CONCURRENCY.name:
         return (
             f"{points} of {tokens} for each request. Errors end the sweep early. The knee is "
             "marked."
@@ -266,24 +320,16 @@ class _SweepForm(Form):
 
     def other_key(self, event: events.Key) -> None:
         """Type a key that chooses no quantity into the values."""
-        name = {FLAG: "flags", USERS: "slo", RATES: "slo"}.get(self.values["what"], "values")
-        entry = self.inputs[name]
+        entry = self.inputs[OFFERS[self.values["what"]].fields[0]]
         if isinstance(entry, Entry):
             self.set_focus(entry)
             entry.take_key(event)
 
     def _show_fields(self) -> None:
-        what = self.values["what"]
-        hidden: Mapping[str, bool] = {
-            "flags": what != FLAG,
-            "values": what in (FLAG, *_OF_AN_SLO),
-            "slo": what not in _OF_AN_SLO,
-            "horizon": what != RATES,
-            "gpu": what not in SETTING,
-        }
+        shown = OFFERS[self.values["what"]].fields
         for name, line in self.lines.items():
-            if name in hidden:
-                line.display = not hidden[name]
+            if name in _OF_SOME_KINDS:
+                line.display = name in shown
 
     def changed(self, name: str) -> None:
         if name == "what" and self.lines:

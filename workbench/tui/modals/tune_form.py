@@ -7,8 +7,15 @@ from typing import NamedTuple
 
 from workbench.model.errors import InputError
 from workbench.model.tune import GOALS, parse_limits
-from workbench.tui.cells import Row, paragraph
-from workbench.tui.modals.form import Field, Form, Values, filled, positive, whole_number
+from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.modals.form import (
+    Field,
+    Form,
+    Values,
+    fill_fields,
+    positive_number,
+    whole_number,
+)
 
 STARTS = 30
 
@@ -20,13 +27,13 @@ class Wanted(NamedTuple):
     max_minutes: float | None
 
 
-def parse(values: Values) -> Wanted:
+def parse_tune_form(values: Values) -> Wanted:
     """Return what the form asks for. Raise InputError for an invalid field."""
     try:
         parse_limits(values["limits"])
     except InputError as error:
         raise InputError(f"limits: {error.message}") from None
-    hours = positive(values, "hours", "hours", "h") if values["hours"] else None
+    hours = positive_number(values, "hours", "hours", "h") if values["hours"] else None
     return Wanted(
         values["goal"],
         values["limits"],
@@ -50,18 +57,18 @@ def tune_form(
     )
 
     def tail(values: Values, width: int) -> list[Row]:
-        parse(values)
+        parse_tune_form(values)
         said = (
-            f"Each run is {load}. Limits are such as ttft@p95<=500, power<=400, temp<=83, kld<=0.001: "
+            f"Each run is {load}. Limits are such as ttft<=500@p95, power<=400, temp<=83, kld<=0.001: "
             "what breaks one is out, whatever its speed. Next you see the candidates, and nothing "
             "starts before you agree."
         )
-        return paragraph(said, width, "dim", "  ")
+        return paragraph_rows(said, width, "dim", "  ")
 
     return Form(
         "Tune",
-        filled(fields, last),
-        check=parse,
+        fill_fields(fields, last),
+        check=parse_tune_form,
         tail=tail,
         accept="plan",
         label_cells=10,

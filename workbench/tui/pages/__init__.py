@@ -5,6 +5,7 @@ base, frame     the base class with its keys, and the frame that holds the open 
 live            pages that follow an experiment or a sweep
 result, plot    pages of a result, and of plots
 texts           rows of the help, a preset and the activity log
+since_left      what happened since the last screen closed
 advice, doctor  rows of the advice on a result, and of the examination of a host
 models          the page with the models on hosts
 """

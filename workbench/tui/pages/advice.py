@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.findings import Finding, Level
-from workbench.tui.cells import Row, beside, paragraph
+from workbench.tui.cells import Row, paragraph_rows, rows_beside_label
 
 if TYPE_CHECKING:
     from workbench.session.results.advice import Advised
@@ -21,14 +21,14 @@ def top_rows(advised: Advised, width: int) -> list[Row]:
     from workbench.report.finding_blocks import text_with_gain  # not for the first frame
 
     rows: list[Row] = []
-    for number, finding in enumerate(_first(advised.findings), 1):
-        rows += beside(
+    for number, finding in enumerate(_most_important(advised.findings), 1):
+        rows += rows_beside_label(
             f"{number} ",
             "dim",
-            paragraph(text_with_gain(finding), max(8, width - 2), _ROLES[finding.level]),
+            paragraph_rows(text_with_gain(finding), max(8, width - 2), _ROLES[finding.level]),
         )
         for said in advised.verdicts.get(finding.code, ()):
-            rows += beside("  ", "dim", paragraph(said, max(8, width - 2), "good"))
+            rows += rows_beside_label("  ", "dim", paragraph_rows(said, max(8, width - 2), "good"))
     head: Row = (
         ("advice", "head"),
         ("  i shows all of it, t tests a change as an A/B experiment", "dim"),
@@ -36,6 +36,6 @@ def top_rows(advised: Advised, width: int) -> list[Row]:
     return [head, *rows] if rows else []
 
 
-def _first(findings: Sequence[Finding]) -> Sequence[Finding]:
+def _most_important(findings: Sequence[Finding]) -> Sequence[Finding]:
     acted = [f for f in findings if f.level is not Level.INFO]
     return (acted or list(findings))[:SHOWN]

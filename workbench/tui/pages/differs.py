@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.bench.compare import compare
 from workbench.model.conditions_table import condition_texts
 from workbench.model.secrets import mask_argv, mask_env
-from workbench.tui.cells import Row, cut, pad, paragraph
+from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
 from workbench.tui.formats import NA, setting_name, setting_value, value_text
 from workbench.tui.pages.result import settings_in_force
 
@@ -35,41 +35,43 @@ def differs_rows(a: BenchResult, b: BenchResult, width: int) -> list[Row]:
     differences."""
     rows: list[Row] = []
     same: list[str] = []
-    for title, found in _parts(a, b):
+    for title, found in _difference_parts(a, b):
         if not found:
             same.append(title.lower())
             continue
-        rows += [*([()] if rows else []), ((cut(title, width), "title"),)]
+        rows += [*([()] if rows else []), ((cut_text(title, width), "title"),)]
         for difference in found:
             rows += _difference_rows(difference, width)
     if not rows:
-        return paragraph("Nothing differs: both results have the same conditions.", width)
-    head = _side_by_side("", f"A #{a.id}", f"B #{b.id}", width, ("head", "a", "b"))
-    return [*head, *rows, (), *paragraph(f"The same: {', '.join(same)}.", width, "dim")]
+        return paragraph_rows("Nothing differs: both results have the same conditions.", width)
+    head = _side_by_side_rows("", f"A #{a.id}", f"B #{b.id}", width, ("head", "a", "b"))
+    return [*head, *rows, (), *paragraph_rows(f"The same: {', '.join(same)}.", width, "dim")]
 
 
-def _parts(a: BenchResult, b: BenchResult) -> Iterator[tuple[str, Sequence[Difference]]]:
+def _difference_parts(a: BenchResult, b: BenchResult) -> Iterator[tuple[str, Sequence[Difference]]]:
     """Yield (title, differences) of each part that a result depends on."""
     x, y = a.conditions, b.conditions
-    yield "Command", _command(x, y)
-    yield "Environment", _of_mappings(mask_env(x.env), mask_env(y.env))
+    yield "Command", _command_differences(x, y)
+    yield "Environment", _mapping_differences(mask_env(x.env), mask_env(y.env))
     yield (
         "Versions",
-        _unlike((name, getattr(x, key), getattr(y, key)) for name, key in _VERSIONS.items()),
+        _unlike_values((name, getattr(x, key), getattr(y, key)) for name, key in _VERSIONS.items()),
     )
     yield "GPU settings", _setting_differences(x, y)
     yield (
         "In force under load",
-        _of_mappings(dict(settings_in_force(x.in_force)), dict(settings_in_force(y.in_force))),
+        _mapping_differences(
+            dict(settings_in_force(x.in_force)), dict(settings_in_force(y.in_force))
+        ),
     )
     texts = [dict(condition_texts(each)) for each in (x, y)]
-    yield "Host", _unlike((name, texts[0].get(name), texts[1].get(name)) for name in _HOST)
+    yield "Host", _unlike_values((name, texts[0].get(name), texts[1].get(name)) for name in _HOST)
     loads = (d for d in compare(a, b).differences if d["kind"] == "workload")
-    yield "Load", _unlike((d["name"], d["a"], d["b"]) for d in loads)
-    yield "Answers", _unlike([("hash of the text", _digest(a), _digest(b))])
+    yield "Load", _unlike_values((d["name"], d["a"], d["b"]) for d in loads)
+    yield "Answers", _unlike_values([("hash of the text", _model_digest(a), _model_digest(b))])
 
 
-def _command(x: Conditions, y: Conditions) -> Sequence[Difference]:
+def _command_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
     """Return the differences of two commands: their programs and models, and each flag. Without known
     flags, the words that only one command has."""
     first, second = mask_argv(x.argv), mask_argv(y.argv)
@@ -79,14 +81,14 @@ def _command(x: Conditions, y: Conditions) -> Sequence[Difference]:
         ("model", x.model, y.model),
         ("preset", x.preset_id, y.preset_id),
     ]
-    found = _unlike(whole)
+    found = _unlike_values(whole)
     if x.flags or y.flags:
-        return [*found, *_of_mappings(x.flags, y.flags)]
+        return [*found, *_mapping_differences(x.flags, y.flags)]
     only = [
         [word for word in argv if word not in other]
         for argv, other in ((first, second), (second, first))
     ]
-    return [*found, *_unlike([("words", " ".join(only[0]), " ".join(only[1]))])]
+    return [*found, *_unlike_values([("words", " ".join(only[0]), " ".join(only[1]))])]
 
 
 def _setting_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
@@ -99,51 +101,57 @@ def _setting_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
     ]
 
 
-def _digest(result: BenchResult) -> str | None:
+def _model_digest(result: BenchResult) -> str | None:
     return result.summary.text.load.digest or None if result.summary.text is not None else None
 
 
-def _of_mappings(x: Mapping[str, Any], y: Mapping[str, Any]) -> Sequence[Difference]:
+def _mapping_differences(x: Mapping[str, Any], y: Mapping[str, Any]) -> Sequence[Difference]:
     names = dict.fromkeys([*x, *y])
-    return _unlike((name, x.get(name), y.get(name)) for name in names)
+    return _unlike_values((name, x.get(name), y.get(name)) for name in names)
 
 
-def _unlike(values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:
+def _unlike_values(values: Iterable[tuple[str, Any, Any]]) -> Sequence[Difference]:
     """Return those of (name, value in A, value in B) whose values differ, as texts. A text that is
     empty is no value."""
-    return [(name, _text(p), _text(q)) for name, p, q in values if _text(p) != _text(q)]
+    return [
+        (name, _value_text(p), _value_text(q))
+        for name, p, q in values
+        if _value_text(p) != _value_text(q)
+    ]
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return NA if value in (None, "") else value_text(value)
 
 
 def _difference_rows(difference: Difference, width: int) -> list[Row]:
     name, a, b = difference
-    return _side_by_side(name, a, b, width, ("dim", "text", "text"))
+    return _side_by_side_rows(name, a, b, width, ("dim", "text", "text"))
 
 
-def _side_by_side(name: str, a: str, b: str, width: int, roles: tuple[str, str, str]) -> list[Row]:
+def _side_by_side_rows(
+    name: str, a: str, b: str, width: int, roles: tuple[str, str, str]
+) -> list[Row]:
     """Return the values of A and B beside each other. Long values have several rows, and on a narrow
     page B stands below A."""
     name_cells = max(_NAME_CELLS[0], min(_NAME_CELLS[1], width // 4))
     side = (width - name_cells - 4) // 2
     if side < _LEAST_SIDE:
-        named = [((cut(name, width), roles[0]),)] if name else []
+        named = [((cut_text(name, width), roles[0]),)] if name else []
         return [
             *named,
-            *paragraph(a, width - 2, roles[1], "  "),
-            *paragraph(b, width - 2, roles[2], "  "),
+            *paragraph_rows(a, width - 2, roles[1], "  "),
+            *paragraph_rows(b, width - 2, roles[2], "  "),
         ]
-    left, right = (paragraph(text, side) for text in (a, b))
+    left, right = (paragraph_rows(text, side) for text in (a, b))
     rows: list[Row] = []
     for at in range(max(len(left), len(right), 1)):
         texts = ["".join(t for t, _ in rs[at]) if at < len(rs) else "" for rs in (left, right)]
-        label = cut(name, name_cells) if at == 0 else ""
+        label = cut_text(name, name_cells) if at == 0 else ""
         rows.append(
             (
-                (pad(label, name_cells + 2), roles[0]),
-                (pad(texts[0], side + 2), roles[1]),
+                (pad_text(label, name_cells + 2), roles[0]),
+                (pad_text(texts[0], side + 2), roles[1]),
                 (texts[1], roles[2]),
             )
         )

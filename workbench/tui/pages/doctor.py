@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from workbench.model.findings import Finding
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 
 if TYPE_CHECKING:
     from workbench.session.hosts.doctor import HostReport
@@ -26,13 +26,13 @@ class Report(Protocol):
 def doctor_rows(reports: Sequence[Report], width: int) -> list[Row]:
     """Return the rows of the last report in `reports`. If there is no report yet, return a row that
     says that the examination is running."""
-    from workbench.report.finding_blocks import doctor_blocks  # not for the first frame
+    from workbench.report.finding_blocks import blocks_of_doctor  # not for the first frame
     from workbench.tui.block_rows import block_rows
 
     if not reports:
-        return paragraph("examining the host …", width, "dim")
+        return paragraph_rows("examining the host …", width, "dim")
     report = reports[-1]
-    return block_rows(doctor_blocks(report.findings, report.lines), width)
+    return block_rows(blocks_of_doctor(report.findings, report.lines), width)
 
 
 def host_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
@@ -49,9 +49,9 @@ def host_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
 
 def trap_rows(width: int) -> list[Row]:
     """Return the rows of the published traps, as `workbench doctor --list` prints them."""
-    from workbench.doctor.known_traps import known_traps, summary
+    from workbench.doctor.known_traps import known_traps, known_traps_summary
     from workbench.report.finding_blocks import trap_blocks
     from workbench.tui.block_rows import block_rows
 
-    traps = [(t.id, t.title, t.decision, t.versions or "", t.status) for t in known_traps()]
-    return block_rows(trap_blocks(summary(), traps), width)
+    traps = [(t.id, t.title, t.decision_text, t.versions or "", t.status) for t in known_traps()]
+    return block_rows(trap_blocks(known_traps_summary(), traps), width)

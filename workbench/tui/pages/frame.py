@@ -40,8 +40,9 @@ class PageFrame(Vertical):
         self._mounting = self.mount(page)
         self._move(replaced)
 
-    async def mounted(self) -> None:
-        """Wait until the pages are mounted."""
+    async def wait_until_mounted(self) -> None:
+        """Wait until the page that was opened last is mounted. Return at once if another caller
+        waits for it already."""
         if self._mounting is not None:
             mounting, self._mounting = self._mounting, None
             await mounting

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workbench.model.operating_map import live_point, map_of
-from workbench.model.sweep import USERS
+from workbench.model.operating_map import live_point, operating_map_of
+from workbench.model.sweep import Sweep
 from workbench.model.tune import TUNE
 from workbench.tui.cells import Row
 from workbench.tui.formats import progress_text
@@ -19,12 +19,11 @@ from workbench.tui.widgets.sweep import map_rows, sweep_rows, tune_rows
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
-    from workbench.model.sweep import Sweep
     from workbench.session.state import SessionState
 
+_SWEEP_WORDS = {"stop": ("K", "Stop"), "resume": ("R", "Resume"), "new": ("n", "New")}
 STOPPING = "stopping: complete runs are kept, settings are reverted"
-# (measurement, its left_s) -> seconds left now
-Left = Callable[[object, "float | None"], "float | None"]
+Left = Callable[["SessionState"], "float | None"]  # seconds left of the running measurement now
 Do = Callable[[Any, str], Any]  # (page, outcome): does what the key asks for
 
 
@@ -41,9 +40,9 @@ class Live(Page):
     OWN = "KRnom"
 
     def __init__(self, state: SessionState, left: Left, do: Do) -> None:
-        """`left` returns the seconds left of a measurement. The progress row of the main screen
-        uses the same function, so that page and row show the same number. `do` is called with the
-        page and an action when the user presses a key."""
+        """`left` returns the seconds left of the running measurement. The progress row of the main
+        screen uses the same function, so that page and row show the same number. `do` is called
+        with the page and an action when the user presses a key."""
         super().__init__("", lambda width: [], self._keys, kind=type(self).__name__)
         self.state, self.left, self.do = state, left, do
         self.request, self.blank = "", False
@@ -116,7 +115,13 @@ class Live(Page):
 
     def possible(self, outcome: str) -> bool:
         """Return whether the action `outcome` of a key, such as "stop", is possible now."""
-        return (outcome == "stop") == self.running or outcome == "list"
+        if outcome == "resume":
+            return self.resumable
+        return outcome == "list" or (outcome == "stop") == self.running
+
+    @property
+    def resumable(self) -> bool:
+        return isinstance(self.measured, Sweep) and self.measured.can_be_resumed
 
     def rows_of(self, width: int, height: int) -> list[Row]:
         return []
@@ -124,12 +129,9 @@ class Live(Page):
     @property
     def left_s(self) -> float | None:
         """Return the seconds left of the running measurement, as the progress row of the main
-        screen shows them. Return None if the time is unknown, or if the measurement has ended."""
-        return (
-            self.left(self.shown, self.shown.left_s)
-            if self.shown is not None and self.running
-            else None
-        )
+        screen shows them. Return None if the time is unknown, if the measurement has ended, or if
+        another Workbench carries it out."""
+        return self.left(self.state) if self.running and self.shown is self.measured else None
 
 
 class ExperimentPage(Live):
@@ -173,16 +175,21 @@ class ExperimentPage(Live):
         return self.fixed or self.measured
 
     def possible(self, outcome: str) -> bool:
-        e = self.shown
-        if outcome in ("resume", "more") and e is not None and e.sweep_id is not None:
-            return False  # its sweep resumes it
-        if outcome == "resume":
-            return e is not None and e.state in ("stopped", "failed")
         if outcome == "more":
-            return e is not None and e.state == "done"
+            return self._own is not None and self._own.state == "done"
         if outcome == "stop" and self.fixed is not None:
             return False  # another Workbench runs it
         return super().possible(outcome)
+
+    @property
+    def resumable(self) -> bool:
+        return self._own is not None and self._own.state in ("stopped", "failed")
+
+    @property
+    def _own(self) -> Experiment | None:
+        """Return the experiment on the page; None if it is part of a sweep, which resumes it."""
+        e = self.shown
+        return e if e is not None and e.sweep_id is None else None
 
     def rows_of(self, width: int, height: int) -> list[Row]:
         e = self.shown
@@ -194,7 +201,7 @@ class ExperimentPage(Live):
 
 
 class SweepPage(Live):
-    WORDS: ClassVar = {"stop": ("K", "Stop"), "resume": ("R", "Resume"), "new": ("n", "New")}
+    WORDS: ClassVar = _SWEEP_WORDS
     _plotted: tuple[object, list[Row]] = (None, [])  # the key and the rows of the last plots
 
     @property
@@ -205,11 +212,6 @@ class SweepPage(Live):
     @property
     def measured(self) -> Sweep | None:
         return self.state.sweep
-
-    def possible(self, outcome: str) -> bool:
-        if outcome == "resume":
-            return self.measured is not None and self.measured.resumable
-        return outcome != "list" and super().possible(outcome)
 
     def rows_of(self, width: int, height: int) -> list[Row]:
         s = self.measured
@@ -231,7 +233,7 @@ class SweepPage(Live):
     def _live(self, s: Sweep) -> tuple[float, float] | None:
         """Return where the server of a search for users is now, as tokens per second of a user and
         of a GPU. Steps of a fiftieth: plotting takes long."""
-        found = map_of(s) if s.kind == USERS else None
+        found = operating_map_of(s) if s.facts.counts == "user" else None
         now = live_point(s, self.state.engine, found.gpus) if found is not None else None
         if now is None:
             return None
@@ -239,7 +241,7 @@ class SweepPage(Live):
 
 
 class TunePage(Live):
-    WORDS: ClassVar = {"stop": ("K", "Stop"), "resume": ("R", "Resume"), "new": ("n", "New")}
+    WORDS: ClassVar = _SWEEP_WORDS
 
     @property
     def title_now(self) -> str:
@@ -250,11 +252,6 @@ class TunePage(Live):
     def measured(self) -> Sweep | None:
         s = self.state.sweep
         return s if s is not None and s.kind == TUNE else None
-
-    def possible(self, outcome: str) -> bool:
-        if outcome == "resume":
-            return self.measured is not None and self.measured.resumable
-        return outcome != "list" and super().possible(outcome)
 
     def rows_of(self, width: int, height: int) -> list[Row]:
         s = self.measured

@@ -11,8 +11,16 @@ from textual.binding import Binding, BindingType
 
 from workbench.model.counts import count_of
 from workbench.model.model_copy import size_text
-from workbench.tui.cells import Row, beside, cell, cut, cut_middle, pad, paragraph
-from workbench.tui.formats import elapsed
+from workbench.tui.cells import (
+    Row,
+    cut_middle,
+    cut_text,
+    pad_text,
+    paragraph_rows,
+    rows_beside_label,
+    text_cell,
+)
+from workbench.tui.formats import duration_text
 from workbench.tui.pages.base import Page
 from workbench.tui.widgets.pick_list import PickList
 
@@ -75,11 +83,15 @@ class ModelsPage(PickList, Page):
 
     def head_rows(self, width: int) -> list[Row]:
         if self.began_s is not None:
-            return paragraph(
-                f"looking for models: {elapsed(time.monotonic() - self.began_s)}", width, "dim"
+            return paragraph_rows(
+                f"looking for models: {duration_text(time.monotonic() - self.began_s)}",
+                width,
+                "dim",
             )
-        head = pad("size", SIZE_CELLS, True) + pad("files", FILES_CELLS, True) + "  state"
-        return [((pad(" model", self._name_cells(width)) + head, "head"),)] if self.items else []
+        head = pad_text("size", SIZE_CELLS, True) + pad_text("files", FILES_CELLS, True) + "  state"
+        return (
+            [((pad_text(" model", self._name_cells(width)) + head, "head"),)] if self.items else []
+        )
 
     def empty_rows(self, width: int) -> list[Row]:
         if self.began_s is not None:
@@ -89,9 +101,9 @@ class ModelsPage(PickList, Page):
             "hosts.toml."
         )
         return [
-            *paragraph(text, width),
+            *paragraph_rows(text, width),
             (),
-            *paragraph("n downloads one, a lists all hosts.", width, "dim"),
+            *paragraph_rows("n downloads one, a lists all hosts.", width, "dim"),
         ]
 
     @staticmethod
@@ -100,13 +112,13 @@ class ModelsPage(PickList, Page):
 
     def item_row(self, item: Any, width: int) -> Row:
         if isinstance(item, str):
-            return ((cut(f" {item}", width), "warn" if UNREAD in item else "title"),)
+            return ((cut_text(f" {item}", width), "warn" if UNREAD in item else "title"),)
         name = self._name_cells(width)
-        state = (("  complete", "good"),) if item.complete else (("  ! PARTIAL", "warn"),)
-        sizes = pad(size_text(item.size_bytes), SIZE_CELLS, True)
-        sizes += pad(count_of(len(item.files), "file"), FILES_CELLS, True)
+        state = (("  complete", "good"),) if item.is_complete else (("  ! PARTIAL", "warn"),)
+        sizes = pad_text(size_text(item.size_bytes), SIZE_CELLS, True)
+        sizes += pad_text(count_of(len(item.files), "file"), FILES_CELLS, True)
         return (
-            (f" {pad(cut_middle(item.model, name - 2), name - 1)}", "text"),
+            (f" {pad_text(cut_middle(item.model, name - 2), name - 1)}", "text"),
             (sizes, "text"),
             *state,
         )
@@ -138,14 +150,16 @@ def about_copy(copy: ModelCopy, width: int) -> list[Row]:
         row
         for label, text, role in facts
         if text
-        for row in beside(pad(label, 9), "dim", paragraph(text, max(20, width - 9), role))
+        for row in rows_beside_label(
+            pad_text(label, 9), "dim", paragraph_rows(text, max(20, width - 9), role)
+        )
     ]
 
 
 def file_rows(copy: ModelCopy, width: int) -> list[Row]:
     """Return the rows of a model copy's page: its directory, commit, problems and digest, then its
     files with size and hash."""
-    damaged = [file.name for file in copy.files if file.damaged]
+    damaged = [file.name for file in copy.files if file.is_damaged]
     hashed = sum(file.sha256 is not None for file in copy.files)
     rows = about_copy(copy, width)
     if damaged:
@@ -153,29 +167,29 @@ def file_rows(copy: ModelCopy, width: int) -> list[Row]:
             f"x {count_of(len(damaged), 'file has', 'files have')} other bytes than the hub names: "
             f"{', '.join(damaged)}"
         )
-        rows += [(), *paragraph(text, width, "bad", "  ")]
+        rows += [(), *paragraph_rows(text, width, "bad", "  ")]
     elif hashed == len(copy.files):
         named = sum(file.sha256 is not None and file.sha256 == file.blob for file in copy.files)
         text = (
             f"ok every byte was hashed; {count_of(named, 'file')} compared with the hash that "
             "the hub gave"
         )
-        rows += [(), *paragraph(text, width, "good", "   ")]
+        rows += [(), *paragraph_rows(text, width, "good", "   ")]
     else:
-        rows += [(), *paragraph("V in the list of models hashes every byte.", width, "dim")]
+        rows += [(), *paragraph_rows("V in the list of models hashes every byte.", width, "dim")]
     name = max(20, width - SIZE_CELLS - DIGEST_CELLS - 4)
-    head = pad("file", name) + pad("size", SIZE_CELLS, True) + "  sha256"
+    head = pad_text("file", name) + pad_text("size", SIZE_CELLS, True) + "  sha256"
     return [*rows, (), ((head, "head"),), *(_file_row(file, name) for file in copy.files)]
 
 
 def _file_row(file: ModelFile, name: int) -> Row:
     digest = file.sha256[:DIGEST_CELLS] if file.sha256 else "not hashed"
     sign, role = "  ", "text" if file.sha256 else "dim"
-    if file.damaged:
+    if file.is_damaged:
         sign, role = "x ", "bad"
-    size = pad(size_text(file.size_bytes), SIZE_CELLS, True)
+    size = pad_text(size_text(file.size_bytes), SIZE_CELLS, True)
     return (
-        (cell(cut_middle(file.name, name - 1), name), "text"),
+        (text_cell(cut_middle(file.name, name - 1), name), "text"),
         (size, "text"),
         (sign + digest, role),
     )

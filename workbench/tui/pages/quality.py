@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Row, paragraph
-from workbench.tui.formats import gauge
+from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.formats import gauge_text
 from workbench.tui.glyphs import G
 from workbench.tui.pages.base import Keys, Page
 
@@ -79,7 +79,7 @@ class QualityPage(Page):
             return running_rows(view, width)
         rows: list[Row] = []
         if view is not None and view.ended:
-            rows = [*paragraph(f"{G.alert} {view.ended}", width, "warn", "  "), ()]
+            rows = [*paragraph_rows(f"{G.alert} {view.ended}", width, "warn", "  "), ()]
         if self.shown.result is not None:
             return [*rows, *quality_rows(self.shown.result, width)]
         return [*rows, *self._nothing(width)]
@@ -89,7 +89,7 @@ class QualityPage(Page):
         if pair is None:
             text = "No two results of this host are there, so there is nothing to compare."
             then = "Press b to run a benchmark, and again after a change."
-            return [*paragraph(text, width), *paragraph(then, width, "dim")]
+            return [*paragraph_rows(text, width), *paragraph_rows(then, width, "dim")]
         head: Row = (
             (f"A #{pair[0]}", "a"),
             (" vs ", "dim"),
@@ -97,29 +97,33 @@ class QualityPage(Page):
             ("  quality not measured", "warnb"),
         )
         then = "Press m to see what it takes, and to start it."
-        return [head, (), *paragraph(_WHAT, width), (), *paragraph(then, width, "key")]
+        return [head, (), *paragraph_rows(_WHAT, width), (), *paragraph_rows(then, width, "key")]
 
 
 def running_rows(view: QualityView, width: int) -> list[Row]:
     """Return the rows about a comparison that runs: the sides, how far it is, and what was done."""
-    rows = [*_sides(view.a, view.b, width), ()]
+    rows = [*_side_rows(view.a, view.b, width), ()]
     if view.stopping:
-        rows += paragraph("~ stopping: the servers that ran before are restored", width, "warn")
+        rows += paragraph_rows(
+            "~ stopping: the servers that ran before are restored", width, "warn"
+        )
     elif view.step and view.done < view.total:
         rows.append(((f"~ {view.step} {view.done}/{view.total}", "warn"),))
-        rows.append(((f"  {gauge(view.done / view.total, min(_GAUGE_CELLS, width - 2))}", "warn"),))
+        rows.append(
+            ((f"  {gauge_text(view.done / view.total, min(_GAUGE_CELLS, width - 2))}", "warn"),)
+        )
     else:
         rows.append((("~ under way", "warn"),))
     rows.append(())
     for text in view.said:
-        rows += paragraph(f"ok {text}", width, "dim", "   ")
+        rows += paragraph_rows(f"ok {text}", width, "dim", "   ")
     return rows
 
 
-def _sides(a: str, b: str, width: int) -> list[Row]:
+def _side_rows(a: str, b: str, width: int) -> list[Row]:
     return [
-        *paragraph(f"A  {a}", width, "a", "   "),
-        *paragraph(f"B  {b}", width, "b", "   "),
+        *paragraph_rows(f"A  {a}", width, "a", "   "),
+        *paragraph_rows(f"B  {b}", width, "b", "   "),
     ]
 
 
@@ -131,10 +135,10 @@ def quality_rows(result: QualityResult, width: int) -> list[Row]:
     from workbench.tui.block_rows import block_rows, fact_rows
 
     role = _ROLES.get(result.verdict, "warnb")
-    rows: list[Row] = [*paragraph(result.summary, width, role), ()]
+    rows: list[Row] = [*paragraph_rows(result.summary, width, role), ()]
     rows += block_rows([SIMULATED] if result.simulated else [], width)
     rows += block_rows(problem_blocks(result), width)
-    rows += _sides(result.a, result.b, width)
+    rows += _side_rows(result.a, result.b, width)
     rows += fact_rows([one for one in side_facts(result) if one[0] not in ("A", "B")], width)
     blocks: Sequence[Block] = detail_blocks(result)
     return [*rows, *block_rows(blocks, width, complete=True)]

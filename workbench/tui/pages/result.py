@@ -6,15 +6,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 
-from workbench.engines.result_limits import judgements
+from workbench.engines.result_limits import limit_comparisons
 from workbench.model.bench import BenchResult
 from workbench.model.conditions_table import condition_texts
 from workbench.model.counts import count_of
+from workbench.model.load_spec import option_texts
 from workbench.model.plan import Command
 from workbench.model.quality import QualityResult
 from workbench.model.secrets import mask_argv, mask_env
-from workbench.tui.cells import Row, paragraph
-from workbench.tui.formats import setting_name, settings_texts
+from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.formats import measured_where, setting_name, settings_texts
 
 
 def result_rows(
@@ -30,7 +31,7 @@ def result_rows(
     from workbench.engines.answer_settings import comparisons_of
     from workbench.report.quality_blocks import answer_blocks
     from workbench.report.result_blocks import (  # not needed by the first frame
-        alerts,
+        alert_boxes,
         key_metrics,
         latency_blocks,
         metric_blocks,
@@ -38,23 +39,25 @@ def result_rows(
     from workbench.tui.block_rows import block_rows, fact_rows
 
     summary = result.summary
-    rows = block_rows(alerts(result), width)
+    of = result.conditions
+    about = measured_where(of.host, [of.model] if of.model else [], of.preset_id, result.unix_s)
+    rows = [*paragraph_rows(about, width, "dim", "  "), *block_rows(alert_boxes(result), width)]
     if result.note or result.tags:
         tags = " ".join(f"#{tag}" for tag in result.tags)
-        rows += [*paragraph(f"{result.note}  {tags}".strip(), width, "strong"), ()]
+        rows += [*paragraph_rows(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += block_rows([key_metrics(summary)], width)
-    rows += fact_rows(judgements(result), width)
+    rows += fact_rows(limit_comparisons(result), width)
     rows += [(), *advice] if advice else []
     answers = comparisons_of(result.conditions, known)
     rows += block_rows(answer_blocks(answers, whole=False), width)
     rows += block_rows(latency_blocks(summary), width)
     rows += [()] if summary.notes or summary.command_output else []
     for note in summary.notes:
-        rows += paragraph(f"! {note}", width, "warn", "  ")
+        rows += paragraph_rows(f"! {note}", width, "warn", "  ")
     for line in summary.command_output:
-        rows += paragraph(f"| {line}", width, "dim", "  ")
+        rows += paragraph_rows(f"| {line}", width, "dim", "  ")
     measured = block_rows(metric_blocks(summary), width)
-    return [*rows, *timeline, *measured, *_conditions(result, width)]
+    return [*rows, *timeline, *measured, *_condition_rows(result, width)]
 
 
 def load_text(result: BenchResult) -> str:
@@ -69,16 +72,16 @@ def load_text(result: BenchResult) -> str:
         prompts = f"{spec.trace_text}, {spec.input_tokens} in on average"
     spread = f" ±{spec.length_spread * 100:.0f} %" if spec.length_spread else ""
     loop = f"{spec.rate:g} requests/s {spec.arrival}, " if spec.rate is not None else ""
-    think = f", think time {spec.think_time} s" if spec.think_time else ""
-    end = f", at most {spec.seconds:g} s" if spec.seconds is not None else ""
-    warm = (f"{result.summary.warmup_requests or spec.warmup} warm-up") + (
-        " until steady" if spec.until_steady else ""
-    )
     size = f"{count_of(spec.concurrency, 'stream')}, {count_of(spec.requests, 'request')}"
-    return f"{spec.profile}: {loop}{size}{think}{end}, {prompts} / {spec.max_tokens}{spread} out, {warm}"
+    lengths = f"{prompts} / {spec.max_tokens}{spread} out"
+    warm = f"{result.summary.warmup_requests or spec.warmup} warm-up"
+    if spec.until_steady:
+        warm += " until steady"
+    load = ", ".join([f"{loop}{size}", *option_texts(spec), lengths, warm])
+    return f"{spec.profile}: {load}"
 
 
-def _conditions(result: BenchResult, width: int) -> list[Row]:
+def _condition_rows(result: BenchResult, width: int) -> list[Row]:
     from workbench.tui.block_rows import fact_rows
 
     c = result.conditions
@@ -97,7 +100,7 @@ def _conditions(result: BenchResult, width: int) -> list[Row]:
     facts += [("", text) for text in c.findings.values()]
     rows: list[Row] = [(), (("Conditions", "title"),), *fact_rows(facts, width)]
     command = Command(mask_argv(c.argv), mask_env(c.env)).shell()
-    return [*rows, (), *paragraph(f"$ {command}", width, "dim", "  ")] if command else rows
+    return [*rows, (), *paragraph_rows(f"$ {command}", width, "dim", "  ")] if command else rows
 
 
 def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
-from workbench.tui.cells import Row, beside, pad, paragraph
-from workbench.tui.formats import clock, default_text, value_text
+from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
+from workbench.tui.formats import default_text, moment, value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.launch import about_text
 
@@ -39,13 +39,13 @@ def help_rows(
         "Load a preset, start it, bench; find a flag and change it; restart, bench and compare; "
         "change GPU settings, revert them:"
     )
-    rows += paragraph(f"{intro}  p  s  b  /  .  g  r", width, "dim")
+    rows += paragraph_rows(f"{intro}  p  s  b  /  .  g  r", width, "dim")
     for where, title in (("", "Everywhere"), *panes):
         rows += [(), ((title, "title"),)]
         for k in keys:
             if k.where == where:
-                rows += beside(
-                    pad(f"  {k.shown}", 12), "key", paragraph(k.help, max(20, width - 12))
+                rows += rows_beside_label(
+                    pad_text(f"  {k.shown}", 12), "key", paragraph_rows(k.help, max(20, width - 12))
                 )
     signs = (
         f"{G.on} ready  ~ under way  {G.alert} altered or throttled  ! warning or does not "
@@ -55,21 +55,23 @@ def help_rows(
     rows += [
         (),
         (("Signs", "title"),),
-        *paragraph(f"  {signs}", width, "text", "  "),
+        *paragraph_rows(f"  {signs}", width, "text", "  "),
     ]
     terms = (
         "? explains the terms on the screen, and in the Launch pane the flag under the cursor; : "
         "finds a term by name."
     )
-    return [*rows, (), (("Terms", "title"),), *paragraph(f"  {terms}", width, "text", "  ")]
+    return [*rows, (), (("Terms", "title"),), *paragraph_rows(f"  {terms}", width, "text", "  ")]
 
 
 def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
     """Return the words of the glossary with their meanings."""
     rows: list[Row] = []
     for term in terms:
-        rows += beside(
-            pad(term.term, 18) + "  ", "strong", paragraph(term.means, max(20, width - 20))
+        rows += rows_beside_label(
+            pad_text(term.term, 18) + "  ",
+            "strong",
+            paragraph_rows(term.means, max(20, width - 20)),
         )
     return rows
 
@@ -84,7 +86,7 @@ def fit_page_rows(report: FitReport, files: Sequence[str], width: int) -> list[R
     if files:
         rows += [(), (("Model files", "title"),)]
     for line in files:
-        rows += paragraph(line, width, "text", "  ")
+        rows += paragraph_rows(line, width, "text", "  ")
     return rows
 
 
@@ -93,7 +95,7 @@ def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) ->
     remarks on the flag from the preset and from the text that accompanies the preset, and
     `estimate` is the memory estimate of the plan."""
     spec = item.spec
-    rows = paragraph(about_text(item), width)
+    rows = paragraph_rows(about_text(item), width)
     facts = (
         [("group", spec.area), ("also", ", ".join(spec.aliases)), ("variable", spec.env or "")]
         if spec
@@ -103,39 +105,43 @@ def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) ->
     facts += [("default", known), ("now", value_text(item.value))]
     for label, text in facts:
         if text:
-            rows += beside(pad(label, 10), "dim", paragraph(text, max(20, width - 10)))
+            rows += rows_beside_label(
+                pad_text(label, 10), "dim", paragraph_rows(text, max(20, width - 10))
+            )
     for note in (item.finding, *notes, estimate):
         if note:
-            rows += paragraph(note, width, "text", "  ")
+            rows += paragraph_rows(note, width, "text", "  ")
     return rows
 
 
 def preset_rows(preset: Preset, width: int) -> list[Row]:
-    rows: list[Row] = [((preset.title, "strong"),), *paragraph(preset.summary, width), ()]
+    rows: list[Row] = [((preset.title, "strong"),), *paragraph_rows(preset.summary, width), ()]
     for section in preset_sections(preset):
         rows += [(), ((section.title, "title"),)] if section.title else []
         for line in section.lines:
             sign, role = SIGNS[line.sign]
             if line.label:
-                rows += beside(
-                    pad(line.label, 12), "dim", paragraph(line.text, max(20, width - 12))
+                rows += rows_beside_label(
+                    pad_text(line.label, 12), "dim", paragraph_rows(line.text, max(20, width - 12))
                 )
             else:
-                rows += paragraph(f"{sign} {line.text}", width, role, "    ")
+                rows += paragraph_rows(f"{sign} {line.text}", width, role, "    ")
     return rows
 
 
 def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
     if not activity:
-        return paragraph("Workbench has changed nothing on this host yet.", width, "dim")
+        return paragraph_rows("Workbench has changed nothing on this host yet.", width, "dim")
     rows: list[Row] = []
-    for a in reversed(activity):
-        room = max(20, width - 10)
-        outcome = paragraph(a.outcome, room, "dim") if a.outcome else []
-        rows += beside(
-            pad(clock(a.unix_s), 10),
+    times = [moment(a.unix_s) for a in activity]
+    cells = max(map(len, times)) + 2
+    room = max(20, width - cells)
+    for a, at in zip(reversed(activity), reversed(times), strict=True):
+        outcome = paragraph_rows(a.outcome, room, "dim") if a.outcome else []
+        rows += rows_beside_label(
+            pad_text(at, cells),
             "dim",
-            [*paragraph(f"$ {a.command}", room, "text", "    "), *outcome],
+            [*paragraph_rows(f"$ {a.command}", room, "text", "    "), *outcome],
         )
     return rows
 
@@ -147,22 +153,24 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
     room = max(20, width - 10)
     for finding in by_severity(findings):
         sign, role = LEVELS[finding.level]
-        about = paragraph(f"{sign} {finding.text}", room, role, "  ")
+        about = paragraph_rows(f"{sign} {finding.text}", room, role, "  ")
         if finding.fix and finding.level is not Level.INFO:
-            about += paragraph(f"  fix: {finding.fix}", room, "text", "    ")
+            about += paragraph_rows(f"  fix: {finding.fix}", room, "text", "    ")
         if finding.changes:
-            about += paragraph(
-                f"  f or t: {' '.join(change.text for change in finding.changes)}",
+            about += paragraph_rows(
+                f"  f or t: {' '.join(change.option_text for change in finding.changes)}",
                 room,
                 "text",
                 "    ",
             )
-        about += paragraph(f"  {finding.source}", room, "dim", "  ") if finding.source else []
+        about += paragraph_rows(f"  {finding.source}", room, "dim", "  ") if finding.source else []
         elsewhere = "text" if finding.code.startswith("text.") else "log"
         place = f"line {finding.line}" if finding.line else elsewhere
         rows += [
-            *beside(
-                pad(place, 10), "dim", [*paragraph(finding.evidence or "", room, "text"), *about]
+            *rows_beside_label(
+                pad_text(place, 10),
+                "dim",
+                [*paragraph_rows(finding.evidence or "", room, "text"), *about],
             ),
             (),
         ]

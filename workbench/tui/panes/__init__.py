@@ -36,4 +36,10 @@ MAIN_KEYS: tuple[Key, ...] = (*SCREEN, *(key for pane in PANES for key in pane.K
 KEYS: dict[str, Key] = {key.id: key for key in MAIN_KEYS}
 ALL_KEYS: tuple[ScreenKey[Any], ...] = (*MAIN_KEYS, *PAGE_KEYS, *FLEET_KEYS)
 # Where keys work besides the panes: name -> title.
-PLACES = {"hosts": "List of hosts", "check": "Check", "models": "Models", "fleet": "Fleet"}
+PLACES = {
+    "hosts": "List of hosts",
+    "alerts": "Alerts",
+    "check": "Check",
+    "models": "Models",
+    "fleet": "Fleet",
+}

@@ -75,6 +75,11 @@ class Pane(Painted, can_focus=True):
         return ""
 
     @property
+    def bare(self) -> bool:
+        """Return whether the pane has only a sentence to show now."""
+        return False
+
+    @property
     def hint(self) -> str:
         """Return the key hints for the pane's border, which shows them while the pane has the
         focus."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workbench.session.bench.row_changes import noise_pct
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, hint, keys_of, plot_results
-from workbench.tui.cells import Row, paragraph
+from workbench.tui.cells import Row, paragraph_rows
 from workbench.tui.interval_trails import IntervalTrails
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.comparison import comparison_rows, verdict_rows
@@ -72,8 +73,13 @@ class Compare(Pane, Scrolled):
             self.of_experiment = True
         if state.experiment is None:
             self.of_experiment = False
-        if before is None or _drawn_from(before) != _drawn_from(state):
+        if before is None or _drawn_state(before) != _drawn_state(state):
             self.repaint()
+
+    @property
+    def bare(self) -> bool:
+        state = self.session.state
+        return state.comparison is None and state.experiment is None
 
     @property
     def hint(self) -> str:
@@ -100,7 +106,8 @@ class Compare(Pane, Scrolled):
         if comparison is None:
             return self._empty(width)
         which = self._which_b(state, comparison)
-        return [*verdict_rows(comparison, width), *comparison_rows(comparison, width, which)]
+        noise = _noise_pct(state, comparison)
+        return [*verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
 
     @staticmethod
     def _which_b(state: SessionState, comparison: Comparison) -> str:
@@ -113,13 +120,13 @@ class Compare(Pane, Scrolled):
         """Return the verdict of the experiment, one row per completed pair with the confidence
         interval after that pair, then the comparison over all pairs so far."""
         if e.comparison is None:
-            done = f"{e.pairs_done} of {e.spec.pairs} pairs, an interval needs two pairs"
-            return paragraph(
+            done = f"{e.completed_pairs} of {e.spec.pairs} pairs, an interval needs two pairs"
+            return paragraph_rows(
                 f"Experiment {e.id}: {done}. Press enter to see the experiment.", width, "dim"
             )
         from workbench.tui.widgets.experiment import narrowing_rows  # not for the first frame
 
-        said = paragraph(e.verdict, width, "strong") if e.verdict else []
+        said = paragraph_rows(e.verdict, width, "strong") if e.verdict else []
         top = narrowing_rows(e, width, self.trails.of(e.id))
         return [*said, *top, *comparison_rows(e.comparison, width)]
 
@@ -129,16 +136,16 @@ class Compare(Pane, Scrolled):
             have = len(state.results) if state else 0
             running = state is not None and (state.bench.running or state.bench.queued)
             then = "A benchmark is under way." if running else "Press b to run a benchmark."
-            return paragraph(f"Nothing to compare: {have} of 2 results. {then}", width, "dim")
+            return paragraph_rows(f"Nothing to compare: {have} of 2 results. {then}", width, "dim")
         marks = [m for m, v in (("A", state.mark_a), ("B", state.mark_b)) if v is not None]
         if len(marks) == 1:
             other = "B" if marks == ["A"] else "a"
-            return paragraph(
+            return paragraph_rows(
                 f"{marks[0]} is marked. Press {other} in the Bench pane for the other one, then c.",
                 width,
                 "dim",
             )
-        return paragraph(
+        return paragraph_rows(
             "Press c to compare the last two results. To choose others, mark them with a and B in "
             "the Bench pane.",
             width,
@@ -146,7 +153,15 @@ class Compare(Pane, Scrolled):
         )
 
 
-def _drawn_from(state: SessionState) -> tuple[object, ...]:
+def _noise_pct(state: SessionState, comparison: Comparison) -> float | None:
+    """Return the percent that the two runs may differ by chance, if their change is not larger."""
+    rows = {row.id: row for row in state.results}
+    if comparison.b not in rows:
+        return None
+    return noise_pct(rows[comparison.b], rows.get(comparison.a))
+
+
+def _drawn_state(state: SessionState) -> tuple[object, ...]:
     """Return what the pane shows of the state. The progress of a benchmark is not drawn here."""
     under_way = state.bench.running or state.bench.queued
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, change_gpu_settings, keys_of
-from workbench.tui.cells import Row, pad, paragraph
+from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import NA, alteration_texts, clock, gib, whole
+from workbench.tui.formats import NA, alteration_texts, clock_text, gib_text, whole_number_text
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
-from workbench.tui.widgets.gpu_metrics import elsewhere, gpu_title
+from workbench.tui.widgets.gpu_metrics import elsewhere_warning, gpu_title
 from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.guard_state import guard_rows, reverted_by_now
 from workbench.tui.widgets.scrolled import Scrolled
@@ -57,37 +57,40 @@ class GpuPane(Pane, Scrolled):
                 if state and state.host.telemetry_problem
                 else "The GPUs have not been read yet."
             )
-            return paragraph(text, width, "dim")
+            return paragraph_rows(text, width, "dim")
         rows = self._driver(state, telemetry, width)
         for sample in telemetry.gpus:
             rows += [(), *self._gpu(state, telemetry, sample, width)]
         return [*rows, *_engine_rows(state, width)]
 
     def _driver(self, state: SessionState, telemetry: Telemetry, width: int) -> list[Row]:
+        from workbench.hosts.container_kinds import KINDS  # not for the first frame
+
         driver, host = telemetry.driver, telemetry.host
         age = stale_age_s(state)
         rows: list[Row] = []
-        if other := elsewhere(state):
-            rows += paragraph(f"! {other}.", width, "warn")
-            if state.server and state.server.run_as == "slurm" and state.server.handle:
+        if other := elsewhere_warning(state):
+            rows += paragraph_rows(f"! {other}.", width, "warn")
+            server = state.server
+            if server and server.handle and server.run_as in KINDS:
                 around = "" if state.host.kind == "local" else f" --host {state.host.name}"
-                line = f"workbench{around} --container slurm:{state.server.handle}"
-                rows += paragraph(f"  `{line}` shows the GPUs of the job.", width, "text")
+                line = f"workbench{around} --container {server.run_as}:{server.handle}"
+                rows += paragraph_rows(f"  `{line}` shows the GPUs of the job.", width, "text")
         if age is not None:
             why = state.host.telemetry_problem or f"last reading {age:.0f} s ago"
-            rows += paragraph(f"STALE: {why}", width, "warnb")
+            rows += paragraph_rows(f"STALE: {why}", width, "warnb")
         versions = (
             f"driver {driver.driver_version or NA}  CUDA {driver.cuda_version or NA}  "
             f"source {driver.source}"
         )
         rows.append(((versions, "text"),))
         if driver.message:
-            rows += paragraph(f"! {driver.message}", width, "warn")
+            rows += paragraph_rows(f"! {driver.message}", width, "warn")
         if slow := telemetry.slow_text:
-            rows += paragraph(f"! {slow}", width, "warn")
+            rows += paragraph_rows(f"! {slow}", width, "warn")
         load = f"{host.load_1m:.1f}" if host.load_1m is not None else NA
-        rows += paragraph(
-            f"host memory {gib(host.memory_available_bytes)} of {gib(host.memory_total_bytes)} GiB "
+        rows += paragraph_rows(
+            f"host memory {gib_text(host.memory_available_bytes)} of {gib_text(host.memory_total_bytes)} GiB "
             f"free  load {load} "
             f"on {host.cpu_count or NA} CPUs  governor {host.cpu_governor or NA}  C-states "
             f"{host.cpu_c_states or NA}",
@@ -96,20 +99,22 @@ class GpuPane(Pane, Scrolled):
         )
         right = state.host.can_change_gpus
         if right:
-            rows += paragraph(f"! settings are read-only: {right}", width, "warn")
+            rows += paragraph_rows(f"! settings are read-only: {right}", width, "warn")
         if state.guard is not None and (
             state.alterations or state.guard.did or state.guard.problem
         ):
             if reverted := reverted_by_now(state):
-                rows += paragraph(f"{G.alert} the link is lost: {reverted}", width, "warnb", "  ")
+                rows += paragraph_rows(
+                    f"{G.alert} the link is lost: {reverted}", width, "warnb", "  "
+                )
             rows += guard_rows(
                 state.guard, self.trial.left(state.guard, state.guard.trial_left_s), width
             )
         rows += _changed_rows(state, -1, width)  # the host's own
         if state.host.others_problem and (state.alterations or state.host.can_change_gpus is None):
-            rows += paragraph(f"! {state.host.others_problem}", width, "warn")
+            rows += paragraph_rows(f"! {state.host.others_problem}", width, "warn")
         if state.host.journal_recovery:
-            rows += paragraph(f"! {state.host.journal_recovery}", width, "warn")
+            rows += paragraph_rows(f"! {state.host.journal_recovery}", width, "warn")
         return rows
 
     def _gpu(
@@ -117,12 +122,15 @@ class GpuPane(Pane, Scrolled):
     ) -> list[Row]:
         info = telemetry.info(sample.index)
         rows: list[Row] = [((gpu_title(sample, info), "title"), (f"  {sample.uuid}", "dim"))]
-        if not sample.live:
-            return [*rows, *paragraph(f"x {sample.state}: {sample.message or ''}", width, "bad")]
+        if not sample.has_readings:
+            return [
+                *rows,
+                *paragraph_rows(f"x {sample.state}: {sample.message or ''}", width, "bad"),
+            ]
         rows += _changed_rows(state, sample.index, width)
         for index, text in state.gpu_findings:
             if index == sample.index:
-                rows += paragraph(f"  {text}", width, "warn" if G.alert in text else "text")
+                rows += paragraph_rows(f"  {text}", width, "warn" if G.alert in text else "text")
         pairs = self._pairs(sample, info)
         columns = max(1, width // 38)
         each = width // columns
@@ -130,36 +138,42 @@ class GpuPane(Pane, Scrolled):
             row: list[tuple[str, str]] = []
             for label, text in pairs[start : start + columns]:
                 role = "dim" if text.startswith(NA) else "text"
-                row += [(pad(f"  {label}", 16), "dim"), (pad(text, each - 16), role)]
+                row += [(pad_text(f"  {label}", 16), "dim"), (pad_text(text, each - 16), role)]
             rows.append(tuple(row))
         rows += _instance_rows(sample, info, width)
         rows += _lockable_rows(info, width)
         if sample.event_reasons:
-            rows += paragraph(f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text")
+            rows += paragraph_rows(
+                f"  clocks held by: {', '.join(sample.event_reasons)}", width, "text"
+            )
         absent = {**(info.absent if info else {}), **sample.absent}
         return [*rows, *self._processes(sample, width), *_absent_rows(absent, width)]
 
     def _pairs(self, s: GpuSample, i: GpuInfo | None) -> list[tuple[str, str]]:
         """Return pairs (label, text) with the values of a GPU."""
-        from workbench.model.gpu import READINGS  # not for the first frame
+        from workbench.model.gpu_readings import READINGS  # not for the first frame
+        from workbench.model.settings import SWITCHES
 
         pairs = [
-            (label, whole(getattr(s, name), unit) + self._after_value(name, s, i))
-            for name, (label, unit) in READINGS.items()
+            (
+                one.label,
+                whole_number_text(getattr(s, name), one.unit) + self._after_value(name, s, i),
+            )
+            for name, one in READINGS.items()
         ]
         memory = (
             NA
             if s.memory_used_bytes is None
-            else (f"{gib(s.memory_used_bytes)} of {gib(s.memory_total_bytes)} GiB")
+            else (f"{gib_text(s.memory_used_bytes)} of {gib_text(s.memory_total_bytes)} GiB")
         )
         reserved = None if i is None else i.memory_reserved_bytes
-        rates = f"{whole(s.pcie_rx_mb_s)}/{whole(s.pcie_tx_mb_s)} MB/s"
+        rates = f"{whole_number_text(s.pcie_rx_mb_s)}/{whole_number_text(s.pcie_tx_mb_s)} MB/s"
         return [
             *pairs,
             ("memory", memory + (" unified" if i and i.unified_memory else "")),
-            ("reserved", NA if reserved is None else f"{gib(reserved)} GiB"),
+            ("reserved", NA if reserved is None else f"{gib_text(reserved)} GiB"),
             ("P-state", NA if s.pstate is None else f"P{s.pstate}"),
-            ("persistence", {None: NA, True: "on", False: "off"}[s.persistence]),
+            *((one.name, _switch_text(one.value_in_force(s))) for one in SWITCHES),
             ("PCIe", NA if s.pcie_gen is None else f"gen {s.pcie_gen} x{s.pcie_width}"),
             ("PCIe rx/tx", NA if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None else rates),
             ("energy", NA if s.energy_j is None else f"{s.energy_j / 1000:,.0f} kJ"),
@@ -178,7 +192,7 @@ class GpuPane(Pane, Scrolled):
         if top:
             return f" of {top:.0f}" if getattr(s, name) is not None else ""
         if name == "limit_w":
-            return f" ({whole(i.power_min_w)}-{whole(i.power_max_w, ' W')})"
+            return f" ({whole_number_text(i.power_min_w)}-{whole_number_text(i.power_max_w, ' W')})"
         if name == "temperature_c" and i.temperature_slowdown_c:
             return f" (slows at {i.temperature_slowdown_c:.0f})"
         return ""
@@ -187,20 +201,25 @@ class GpuPane(Pane, Scrolled):
         if not sample.processes:
             return []
         listed = ", ".join(
-            f"{p.pid} {p.title} {gib(p.memory_bytes)} GiB" for p in sample.processes[:6]
+            f"{p.pid} {p.title} {gib_text(p.memory_bytes)} GiB" for p in sample.processes[:6]
         )
-        return paragraph(f"  processes: {listed}", width, "text", "    ")
+        return paragraph_rows(f"  processes: {listed}", width, "text", "    ")
+
+
+def _switch_text(value: object) -> str:
+    if value is None:
+        return NA
+    return "on" if value else "off"
 
 
 def _absent_rows(absent: Mapping[str, str], width: int) -> list[Row]:
     """Return rows that list the absent values, grouped by the reason of their absence. `absent`
     maps the name of a value to this reason."""
-    names_by_reason: dict[str, list[str]] = {}
-    for name, reason in absent.items():
-        names_by_reason.setdefault(reason, []).append(name)
+    from workbench.model.gpu import absent_texts  # not for the first frame
+
     rows: list[Row] = []
-    for reason, names in names_by_reason.items():
-        rows += paragraph(f"  n/a ({reason}): {', '.join(sorted(names))}", width, "dim", "    ")
+    for reason, titles in absent_texts(absent):
+        rows += paragraph_rows(f"  n/a ({reason}): {titles}", width, "dim", "    ")
     return rows
 
 
@@ -220,12 +239,14 @@ def _instance_rows(sample: GpuSample, info: GpuInfo | None, width: int) -> list[
     """Return a row about MIG and one for each instance; [] for a GPU that is not divided."""
     if info is None or not info.mig:
         return []
-    rows = paragraph(f"  {info.mig_text}: for CUDA, each instance is a GPU", width, "text", "    ")
+    rows = paragraph_rows(
+        f"  {info.mig_text}: for CUDA, each instance is a GPU", width, "text", "    "
+    )
     for one in info.instances:
-        used = gib(sample.instance_used_bytes.get(one.uuid))
-        memory = f"{used} of {gib(one.memory_total_bytes)} GiB"
+        used = gib_text(sample.instance_used_bytes.get(one.uuid))
+        memory = f"{used} of {gib_text(one.memory_total_bytes)} GiB"
         text = f"    {one.index} {one.profile}  {memory}  {one.uuid}"
-        rows += paragraph(text, width, "dim", "      ")
+        rows += paragraph_rows(text, width, "dim", "      ")
     return rows
 
 
@@ -238,7 +259,7 @@ def _lockable_rows(info: GpuInfo | None, width: int) -> list[Row]:
         return []
     found = (("SM", info.supported_sm_mhz), ("memory", info.supported_memory_mhz))
     texts = [f"{kind} {clocks_text(clocks)}" for kind, clocks in found if clocks]
-    return paragraph(
+    return paragraph_rows(
         f"  clocks to lock: {'; '.join(texts) or f'{NA} (not listed)'}", width, "dim", "    "
     )
 
@@ -253,12 +274,12 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
             rows += _altered_rows(alteration, width)
             for one in state.drift:
                 if (one.gpu_uuid, one.setting) == (alteration.gpu_uuid, alteration.setting):
-                    rows += paragraph(f"    {one.text}", width, "warnb", "    ")
+                    rows += paragraph_rows(f"    {one.text}", width, "warnb", "    ")
     for other in state.others:
         if other.gpu_index == index:
             for _, now, before in alteration_texts([other]):
-                by, since = other.by, clock(other.since_unix_s)
-                rows += paragraph(
+                by, since = other.by, clock_text(other.since_unix_s)
+                rows += paragraph_rows(
                     f"  {now} by {by} since {since} (was {before})", width, "text", "    "
                 )
     return rows
@@ -269,8 +290,8 @@ def _altered_rows(alteration: Alteration, width: int) -> list[Row]:
     for _, now, before in alteration_texts([alteration]):
         known = alteration.before_known
         how = f", {known}" if known and known not in before else ""
-        rows += paragraph(
-            f"  {G.alert} {now} since {clock(alteration.since_unix_s)} (was {before}{how}; r "
+        rows += paragraph_rows(
+            f"  {G.alert} {now} since {clock_text(alteration.since_unix_s)} (was {before}{how}; r "
             "reverts)",
             width,
             "warn",

@@ -15,13 +15,14 @@ from workbench.session.state import PlanView, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
 from workbench.tui.cells import (
     Row,
-    beside,
-    cut,
     cut_middle,
-    joined,
-    pad,
-    paragraph,
+    cut_text,
+    join_rows,
+    pad_text,
+    paragraph_rows,
     row_width,
+    rows_beside_label,
+    short_paragraph,
     width_of,
 )
 from workbench.tui.formats import default_text, value_text
@@ -97,18 +98,21 @@ class Launch(Pane, PickList):
         # by row, how it differs from the preset and from the running server
         self._edits: Mapping[RowKey, PlanDifference] = {}
         self._unlike: Mapping[RowKey, PlanDifference] = {}
-        self._served = False  # whether a server of a known plan runs
+        # "running" or "starting" for a server of a known plan, "" without one
+        self._served = ""
 
     def show(self, state: SessionState) -> None:
         before, self.state = self.state, state
         changes, served = self._changes, self._served
-        self._changes, self._served = (), False
+        self._changes, self._served = (), ""
         if state.server is not None and state.server.state is not ServerState.STOPPING:
             servers = self.session.servers
-            self._served = servers.running_plan() is not None
+            if servers.running_plan() is not None:
+                starting = state.server.state is ServerState.STARTING
+                self._served = "starting" if starting else "running"
             self._changes = tuple(servers.changes_against_running())
-        self._edits = _by_row(state.plan, state.plan.changes if state.plan else ())
-        self._unlike = _by_row(state.plan, self._changes)
+        self._edits = _changes_by_row(state.plan, state.plan.changes if state.plan else ())
+        self._unlike = _changes_by_row(state.plan, self._changes)
         other_plan = before is None or before.plan is not state.plan
         other_host = before is None or before.host is not state.host
         if other_plan or other_host or (changes, served) != (self._changes, self._served):
@@ -248,9 +252,9 @@ class Launch(Pane, PickList):
         name, value, default = self._columns(width)
         return [
             (
-                (pad("   flag", name + 3), "head"),
-                (pad("value", value), "head"),
-                (pad("default", default), "head"),
+                (pad_text("   flag", name + 3), "head"),
+                (pad_text("value", value), "head"),
+                (pad_text("default", default), "head"),
             )
         ]
 
@@ -274,7 +278,7 @@ class Launch(Pane, PickList):
             ("+" if edited else " ", "warn"),
             (mark, mark_role),
             (" ", "text"),
-            (pad(name, name_w - 1), "dim" if unset else "text"),
+            (pad_text(name, name_w - 1), "dim" if unset else "text"),
             (" ", "text"),
         )
         if edited:
@@ -284,12 +288,17 @@ class Launch(Pane, PickList):
             said = value_w - 1 - row_width(changed)
             if not default or said < 0:
                 return (*head, *changed, (" " * gap, "text"))
-            return (*head, *changed, (" " * (said + 1), "text"), (pad(default, default_w), "dim"))
+            return (
+                *head,
+                *changed,
+                (" " * (said + 1), "text"),
+                (pad_text(default, default_w), "dim"),
+            )
         return (
             *head,
-            (pad(cut_middle(value, value_w - 1), value_w - 1), "dim" if unset else "text"),
+            (pad_text(cut_middle(value, value_w - 1), value_w - 1), "dim" if unset else "text"),
             (" ", "text"),
-            (pad(default, default_w), "dim"),
+            (pad_text(default, default_w), "dim"),
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
@@ -322,13 +331,13 @@ class Launch(Pane, PickList):
         brief = f" {count_of(number, 'change')} not running: "
         sizes = ((full, CHANGE_KEYS), (brief, CHANGE_KEYS[:2]), (brief, CHANGE_KEYS[:1]))
         for count, keys in sizes:
-            words = joined([((key, "key"), (f" {word}", "warn")) for key, word in keys], GAP)
+            words = join_rows([((key, "key"), (f" {word}", "warn")) for key, word in keys], GAP)
             if row_width(((count, "warn"), *words)) <= width:
                 return [((count, "warn"), *words)]
-        return [((cut(f" {number} not running: s", width), "warn"),)]
+        return [((cut_text(f" {number} not running: s", width), "warn"),)]
 
     def _about(self, item: FlagRow, width: int) -> list[Row]:
-        lines = paragraph(f"{item.name} {about_text(item)}", width, "dim")
+        lines = paragraph_rows(f"{item.name} {about_text(item)}", width, "dim")
         first = lines[0][0][0]
         if first.startswith(item.name):
             lines[0] = ((item.name, "strong"), (first[len(item.name) :], "dim"))
@@ -338,27 +347,27 @@ class Launch(Pane, PickList):
         if not item.finding:
             return []
         sign, role = LEVELS.get(item.level or "info", ("i", "dim"))
-        return paragraph(f"{sign} {item.finding}", width, role)[:3]
+        return short_paragraph(f"{sign} {item.finding}", width, 3, role)
 
     def empty_rows(self, width: int) -> list[Row]:
         if self.query_text:
-            rows = paragraph(f"No flag matches “{self.query_text}”.", width, "dim")
+            rows = paragraph_rows(f"No flag matches “{self.query_text}”.", width, "dim")
             return [
                 *rows,
-                *paragraph(
+                *paragraph_rows(
                     "Press enter to set it nevertheless: unknown flags are passed on and marked.",
                     width,
                     "dim",
                 ),
             ]
         if self.state is None or self.state.plan is None:
-            return _greeting(self.state, width)
-        return paragraph(
+            return _greeting_rows(self.state, width)
+        return paragraph_rows(
             "No flag is set. Press / to find a flag, or a to list all flags.", width, "dim"
         )
 
 
-def _by_row(
+def _changes_by_row(
     plan: PlanView | None, changes: Sequence[PlanDifference]
 ) -> Mapping[RowKey, PlanDifference]:
     """Return the changes by the row of the list that shows them."""
@@ -375,20 +384,22 @@ def _by_row(
 
 
 def changed_runs(
-    value: str, edit: PlanDifference | None, unlike: PlanDifference | None, served: bool, room: int
+    value: str, edit: PlanDifference | None, unlike: PlanDifference | None, served: str, room: int
 ) -> Row:
     """Return the value of a changed row in at most `room` cells: the old value, the new one, and
     what the running server has. `edit` is the change of the preset, and `unlike` the difference
-    from the running server. `served` is whether a server of a known plan runs. With little room,
-    the words about the server go first: the row below the flags counts the changes that it does not
-    have. Then both values are cut."""
+    from the running server. `served` is "running" or "starting" for a server of a known plan, ""
+    without one. With little room, the words about the server go first: the row below the flags
+    counts the changes that it does not have. Then both values are cut."""
     before = edit or unlike
     arrow = f"{value_text(before.a)} {G.becomes} " if before else ""
     running = value
     if unlike is not None:
         running = value_text(unlike.a)
     role = "warn" if unlike is not None else "dim"
-    notes = (f"  running: {running}", f"  runs {running}") if served else ()
+    brief = "starts" if served == "starting" else "runs"
+    forms = (f"  {served}: {running}", f"  {brief} {running}", f" {brief} {running}")
+    notes = forms if served else ()
     for note in (*notes, ""):
         if width_of(arrow + value + note) < room:
             return ((arrow, "dim"), (value, "warn"), (note, role))
@@ -440,24 +451,24 @@ WITHOUT_GPU_KEYS = (
 )
 
 
-def _greeting(state: SessionState | None, width: int) -> list[Row]:
+def _greeting_rows(state: SessionState | None, width: int) -> list[Row]:
     rows = [
-        *paragraph("Tune a server: load a setup, change one thing, measure.", width, "strong"),
+        *paragraph_rows("Tune a server: load a setup, change one thing, measure.", width, "strong"),
         (),
     ]
     problem = state.host.telemetry_problem if state is not None else None
     if problem is not None and state is not None:
         rows += [
-            *paragraph(f"No GPU can be read on {state.host.name}: {problem}", width, "warn"),
+            *paragraph_rows(f"No GPU can be read on {state.host.name}: {problem}", width, "warn"),
             (),
         ]
     for key, text in NEXT_KEYS if problem is None else WITHOUT_GPU_KEYS:
-        rows += beside(f" {key:<3}", "key", paragraph(text, width - 4))
+        rows += rows_beside_label(f" {key:<3}", "key", paragraph_rows(text, width - 4))
     more = (
         "No plan yet. In the Presets pane, i shows the source of a preset's numbers; F1 lists "
         "every key."
     )
-    return [*rows, (), *paragraph(more, width, "dim")]
+    return [*rows, (), *paragraph_rows(more, width, "dim")]
 
 
 def range_text(minimum: float | None, maximum: float | None) -> str:

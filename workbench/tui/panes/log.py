@@ -11,18 +11,19 @@ from textual.binding import Binding
 
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, Level
+from workbench.model.job import ANY_SCHEDULER
 from workbench.model.server_run import ServerState, launcher_text
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
-from workbench.tui.cells import Row, cut, paragraph, wrap
+from workbench.tui.cells import Row, cut_text, paragraph_rows, short_paragraph
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.panes.log_lines import (
     OWN,
+    format_log_line,
     is_access,
     is_own_poll,
-    kind_of,
-    short_line,
+    line_kind,
 )
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class LogPane(Pane):
         Key(
             "J",
             "jobs",
-            "list your jobs of Slurm or PBS on this host",
+            f"list your jobs of {ANY_SCHEDULER} on this host",
             lambda c: c.servers.pick_job(),
         ),
     )
@@ -187,12 +188,12 @@ class LogPane(Pane):
                 (raw, self._line(raw, width, self.top + n == self.hit))
                 for n, raw in enumerate(lines)
             ]
-        explained = self._explained(shown, width, room)
+        explained = self._add_explanation_rows(shown, width, room)
         explained = explained[-room:] if self.follow else explained[:room]
         self.in_sight = sum(is_line for _, is_line in explained)
         return [*(row for row, _ in explained), *[()] * (room - len(explained)), *note]
 
-    def _explained(
+    def _add_explanation_rows(
         self, shown: Sequence[tuple[str, Row]], width: int, room: int
     ) -> list[tuple[Row, bool]]:
         """Return the log lines `shown`, with rows that explain them, as pairs (row, whether the row
@@ -211,7 +212,8 @@ class LogPane(Pane):
             if finding is not None and finding.code not in explained:
                 explained.add(finding.code)
                 rows += [
-                    (row, False) for row in explanation(finding, width, 2 if room >= ROOMY else 1)
+                    (row, False)
+                    for row in explanation_rows(finding, width, 2 if room >= ROOMY else 1)
                 ]
         return rows
 
@@ -226,7 +228,7 @@ class LogPane(Pane):
         for end in range(total, max(0, total - LOOK_BACK), -CHUNK):
             start = max(0, end - CHUNK)
             for raw in reversed(self.view.lines(start, end - start)):
-                kind = kind_of(raw)
+                kind = line_kind(raw)
                 if kind == OWN:
                     polls += 1
                     if polls > 1:
@@ -245,7 +247,7 @@ class LogPane(Pane):
     def _counted(self, raw: str, count: int, width: int) -> Row:
         if is_own_poll(raw):
             text = f"Workbench asked {count_of(count, 'time')}"
-            return ((cut(text, width), "dim"),)
+            return ((cut_text(text, width), "dim"),)
         if count == 1:
             return self._line(raw, width, False)
         number = f"  x{count}"
@@ -266,8 +268,8 @@ class LogPane(Pane):
             start = max(0, at - width // 3) if at + len(self.search) > width else 0
             text = G.more + text[start + 1 :] if start else text
         else:
-            text = short_line(text, width)
-        return ((cut(text, width).ljust(width) if hit else cut(text, width), role),)
+            text = format_log_line(text, width)
+        return ((cut_text(text, width).ljust(width) if hit else cut_text(text, width), role),)
 
     def _failure(self, width: int, height: int) -> list[Row]:
         """Return rows with the reason and the known causes of a failed server; [] if the server has
@@ -277,11 +279,11 @@ class LogPane(Pane):
             return []
         rows: list[Row] = [()]
         if server.reason:
-            rows += paragraph(f"x {server.reason}", width, "bad")
+            rows += paragraph_rows(f"x {server.reason}", width, "bad")
         for finding in server.findings[:2]:
-            rows += paragraph(f"! {finding.text}", width, "warn")
+            rows += paragraph_rows(f"! {finding.text}", width, "warn")
             if finding.fix:
-                rows += paragraph(f"  fix: {finding.fix}", width, "text", "  ")
+                rows += paragraph_rows(f"  fix: {finding.fix}", width, "text", "  ")
         room = max(5, height - 4)
         rows = rows[:room] if len(rows) <= room else [*rows[: room - 1], ((G.more, "dim"),)]
         rows.append((("s starts again   e next error", "dim"),))
@@ -290,14 +292,16 @@ class LogPane(Pane):
     def _empty(self, width: int, height: int) -> list[Row]:
         server = self.state.server if self.state else None
         if server is None:
-            return paragraph(_no_run_text(self.state), width, "dim")
+            return paragraph_rows(_no_run_text(self.state), width, "dim")
         rows = self._failure(width, height)
         runs_as = launcher_text(server, time.time())
-        waits = paragraph(f"{server.state}: nothing in the log yet.", width, "dim")
-        return rows or [*waits, *(paragraph(runs_as, width, "text", "  ") if runs_as else ())]
+        waits = paragraph_rows(f"{server.state}: nothing in the log yet.", width, "dim")
+        return rows or [*waits, *(paragraph_rows(runs_as, width, "text", "  ") if runs_as else ())]
 
     # position
     def action_move(self, by: int) -> None:
+        if self.follow and by > 0:
+            return  # nothing is below; the rows that explain lines differ while the pane follows
         explained = max(0, self.content_size.height - self.in_sight)  # rows that hide as many lines
         last = min(max(0, len(self.view) - self.content_size.height + explained), len(self.view))
         self.top = max(0, min(last, self.top + by))
@@ -385,20 +389,13 @@ def _no_run_text(state: SessionState | None) -> str:
     return f"No server has run yet. {start}{'' if state.plan else ' to start it'}."
 
 
-def explanation(finding: Finding, width: int, most: int) -> list[Row]:
+def explanation_rows(finding: Finding, width: int, most: int) -> list[Row]:
     """Return the explanation of a log line: its cause and its fix, each in at most `most` rows. If
     the line needs no action, return one dim row with the cause."""
     if finding.level is Level.INFO:
-        return [((cut(f"  = {finding.text}", width), "dim"),)]
+        return [((cut_text(f"  = {finding.text}", width), "dim"),)]
     role = "bad" if finding.level is Level.ERROR else "warn"
     return [
-        *_short(f"  ! {finding.text}", width, role, most),
-        *_short(f"    fix: {finding.fix}", width, "text", most),
+        *short_paragraph(f"  ! {finding.text}", width, most, role, "    "),
+        *short_paragraph(f"    fix: {finding.fix}", width, most, "text", "    "),
     ]
-
-
-def _short(text: str, width: int, role: str, most: int) -> list[Row]:
-    lines = wrap(text, width, "    ")
-    if len(lines) > most:
-        lines[most - 1 :] = [cut(f"{lines[most - 1]} {lines[most].strip()}", width)]
-    return [((line, role),) for line in lines]

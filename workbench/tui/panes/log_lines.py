@@ -8,32 +8,39 @@ a search, show the whole line.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-# the lines in which engines report their speed, every ten seconds and every so many tokens
-_VLLM_SPEED = re.compile(
-    r"Engine 0*(?P<engine>\d+): Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, "
-    r"Avg generation throughput: (?P<gen>[\d.]+) tokens/s, Running: (?P<running>\d+) reqs?, "
-    r"Waiting: (?P<waiting>\d+) reqs?(?:.{0,200}?KV cache usage: (?P<kv>[\d.]+)%)?"
-)
-_SGLANG_SPEED = re.compile(
-    r"Decode batch.{0,20}?#running-req: (?P<running>\d+), .{0,120}?token usage: (?P<used>[\d.]+), "
-    r".{0,200}?gen throughput \(token/s\): (?P<gen>[\d.]+), #queue-req: (?P<waiting>\d+)"
-)
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+
 # each line of a server on several hosts begins with its rank
 _RANK = re.compile(r"\[(rank|ray) (\d+)\] ")
-_WHO = r"(?:\((?P<who>\w+)[^)]*\) )?"
-_VLLM = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}) \d\d-\d\d (?P<time>\d\d:\d\d:\d\d) \[[^\]]*\] ?")
-_SGLANG = re.compile(
-    r"\[\d{4}-\d\d-\d\d (?P<time>\d\d:\d\d:\d\d)(?P<who>[^\]]*)\] "
-    r"(?:(?P<level>[A-Z]{4,8}):? +)?"
-)
-_UVICORN = re.compile(_WHO + r"(?P<level>[A-Z]{4,8}): {2,}")
+_UVICORN = re.compile(r"(?:\((?P<who>\w+)[^)]*\) )?(?P<level>[A-Z]{4,8}): {2,}")
 _ACCESS = re.compile(r'"(?P<what>[A-Z]{3,7} \S+) HTTP/[\d.]+" (?P<status>\d{3})')
 _SEARCHED = 250  # characters of a line, in which its request is
 OWN = "?asked_by=workbench"  # see ASKED_BY in workbench/server/readiness.py
 _KEPT_KINDS = 512
 _PROBES = ("/health", "/metrics", "/v1/models", "/model_info", "/get_model_info")
+
+
+def _engines() -> Iterator[Engine]:
+    from workbench import engines  # not for the first frame
+
+    return map(engines.get_engine, engines.engine_names())
+
+
+@cache
+def _speeds() -> tuple[re.Pattern[str], ...]:
+    """Return the patterns of the lines in which engines report their speed."""
+    return tuple(filter(None, (engine.speed_log for engine in _engines())))
+
+
+@cache
+def _prefixes() -> tuple[re.Pattern[str], ...]:
+    """Return the patterns of what stands in front of messages and becomes short."""
+    return (*filter(None, (engine.shortened_log for engine in _engines())), _UVICORN)
 
 
 def is_access(text: str) -> bool:
@@ -55,34 +62,34 @@ def is_own_poll(text: str) -> bool:
 
 
 @lru_cache(_KEPT_KINDS)  # the newest lines are looked at again for each drawing
-def kind_of(text: str) -> str:
+def line_kind(text: str) -> str:
     """Return what a log line shares with others that may stand in one row with it: OWN for a request
     with which Workbench watches the server, the condensed line for another request, "" otherwise."""
     if is_own_poll(text):
         return OWN
-    return condensed(text) if is_access(text) else ""
+    return condense_line(text) if is_access(text) else ""
 
 
-def condensed(text: str) -> str:
+def condense_line(text: str) -> str:
     """Return the time, the level if it is above INFO, and the message of a log line: "12:03:07
     WARNING text" for "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text", and "r0
     12:03:07 text" for a line of "[rank 0]". Unknown formats are unchanged."""
     rank = _RANK.match(text)
     if rank is not None:
         return (
-            f"{'r' if rank[1] == 'rank' else rank[1]}{rank[2]} "
-            f"{_without_source(text[rank.end() :])}"
+            f"{'r' if rank[1] == 'rank' else rank[1]}{rank[2]} {_drop_source(text[rank.end() :])}"
         )
-    return _without_source(text)
+    return _drop_source(text)
 
 
 @lru_cache(_KEPT_KINDS)
-def short_line(text: str, width: int) -> str:
+def format_log_line(text: str, width: int) -> str:
     """Return a log line without its source. A line in which the engine reports its speed has
     columns, in the longest form that fits into `width` cells: tokens per second of prompts and of
-    answers, running and waiting requests, and the share of the KV cache that is used."""
-    line = condensed(text)
-    found = _VLLM_SPEED.search(line) or _SGLANG_SPEED.search(line)
+    answers, running and waiting requests, and the share of the KV cache that is used. A line that
+    does not fit is not cut."""
+    line = condense_line(text)
+    found = next(filter(None, (pattern.search(line) for pattern in _speeds())), None)
     if found is None:
         return line
     values = found.groupdict()
@@ -107,8 +114,12 @@ def short_line(text: str, width: int) -> str:
     return next((form for form in forms if len(form) <= width), forms[-1])
 
 
-def _without_source(text: str) -> str:
-    found = _VLLM.match(text) or _SGLANG.match(text) or _UVICORN.match(text)
+def _drop_source(text: str) -> str:
+    found = None
+    for pattern in _prefixes():  # a generator takes twice the time
+        found = pattern.match(text)
+        if found is not None:
+            break
     if found is None:
         return text
     groups = found.groupdict()

@@ -13,7 +13,15 @@ from workbench.model import fuzzy
 from workbench.model.counts import count_of
 from workbench.session.state import PresetEntry, SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of
-from workbench.tui.cells import Row, cut, cut_middle, pad, paragraph, row_width
+from workbench.tui.cells import (
+    Row,
+    cut_middle,
+    cut_text,
+    pad_text,
+    paragraph_rows,
+    row_width,
+    short_paragraph,
+)
 from workbench.tui.formats import preset_name, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
@@ -109,8 +117,8 @@ class Presets(Pane, PickList):
     def _narrow_down(self, keep: bool) -> None:
         """Show the presets that match the search, the best match first. Without a search, show all
         presets, those for the host's GPUs first. With `keep`, the cursor stays on its preset."""
-        entries = sorted(self.state.presets if self.state else (), key=_rank)
-        found = fuzzy.best(
+        entries = sorted(self.state.presets if self.state else (), key=_preset_sort_key)
+        found = fuzzy.best_matches(
             self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}"
         )
         self.set_items(found, keep=keep)
@@ -128,7 +136,11 @@ class Presets(Pane, PickList):
         elif item.fits is False:
             lead, role = "! ", "dim"
         if item.problem:
-            return (("x ", "bad"), (pad(item.id, max(10, width - 9)), "dim"), (" broken", "bad"))
+            return (
+                ("x ", "bad"),
+                (pad_text(item.id, max(10, width - 9)), "dim"),
+                (" broken", "bad"),
+            )
         edited = bool(loaded and self.state and self.state.plan and self.state.plan.edited)
         tail = "o" if item.own else " "
         if edited:
@@ -138,13 +150,13 @@ class Presets(Pane, PickList):
         size = LONG if wide else SHORT
         room = max(8, width - len(lead) - 2 - size - len(tail))
         name = cut_middle(preset_name(item.id, item.engine), min(room, 34))
-        title = cut(item.lacks or item.title, room - 35) if room - 35 >= 12 else ""
+        title = cut_text(item.lacks or item.title, room - 35) if room - 35 >= 12 else ""
         return (
             (lead, role),
-            (pad(name, min(room, 34)), role),
+            (pad_text(name, min(room, 34)), role),
             (" ", "text"),
-            (pad(engine, size), "dim"),
-            (pad(f" {title}" if title else "", max(0, room - 34)), "dim"),
+            (pad_text(engine, size), "dim"),
+            (pad_text(f" {title}" if title else "", max(0, room - 34)), "dim"),
             (f" {tail}", "warn"),
         )
 
@@ -155,29 +167,33 @@ class Presets(Pane, PickList):
         if item is None or height < 14:
             return []
         if item.problem:
-            return [(), *paragraph(f"x {item.problem}", width, "bad")[:4]]
-        lines: list[Row] = [(), *paragraph(item.title, width, "strong")[:2]]
+            return [(), *paragraph_rows(f"x {item.problem}", width, "bad")[:4]]
+        lines: list[Row] = [(), *short_paragraph(item.title, width, 2, "strong")]
         known = (item.engine, short_gpu_name(item.hardware), item.status, "own" if item.own else "")
         about = f" {G.dot} ".join(filter(None, known))
-        lines += paragraph(about, width, "dim")[:2]
+        lines += short_paragraph(about, width, 2, "dim")
         if item.fits is False:
-            lines += paragraph(f"! does not fit the GPUs here: {item.lacks}", width, "warn")[:2]
+            lines += short_paragraph(
+                f"! does not fit the GPUs here: {item.lacks}", width, 2, "warn"
+            )
         if item.caveats:
-            lines += paragraph(f"! {count_of(item.caveats, 'caveat')} (i: read)", width, "warn")[:1]
+            lines += paragraph_rows(
+                f"! {count_of(item.caveats, 'caveat')} (i: read)", width, "warn"
+            )[:1]
         if item.summary and height >= 26:
-            lines += [(), *paragraph(item.summary, width, "text")[:5]]
+            lines += [(), *paragraph_rows(item.summary, width, "text")[:5]]
         return lines if all(row_width(r) <= width for r in lines) else [r[:1] for r in lines]
 
     def empty_rows(self, width: int) -> list[Row]:
         if self.query_text:
-            return paragraph(
+            return paragraph_rows(
                 f"No preset matches “{self.query_text}”. Press esc to see all presets.",
                 width,
                 "dim",
             )
         if self.state is None or not self.state.presets_read:
-            return paragraph("Reading presets …", width, "dim")
-        return paragraph(
+            return paragraph_rows("Reading presets …", width, "dim")
+        return paragraph_rows(
             "No presets. `workbench presets path` shows their folders. Press n to save the plan as "
             "a preset.",
             width,
@@ -185,7 +201,7 @@ class Presets(Pane, PickList):
         )
 
 
-def _rank(item: PresetEntry) -> tuple[int, bool]:
+def _preset_sort_key(item: PresetEntry) -> tuple[int, bool]:
     """Return the sort key of a preset: (number of its group, whether it is a variant of another
     preset). The groups are 0 for presets made for the host's GPUs, 1 for any GPU, 2 for GPUs that
     the host lacks or may lack, and 3 for broken files."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.counts import count_of
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Row, cut
+from workbench.tui.cells import Row, cut_text
 
 if TYPE_CHECKING:
     from workbench.session.bench.row import BenchRow, SeriesView
@@ -26,7 +26,7 @@ class SeriesRow:
         return f"{self.view.kind} {self.view.number}"
 
 
-def grouped(rows: Sequence[BenchRow], opened: Collection[str]) -> list[BenchRow | SeriesRow]:
+def group_results(rows: Sequence[BenchRow], opened: Collection[str]) -> list[BenchRow | SeriesRow]:
     """Return `rows` with one row in the place of the newest run of each series. The runs follow it if
     its name is among `opened`."""
     runs: dict[str, list[BenchRow]] = {}
@@ -51,5 +51,5 @@ def series_runs(item: SeriesRow, width: int) -> Row:
     """Return the row of a series: its name, its verdict, and the number of its runs."""
     sign = "v" if item.opened else ">"
     head, runs = f"{sign} {item.name} ", f" ({count_of(len(item.runs), 'run')})"
-    said = cut(item.view.said, max(0, width - len(head) - len(runs)))
+    said = cut_text(item.view.said, max(0, width - len(head) - len(runs)))
     return ((head, "title"), (said, "text"), (runs, "dim"))

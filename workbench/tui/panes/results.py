@@ -12,14 +12,23 @@ from textual.message import Message
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.session.bench.row_changes import change_pct, change_text, row_before
+from workbench.session.bench.row_changes import row_before
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, keys_of, plot_results
-from workbench.tui.cells import Row, cut, fit, pad, paragraph, width_of
-from workbench.tui.formats import NA, figure, gauge, preset_name
+from workbench.tui.cells import (
+    Row,
+    cut_middle,
+    cut_text,
+    fit_row,
+    pad_text,
+    paragraph_rows,
+    short_paragraph,
+    width_of,
+)
+from workbench.tui.formats import NA, change_run, gauge_text, number_text, preset_name
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
-from workbench.tui.panes.result_groups import SeriesRow, grouped, series_runs
+from workbench.tui.panes.result_groups import SeriesRow, group_results, series_runs
 from workbench.tui.widgets.pick_list import PickList
 from workbench.tui.widgets.plot import BARS_UP_TO, plot_rows
 
@@ -53,7 +62,7 @@ BEFORE, BASELINE = "vs prev", "vs A"
 _NUMBER_CELLS = 6  # of the mark and the number
 _LEAST_LABEL = 17  # "power limit 170 W", "enforce-eager=off"
 _LEAST_BAR, _LONGEST_BAR = 5, 24
-_BOTH_FROM = 10  # cells of a column of p50 and p90
+_BOTH_FROM = 11  # cells of a column of p50 and p90
 _LOOKED_AT = 60  # results whose labels say how long a label is
 _WIDER = 14  # cells left over from which the columns have their wide forms
 
@@ -82,7 +91,7 @@ class Column:
         return Column(head, self.wide_cells, self.importance, self.text)
 
 
-def _no_text(item: BenchRow, cells: int) -> str:
+def _empty_text(item: BenchRow, cells: int) -> str:
     """Return "": a change needs the other results too."""
     return ""
 
@@ -93,23 +102,23 @@ def ttft_text(item: BenchRow, width: int) -> str:
     p50, p90 = item.ttft_p50_ms, item.ttft_p90_ms
     if p50 is None and p90 is None:
         return NA
-    brief = figure(p50, 0).replace(",", "")
+    brief = number_text(p50, 0).replace(",", "")
     if width < _BOTH_FROM:
         return brief
-    both = f"{brief}/{figure(p90, 0)}".replace(",", "")
+    both = f"{brief}/{number_text(p90, 0)}".replace(",", "")
     doubt = f" {G.plus_minus}{item.ttft_unsure_ms:.1f}"
     forms = [both, brief] if item.ttft_unsure_ms < _SHOWN_DOUBT_MS else [both + doubt, both, brief]
     return next((form for form in forms if len(form) < width), brief)
 
 
 COLUMNS = (
-    Column("tok/s", 8, 1, lambda row, _: figure(row.output_tok_s)),
-    Column(BEFORE, 8, 2, _no_text),
-    Column(BASELINE, 7, 3, _no_text),
-    Column("TTFT50", 7, 4, ttft_text, "TTFT50/90 ms", 13),
-    Column("ITL", 6, 5, lambda row, _: figure(row.itl_mean_ms, 1), "ITL ms", 7),
-    Column("W", 6, 7, lambda row, _: figure(row.power_w, 0)),
-    Column("tok/J", 7, 6, lambda row, _: figure(row.tok_per_joule)),
+    Column("tok/s", 8, 1, lambda row, _: number_text(row.output_tok_s)),
+    Column(BEFORE, 8, 2, _empty_text),
+    Column(BASELINE, 8, 3, _empty_text),
+    Column("TTFT50 ms", 10, 4, ttft_text, "TTFT50/90 ms", 13),
+    Column("ITL ms", 7, 5, lambda row, _: number_text(row.itl_mean_ms, 1)),
+    Column("W", 6, 7, lambda row, _: number_text(row.power_w, 0)),
+    Column("tok/J", 7, 6, lambda row, _: number_text(row.tok_per_joule)),
 )
 
 
@@ -126,7 +135,7 @@ class Shape:
     bar_cells: int
 
 
-def _columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
+def _fitting_columns(width: int, with_baseline: bool) -> tuple[Column, ...]:
     """Return the columns that fit beside a label, in their order on the screen. Those that matter most
     come first if there is no room for all."""
     chosen: list[Column] = []
@@ -153,7 +162,16 @@ def _bar_cells(room: int, longest_label: int) -> int:
 class Results(Pane, PickList):
     NAME, TITLE, AREA = "results", "Bench", "bottom"
     FIELDS = frozenset(
-        {"results", "bench", "results_search", "mark_a", "mark_b", "servers", "run_id"}
+        {
+            "results",
+            "results_read",
+            "bench",
+            "results_search",
+            "mark_a",
+            "mark_b",
+            "servers",
+            "run_id",
+        }
     )
     KEYS = keys_of(
         "results",
@@ -212,6 +230,11 @@ class Results(Pane, PickList):
         self._top_tok_s = 0.0  # of the valid results: the longest bar
         self._before: Mapping[int, BenchRow | None] = {}  # by result, the one before it
         self.order = NEWEST_FIRST  # column, and whether its highest value comes first
+
+    @property
+    def bare(self) -> bool:
+        state = self.session.state
+        return not (state.results or state.results_search or state.bench.error)
 
     @property
     def search(self) -> str:
@@ -275,7 +298,7 @@ class Results(Pane, PickList):
         """Return the items of the list. In another order than by number, each run has its own place
         in it, so that no series is shown."""
         rows = self._sorted(state)
-        return grouped(rows, self._opened) if self.order == NEWEST_FIRST else rows
+        return group_results(rows, self._opened) if self.order == NEWEST_FIRST else rows
 
     def open_series(self, item: SeriesRow) -> None:
         """List the runs of an experiment or a sweep below its row, or list them no longer."""
@@ -351,7 +374,7 @@ class Results(Pane, PickList):
         plot = self._plot_beside(width - TABLE_BESIDE_PLOT - 3, height)
         rows = [*table, *[()] * (height - len(table))]
         return [
-            (*fit(row, TABLE_BESIDE_PLOT), ("   ", "text"), *(plot[n] if n < len(plot) else ()))
+            (*fit_row(row, TABLE_BESIDE_PLOT), ("   ", "text"), *(plot[n] if n < len(plot) else ()))
             for n, row in enumerate(rows)
         ]
 
@@ -369,9 +392,9 @@ class Results(Pane, PickList):
         rows = self._error(width)
         if self.items:
             shape = self._shape(width)
-            first, *rest = (pad(each.head, each.cells, right=True) for each in shape.columns)
+            first, *rest = (pad_text(each.head, each.cells, right=True) for each in shape.columns)
             heads = first + " " * shape.bar_cells + "".join(rest)
-            label = pad("change", shape.label_cells)
+            label = pad_text("change", shape.label_cells)
             rows.append(((f"{'':<2}{'#':>3} {label}{heads}", "head"),))
         return rows
 
@@ -382,7 +405,7 @@ class Results(Pane, PickList):
         if key != self._shaped:
             results = [item for item in self.items if not isinstance(item, SeriesRow)][:_LOOKED_AT]
             longest = max((len(self._label(item)) for item in results), default=0)
-            columns = _columns(width, baseline is not None)
+            columns = _fitting_columns(width, baseline is not None)
             taken = sum(each.cells for each in columns)
             bar_cells = _bar_cells(width - _NUMBER_CELLS - taken, longest)
             label_cells = max(6, width - _NUMBER_CELLS - taken - bar_cells)
@@ -411,10 +434,11 @@ class Results(Pane, PickList):
         shape = self._shape(width)
         if item.requests_failed:
             role = "bad" if not mark else role
-        runs = [(head + pad(label, shape.label_cells), role)]
+        named = pad_text(_cut_label(item, label, shape.label_cells), shape.label_cells)
+        runs = [(head + named, role)]
         for at, column in enumerate(shape.columns):
             text, own_role = self._value(item, column)
-            runs.append((pad(text, column.cells, right=True), own_role or role))
+            runs.append((pad_text(text, column.cells, right=True), own_role or role))
             if at == 0 and shape.bar_cells:
                 runs.append((self._bar(item, shape.bar_cells), role if mark else "spark"))
         return tuple(runs)
@@ -423,21 +447,21 @@ class Results(Pane, PickList):
         """Return the row of a result that is not valid. It has the reason in the place of the figures,
         which are no measurement."""
         why = f"  {item.refused[0]}"
-        return ((head, "bad"), (cut(f"x rejected {label}{why}", width - len(head)), "bad"))
+        return ((head, "bad"), (cut_text(f"x rejected {label}{why}", width - len(head)), "bad"))
 
     def _bar(self, item: BenchRow, cells: int) -> str:
         """Return a bar of tok/s from 0, so that its length is in proportion."""
         if not item.output_tok_s or not self._top_tok_s:
             return " " * cells
-        full = gauge(item.output_tok_s / self._top_tok_s, cells - 1).replace(G.bar_empty, " ")
+        full = gauge_text(item.output_tok_s / self._top_tok_s, cells - 1).replace(G.bar_empty, " ")
         return f" {full}"
 
     def _value(self, item: BenchRow, column: Column) -> tuple[str, str]:
         """Return the text of a result in a column, and its role; "" is the role of the row."""
         if column.of_baseline:
-            return _change(change_pct(item, self._baseline()))
+            return change_cell(item, self._baseline(), column.cells)
         if column.head == BEFORE:
-            return _change(change_pct(item, self._before.get(item.id)))
+            return change_cell(item, self._before.get(item.id), column.cells)
         return column.text(item, column.cells), ""
 
     def _label(self, item: BenchRow) -> str:
@@ -461,7 +485,7 @@ class Results(Pane, PickList):
 
     def _error(self, width: int) -> list[Row]:
         error = self.state.bench.error if self.state else None
-        return paragraph(f"x {error}", width, "bad")[:2] if error else []
+        return short_paragraph(f"x {error}", width, 2, "bad") if error else []
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         rows = [*self._why_absent(width, height), *self._limit(width)]
@@ -482,12 +506,12 @@ class Results(Pane, PickList):
         rows: list[Row] = []
         for number, finding in enumerate(findings):
             gain = f"{finding.expected_gain}: " if finding.expected_gain else ""
-            lines = paragraph(f"{gain}{finding.text}", max(8, width - len(label)))
+            lines = paragraph_rows(f"{gain}{finding.text}", max(8, width - len(label)))
             room = most - len(rows) - (len(findings) - number - 1)  # a row for each that follows
             if len(lines) > room:
-                rest = " ".join(_said(line) for line in lines[room - 1 :])
+                rest = " ".join(_result_text(line) for line in lines[room - 1 :])
                 lines = [*lines[: room - 1], _cut_row(rest, width - len(label), "i")]
-            first = _said(lines[0])
+            first = _result_text(lines[0])
             if gain and first.startswith(gain):
                 lines[0] = ((gain, "good"), (first.removeprefix(gain), "text"))
             for line in lines:
@@ -503,16 +527,15 @@ class Results(Pane, PickList):
             return []
         texts = []
         if item.ttft_absent:
-            why = item.ttft_absent.removeprefix("withheld, because ")
-            texts.append(f"TTFT withheld (#{item.id}): {why}")
+            texts.append(f"TTFT withheld (#{item.id}): {item.ttft_absent}")
         if item.power_absent and item.power_w is None and not item.refused:
             texts.append(f"no W and tok/J (#{item.id}): {item.power_absent}")
         rows: list[Row] = []
         for text in texts:
-            lines = paragraph(text, width, "warn", "  ")
+            lines = paragraph_rows(text, width, "warn", "  ")
             if len(lines) > (2 if height >= _TWO_LINES_FROM else 1):
                 first = lines[:1] if height >= _TWO_LINES_FROM else []
-                rest = " ".join(_said(line).strip() for line in lines[len(first) :])
+                rest = " ".join(_result_text(line).strip() for line in lines[len(first) :])
                 indent = "  " if first else ""
                 lines = [*first, _cut_row(f"{indent}{rest}", width, "enter", "warn")]
             rows += lines
@@ -526,17 +549,20 @@ class Results(Pane, PickList):
         )
         if ceiling is None:
             return []
-        limit = f"{figure(ceiling.tok_s)} tok/s (#{ceiling.result_id}, {ceiling.basis})"
+        streams = ceiling.streams
+        whose = "per stream" if streams == 1 else f"for {streams} streams together"
+        about = f"(#{ceiling.result_id}, {ceiling.basis})"
+        limit = f"{number_text(ceiling.tok_s)} tok/s {whose} {about}"
         if ceiling.measured_tok_s is None:
             return [((f"limit {limit}: no speed measured", "dim"),)]
         share = ceiling.measured_tok_s / ceiling.tok_s if ceiling.tok_s else 0.0
         text = f" {share * 100:.0f} % of {limit}"
         cells = max(12, min(30, width - 6 - len(text)))
-        values = cut(text, width - 6 - cells)
+        values = cut_text(text, width - 6 - cells)
         return [
             (
                 ("limit ", "dim"),
-                (gauge(share, cells), "good"),
+                (gauge_text(share, cells), "good"),
                 (values, "bad" if share > 1.0 else "text"),
             )
         ]
@@ -544,25 +570,38 @@ class Results(Pane, PickList):
     def empty_rows(self, width: int) -> list[Row]:
         server = self.state.server if self.state else None
         if self.search:
-            return paragraph(
+            return paragraph_rows(
                 f"No result contains “{self.search}”. Press esc to see all.", width, "dim"
             )
+        if self.state and not self.state.results_read:
+            return paragraph_rows("The stored results are not read yet.", width, "dim")
         if self.state and (self.state.bench.running or self.state.bench.queued):
-            return paragraph(
+            return paragraph_rows(
                 "No results yet. The first one appears here when its benchmark ends.", width, "dim"
             )
         if server is not None and server.state is ServerState.READY:
-            return paragraph("No results yet. Press b to run a quick benchmark.", width, "dim")
+            return paragraph_rows("No results yet. Press b to run a quick benchmark.", width, "dim")
         if server is not None and server.state is ServerState.STARTING:
-            return paragraph(
+            return paragraph_rows(
                 "No results yet. Press b to benchmark the server when it is READY.", width, "dim"
             )
-        return paragraph(
+        return paragraph_rows(
             "No results yet. Press s to start the server, then b to benchmark it.", width, "dim"
         )
 
 
-def _said(row: Row) -> str:
+def _cut_label(item: BenchRow, label: str, cells: int) -> str:
+    """Return the label for `cells` cells. If it has no room, a change is cut in its middle, and of
+    several changes it names the first one and how many more there are: "enforce-eager… +1"."""
+    if width_of(label) < cells or not item.changes:
+        return label
+    if len(item.changes) == 1:  # its end has the value
+        return cut_middle(label, cells - 1)
+    more = f" +{len(item.changes) - 1}"
+    return cut_text(item.changes[0], cells - 1 - len(more)) + more
+
+
+def _result_text(row: Row) -> str:
     return "".join(text for text, _ in row)
 
 
@@ -571,11 +610,15 @@ def _cut_row(text: str, width: int, key: str, role: str = "text") -> Row:
     if width_of(text) <= width:
         return ((text, role),)
     tail = f" {key}: all"
-    return ((cut(text, width - len(tail)), role), (tail, "dim"))
+    return ((cut_text(text, width - len(tail)), role), (tail, "dim"))
 
 
-def _change(pct: float | None) -> tuple[str, str]:
-    """Return a change as a text without a blank, and its role."""
-    if pct is None:
-        return "", "dim"
-    return change_text(pct).replace(" ", ""), "warn" if pct < 0 else "good"
+def change_cell(item: BenchRow, base: BenchRow | None, cells: int) -> tuple[str, str]:
+    """Return the change of a result from another one as a text without a blank, and its role. If the
+    change may be chance, the text says by how much: "+1.9%±3", or "+2%±12" where cells are few."""
+    text, role = change_run(item, base)
+    text = text.replace(" ", "")
+    percent, sign, chance = text.partition(f"%{G.plus_minus}")
+    if sign and len(text) >= cells:  # a blank is between two columns
+        text = f"{float(percent):+.0f}{sign}{chance}"
+    return text, role

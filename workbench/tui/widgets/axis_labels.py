@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.timeline import Event, EventKind
-from workbench.session.bench.row_changes import change_pct, change_text, row_before
-from workbench.tui.cells import Row, Run, joined
-from workbench.tui.formats import figure, preset_name
+from workbench.session.bench.row_changes import row_before
+from workbench.tui.cells import Row, Run, cut_text, join_rows
+from workbench.tui.formats import change_run, number_text, preset_name
 from workbench.tui.widgets.time_axis import Label, Window, events_in
 
 if TYPE_CHECKING:
@@ -17,17 +17,21 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
 
 SETTINGS = (EventKind.SETTING_MADE, EventKind.SETTING_TRIAL, EventKind.SETTING_REVERTED)
-LABELLED = (EventKind.BENCH_BEGIN, EventKind.BENCH_END, *SETTINGS)
+QUALITY = (EventKind.QUALITY_BEGIN, EventKind.QUALITY_END)
+LABELLED = (EventKind.BENCH_BEGIN, EventKind.BENCH_END, *QUALITY, *SETTINGS)
 _GPUS = re.compile(r"GPU[\d,-]+ ")
+_BRIEF_CELLS = 26  # of what a comparison of answers found
 _GAP: Run = (" ", "dim")
 
 
 def axis_labels(window: Window, events: Sequence[Event], state: SessionState) -> list[Label]:
-    """Return the labels of the window: one for each benchmark and each change of a GPU setting."""
+    """Return the labels of the window: one for each benchmark, each comparison of answers and each
+    change of a GPU setting."""
     rows = {row.id: row for row in state.results}
-    labels = list(_settings(window, events_in(events, window)))
+    inside = events_in(events, window)
+    labels = [*_settings(window, inside), *_compared_answers(window, inside, state)]
     begin: Event | None = None
-    for event in events_in(events, window):
+    for event in inside:
         if event.kind is EventKind.BENCH_BEGIN:
             begin = event
         elif event.kind is EventKind.BENCH_END:
@@ -58,14 +62,14 @@ def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) ->
             (("x", "bad"),),
         )
     before = row_before(row, tuple(rows.values()))
-    pct = change_pct(row, before)
+    change = change_run(row, before)
     changed: Row = ()
     against: Row = ()
-    if pct is not None:
-        changed = ((change_text(pct), "warn" if pct < 0 else "good"),)
+    if change[0]:
+        changed = (change,)
         if mark and before is not None and before.id not in marks:
             against = ((f"vs #{before.id}", "dim"),)
-    speed = figure(row.output_tok_s)
+    speed = number_text(row.output_tok_s)
     name: Row = ((preset_name(row.label, row.engine), "text"),)
     forms = (
         (number, name, ((f"{speed} tok/s", "strong"),), changed, against),
@@ -76,7 +80,29 @@ def _result(row: BenchRow, rows: Mapping[int, BenchRow], state: SessionState) ->
         (number, changed or ((speed, "strong"),)),
         (number,),
     )
-    return tuple(joined(filter(None, form), _GAP) for form in forms)
+    return tuple(join_rows(filter(None, form), _GAP) for form in forms)
+
+
+def _compared_answers(
+    window: Window, events: Sequence[Event], state: SessionState
+) -> Iterator[Label]:
+    """Yield a label for each comparison of answers: what it found, or that it is under way."""
+    begin: Event | None = None
+    for event in events:
+        if event.kind is EventKind.QUALITY_BEGIN:
+            begin = event
+        elif event.kind is EventKind.QUALITY_END:
+            at = begin if begin is not None else event
+            found = event.text.partition(" ends: ")[2]
+            said = found.removeprefix("its ")  # "its answers are the same within 0.001 KLD"
+            said = said if said != found else f"answers: {found}"
+            forms = (said, cut_text(said, _BRIEF_CELLS), "answers")
+            texts = tuple(((text, "strong"),) for text in dict.fromkeys(forms))
+            yield Label(max(0, window.column(at.unix_s)), texts, gives_way=True)
+            begin = None
+    if begin is not None and state.quality is not None and state.quality.running:
+        text = (("comparing answers", "dim"),)
+        yield Label(window.column(begin.unix_s), (text,), gives_way=True)
 
 
 def _settings(window: Window, events: Sequence[Event]) -> Iterator[Label]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -13,22 +14,22 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.session.state import Notice, PlanView, SessionState
-from workbench.tui.bindings import SHOWN, Key, footer_keys
+from workbench.tui.bindings import COVERED, SHOWN, Key, footer_keys
 from workbench.tui.cells import (
     Painted,
     Row,
     Run,
-    beside,
-    cut,
-    fit,
-    joined,
-    paragraph,
+    cut_text,
+    fit_row,
+    join_rows,
+    paragraph_rows,
     row_width,
-    spread,
+    rows_beside_label,
+    spread_row,
     width_of,
 )
-from workbench.tui.formats import value_text
 from workbench.tui.glyphs import LEVELS, G
+from workbench.tui.widgets.running_rows import running_row, running_rows
 
 if TYPE_CHECKING:
     from workbench.model.plan import Command
@@ -123,31 +124,39 @@ class CommandBar(Painted):
         if plan is None:
             missing = self.state is not None and bool(self.state.host.telemetry_problem)
             return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, missing)]
-        if plan.real_command is None:
-            first: Row = (("x ", "bad"), ("the plan gives no command: press v to see why", "bad"))
-        else:
-            sign = self._running_sign(plan, width // 2) if width >= SIGNED_COLUMNS else ()
-            first = (*self._command(plan.real_command, width - row_width(sign)), *sign)
-        return [first, self._checks(plan, width)]
+        command = plan.real_command
+        if command is None:
+            why = ("the plan gives no command: press v to see why", "bad")
+            return [(("x ", "bad"), why), self._checks(plan, width)]
+        sign = self._running_sign() if width >= SIGNED_COLUMNS else None
+        if sign is None:
+            return [self._command(command, width), self._checks(plan, width)]
+        flags = self.session.servers.running_flags()
+        if self.session.servers.changes_against_running():
+            unlike: Run = (f" {G.off} not running", "warn")
+            first: Row = (*self._command(command, width - width_of(unlike[0])), unlike)
+            if not flags or _problems(plan):
+                return [first, self._checks(plan, width)]
+            runs: Run = (f"{sign[0].strip()} with", sign[1])
+            return [first, running_row(runs, flags, _ends(plan), width)]
+        if not flags or _problems(plan):
+            first = (*self._command(command, width - width_of(sign[0])), sign)
+            return [first, self._checks(plan, width)]
+        line = replace(command, env={}).shell()  # the variables stand among the flags
+        running = self.session.servers.running_plan()
+        model = running.model if running is not None else ""
+        return running_rows(line, model, (f"{sign[0]} with", sign[1]), flags, _ends(plan), width)
 
-    def _running_sign(self, plan: PlanView, width: int) -> Row:
-        """Return a sign whether the command is the one of the running server; () if no server of a
-        known plan runs. If it is, the sign names the flags that differ from the preset, in at most
-        `width` cells: the command is often cut before them."""
+    def _running_sign(self) -> Run | None:
+        """Return the sign of a server that runs or starts with a known plan; None without one."""
         server = self.state.server if self.state else None
-        servers = self.session.servers
-        if server is None or server.state is ServerState.STOPPING or servers.running_plan() is None:
-            return ()
-        if servers.changes_against_running():
-            return ((f" {G.off} not running", "warn"),)
-        running = f" {G.on} running"
-        changed = _changed_flags(plan)
-        for most in range(len(changed), 0, -1):
-            more = f" +{len(changed) - most}" if most < len(changed) else ""
-            told = f"{running} with {' '.join(changed[:most])}{more}"
-            if width_of(told) <= width:
-                return ((told, "good"),)
-        return ((running, "good"),)
+        if server is None or server.state is ServerState.STOPPING:
+            return None
+        if self.session.servers.running_plan() is None:
+            return None
+        if server.state is ServerState.STARTING:
+            return " ~ starting", "warn"
+        return f" {G.on} running", "good"
 
     @staticmethod
     def _command(command: Command, width: int) -> Row:
@@ -156,8 +165,9 @@ class CommandBar(Painted):
         line, count = command.shell(), ""
         if len(line) > width - 2 and command.env:
             line, count = replace(command, env={}).shell(), f"[{len(command.env)} env] "
-        return fit(
-            (("$ ", "strong"), (count, "dim"), (cut(line, width - 2 - len(count)), "text")), width
+        return fit_row(
+            (("$ ", "strong"), (count, "dim"), (cut_text(line, width - 2 - len(count)), "text")),
+            width,
         )
 
     @staticmethod
@@ -165,23 +175,7 @@ class CommandBar(Painted):
         """Return a row with the number of errors and warnings, the memory estimate, the first error
         and, at the right, key hints. If the row is longer than `width`, first the key hints and
         then the estimate are shortened."""
-        errors = [f for f in plan.findings if f.level is Level.ERROR]
-        warnings = [f for f in plan.findings if f.level is Level.WARN]
-        warned = (
-            ("! " + count_of(len(warnings), "warning"), "warn")
-            if warnings
-            else ("0 warnings", "dim")
-        )
-        problems: list[Run] = [(f.text, "bad") for f in errors[:1]]
-        if plan.installed_problem:
-            problems.insert(
-                0, (f"! {plan.installed_problem.partition(';')[0]} (2 e: its program)", "warn")
-            )
-        role = (
-            "warn"
-            if plan.memory and any(f.text.startswith(plan.memory) for f in warnings)
-            else "text"
-        )
+        problems, errors = _problems(plan), _count_errors(plan)
         sizes = [
             (memory, good, keys)
             for memory in (_estimates(plan.memory) if plan.memory and not errors else ("",))
@@ -193,19 +187,50 @@ class CommandBar(Painted):
             )
         ]
         for memory, good, keys in sizes:
-            counted = (f"x {count_of(len(errors), 'error')}", "bad") if errors else (good, "good")
-            checks = [counted, warned, *([(memory, role)] if memory else []), *problems]
-            left = joined([(check,) for check in checks], ("   ", "text"))
+            counted = (f"x {count_of(errors, 'error')}", "bad") if errors else (good, "good")
+            checks = [counted, _warnings(plan), *_memory(plan, memory), *problems]
+            left = join_rows([(check,) for check in checks], ("   ", "text"))
             if row_width((*left, *keys)) <= width:
                 break
-        return spread(left, keys, width)
+        return spread_row(left, keys, width)
 
 
-def _changed_flags(plan: PlanView) -> list[str]:
-    """Return the flags that differ from the preset, such as "enforce-eager=on". The port is left
-    out, because the row at the top has it."""
-    flags = [one for one in plan.changes if one.kind == "flag" and one.name != "port"]
-    return [f"{one.name}={value_text(one.b)}" for one in flags]
+def _count_errors(plan: PlanView) -> int:
+    return sum(finding.level is Level.ERROR for finding in plan.findings)
+
+
+def _problems(plan: PlanView) -> list[Run]:
+    """Return the texts about what prevents a start: an unusable program, and the first error."""
+    problems: list[Run] = []
+    if plan.installed_problem:
+        problem = plan.installed_problem.partition(";")[0]
+        problems.append((f"! {problem} (2 e: its program)", "warn"))
+    errors = (finding for finding in plan.findings if finding.level is Level.ERROR)
+    problems += [(error.text, "bad") for error in islice(errors, 1)]
+    return problems
+
+
+def _warnings(plan: PlanView) -> Run:
+    """Return the number of warnings about the plan, with its role."""
+    count = sum(finding.level is Level.WARN for finding in plan.findings)
+    return (f"! {count_of(count, 'warning')}", "warn") if count else ("0 warnings", "dim")
+
+
+def _memory(plan: PlanView, text: str) -> list[Run]:
+    """Return the memory estimate in the form `text`, with its role; [] without one."""
+    if not text:
+        return []
+    warnings = (finding for finding in plan.findings if finding.level is Level.WARN)
+    is_short = any(finding.text.startswith(plan.memory or "") for finding in warnings)
+    return [(text, "warn" if is_short else "text")]
+
+
+def _ends(plan: PlanView) -> list[Row]:
+    """Return the forms of the end of a row behind the flags of the running server, the widest one
+    first: the warnings, and the keys that show the whole command."""
+    count, role = _warnings(plan)
+    warned: Row = (("   ", "text"), (count, role)) if role == "warn" else ()
+    return [(*warned, *keys) for keys in (COMMAND_KEYS, COMMAND_KEYS[:2], FEWER_COMMAND_KEYS)]
 
 
 def _estimates(text: str) -> tuple[str, ...]:
@@ -221,7 +246,7 @@ def _first_keys(width: int, without_gpu: bool) -> Row:
     row: list[tuple[str, str]] = []
     for key, text in FIRST_WITHOUT_GPU if without_gpu else FIRST:
         row += [(f" {key} ", "key"), (f"{text}  ", "dim")]
-    return fit(tuple(row), width)
+    return fit_row(tuple(row), width)
 
 
 def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row]:
@@ -229,15 +254,17 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
     is cut."""
     sign, role = LEVELS[notice.level]
     room = max(10, width - 2)
-    lines = paragraph(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
+    lines = paragraph_rows(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
     after = (
-        paragraph(f"next: {notice.next_step}", room, "text", "      ") if notice.next_step else []
+        paragraph_rows(f"next: {notice.next_step}", room, "text", "      ")
+        if notice.next_step
+        else []
     )
     if most is not None and len(lines) + len(after) > most:
         after = after[: most - 1]
         lines = lines[: most - len(after)]
-        lines[-1] = (*fit(lines[-1], room - 1), (G.more, "text"))
-    return beside(
+        lines[-1] = (*fit_row(lines[-1], room - 1), (G.more, "text"))
+    return rows_beside_label(
         f"{sign} ", "good" if notice.level in (Level.HINT, Level.INFO) else role, [*lines, *after]
     )
 
@@ -270,7 +297,7 @@ class NoticeBar(Painted):
         rows = self._lines(width)
         if rows and width > 40:
             last = rows[0]
-            rows[0] = spread(last, ((" esc", "dim"),), width)
+            rows[0] = spread_row(last, ((" esc", "dim"),), width)
         return rows
 
 
@@ -286,6 +313,13 @@ class Footer(Painted):
         self.page: Page | None = None
         self._first: tuple[Key, ...] = ()  # needed in the present situation
         self._pane: tuple[Key, ...] = ()  # of the only visible pane
+        self._covered = False
+
+    def cover(self, covered: bool) -> None:
+        """Show no keys while a box lies over the main screen, because it takes every key."""
+        if covered is not self._covered:
+            self._covered = covered
+            self.repaint()
 
     def show_first(self, keys: Sequence[Key]) -> None:
         """Show these keys before the other keys of the main screen, because the user most likely
@@ -320,13 +354,20 @@ class Footer(Painted):
         hidden = ("q", *self.page.OWN) if self.page else ()
         pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]
         listed = {k.key: k for k in (*self._first, *pane, *footer_keys())}
-        others = [k for k in listed.values() if k.key not in own and k.key not in hidden]
+        covered = COVERED if self.page else ()
+        others = [
+            k
+            for k in listed.values()
+            if k.key not in own and k.key not in hidden and k.id not in covered
+        ]
         return [
             *((SHOWN.get(key, key), word, key) for key, word in own.items()),
             *((k.shown, k.label, k.id) for k in others),
         ]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
+        if self._covered:
+            return [()]
         tail: Row = ((" ^p", "key"), (" palette", "text"))
         room = width - row_width(tail)
         row: list[tuple[str, str]] = []
@@ -335,7 +376,7 @@ class Footer(Painted):
             if room < 0:
                 break
             row += [(f" {key}", "key"), (f" {word} ", "text")]
-        return [(*fit(tuple(row), width - row_width(tail)), *tail)]
+        return [(*fit_row(tuple(row), width - row_width(tail)), *tail)]
 
     async def on_click(self, event: events.Click) -> None:
         said = text_at(self._painted, event.get_content_offset(self)).strip()

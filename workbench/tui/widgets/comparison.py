@@ -3,34 +3,48 @@ reports."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.counts import count_of
-from workbench.tui.cells import Row, cut, paragraph, row_width, width_of
-from workbench.tui.formats import setting_text, setting_value, value_text
+from workbench.model.counts import count_of, gpus_text
+from workbench.tui.cells import Row, cut_text, paragraph_rows, row_width, width_of
+from workbench.tui.formats import setting_name, setting_value, value_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison
 
 
+_GPU = re.compile(r"gpu(\d+)\.")
+_DIFFERENCE_ROWS = 2  # of the texts of all differences, at most; else one row has the first of them
 TIMES_FROM = 2.0  # ratio of two speeds from which it is a number of times and no percentage
 
 
-def verdict_text(comparison: Comparison) -> tuple[str, str]:
+# kinds of differences that are changes of the person
+_CHANGES = frozenset({"flag", "env", "gpu setting", "executable"})
+
+
+def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tuple[str, str]:
     """Return what the comparison says about the speed, in words, and its role: "B is 3.3 times as
-    fast as A (one pair: X proves it)". What it does not prove, it says in the same sentence."""
+    fast as A (one pair: not proven, X tests it)". What it does not prove, it says in the same
+    sentence, and if several changes caused it together, how many. `noise_pct` is the percent that
+    two such runs may differ by chance, if the change is not larger."""
     from workbench.model.bench import half_width  # not for the first frame
 
     first = comparison.metrics[0] if comparison.metrics else None
     if first is None or first.change_pct is None:
         return "no verdict: the speed was not measured on both sides", "warn"
-    said = _speed_words(first.change_pct)
+    said = f"{_causes_words(comparison)}{_speed_words(first.change_pct)}"
     if not comparison.like_for_like:
-        return f"no verdict: the runs are not like for like; measured: {said}", "warn"
+        return f"{said}, but the runs are not like for like: this proves nothing", "warn"
+    if first.interval_pct is None and noise_pct is not None:
+        chance = f"two such runs may differ by {math.ceil(noise_pct)} % by chance"
+        return f"{said}, but {chance} (X tests it)", "strong"
     if first.interval_pct is None:
-        return f"{said} (one pair: X proves it)", "goodb" if first.change_pct > 0 else "warnb"
+        role = "goodb" if first.change_pct > 0 else "warnb"
+        return f"{said} (one pair: not proven, X tests it)", role
     size = f"{first.change_pct:+.1f} % {G.plus_minus} {half_width(first.interval_pct)}"
     better = "faster" if first.change_pct > 0 else "slower"
     if first.verdict == "no difference shown":
@@ -41,6 +55,16 @@ def verdict_text(comparison: Comparison) -> tuple[str, str]:
         f"B is {better} by {size.lstrip('+-')}",
         "goodb" if first.verdict == "better" else "warnb",
     )
+
+
+def _causes_words(comparison: Comparison) -> str:
+    """Return the beginning of a sentence about what several changes did together; "" for one."""
+    if any(one.get("kind") not in _CHANGES for one in comparison.differences):
+        return ""
+    count = len(_difference_texts(comparison.differences))
+    if count < 2:
+        return ""
+    return "both changes together: " if count == 2 else f"{count} changes together: "
 
 
 def _speed_words(change_pct: float) -> str:
@@ -54,9 +78,9 @@ def _speed_words(change_pct: float) -> str:
     return f"B is {'faster' if change_pct > 0 else 'slower'} by {abs(change_pct):.1f} %"
 
 
-def verdict_rows(comparison: Comparison, width: int) -> list[Row]:
-    said, role = verdict_text(comparison)
-    return paragraph(said, width, role)
+def verdict_rows(comparison: Comparison, width: int, noise_pct: float | None = None) -> list[Row]:
+    said, role = verdict_text(comparison, noise_pct)
+    return paragraph_rows(said, width, role)
 
 
 def comparison_rows(comparison: Comparison, width: int, which_b: str = "") -> list[Row]:
@@ -65,19 +89,19 @@ def comparison_rows(comparison: Comparison, width: int, which_b: str = "") -> li
     this one."""
     from workbench.report.blocks import Items
     from workbench.report.series_blocks import (  # not for the first frame
-        answer_texts,
+        answer_text_blocks,
         change_table,
         difference_blocks,
-        likeness,
-        quality_line,
+        likeness_block,
+        quality_line_block,
     )
     from workbench.tui.block_rows import block_rows
 
     blocks = [
-        *quality_line(comparison),
+        *quality_line_block(comparison),
         change_table(comparison.metrics),
-        *likeness(comparison),
-        *answer_texts(comparison),
+        *likeness_block(comparison),
+        *answer_text_blocks(comparison),
         *([Items(comparison.notes)] if comparison.notes else []),
         *(difference_blocks(comparison) if len(comparison.differences) > 1 else []),
     ]
@@ -87,7 +111,7 @@ def comparison_rows(comparison: Comparison, width: int, which_b: str = "") -> li
 def _heading(comparison: Comparison, width: int, which_b: str) -> list[Row]:
     """Return a row with the two results and a row with the differences between their conditions. A
     single difference stands in the first row if there is room."""
-    texts = [_difference(d) for d in comparison.differences]
+    texts = _difference_texts(comparison.differences)
     count = count_of(len(texts), "difference")
     head: Row = (
         ("A ", "a"),
@@ -108,16 +132,35 @@ def _heading(comparison: Comparison, width: int, which_b: str) -> list[Row]:
     if beside:
         return [(*head, (single, "text"))]
     rows: list[Row] = [(*head, (f"  {count}", "dim"))]
+    if not texts:
+        return rows
+    lines = paragraph_rows(f"  {', '.join(texts)}", width, "text", "  ")
+    if len(lines) <= _DIFFERENCE_ROWS:
+        return [*rows, *lines]
     shown = list(texts)
     while len(shown) > 1 and width_of(_joined(shown, texts)) > width - 2:
         shown.pop()
-    return [*rows, ((cut(f"  {_joined(shown, texts)}", width), "text"),)] if texts else rows
+    return [*rows, ((cut_text(f"  {_joined(shown, texts)}", width), "text"),)]
+
+
+def _difference_texts(differences: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a text for each difference. One setting of several GPUs is one difference."""
+    gpus: dict[str, list[int]] = {}
+    for d in differences:
+        where = _GPU.match(d["name"]) if d.get("kind") == "gpu setting" else None
+        gpus.setdefault(_difference(d), []).extend([int(where[1])] if where else [])
+    return [f"{gpus_text(found)} {text}" if found else text for text, found in gpus.items()]
 
 
 def _difference(d: Mapping[str, Any]) -> str:
-    if d.get("kind") == "gpu setting" and None not in (d.get("a"), d.get("b")):
-        return f"{setting_text(d['name'], d['a'])} > {setting_value(d['name'], d['b'])}"
-    return f"{d['name']} {value_text(d.get('a'))} > {value_text(d.get('b'))}"
+    a, b = d.get("a"), d.get("b")
+    if d.get("kind") != "gpu setting":
+        return f"{d['name']} {value_text(a)} {G.becomes} {value_text(b)}"
+    name = _GPU.sub("", d["name"])
+    before, now = (value_text(v) if v is None else setting_value(name, v) for v in (a, b))
+    if before.partition(" ")[2] == now.partition(" ")[2]:  # the same unit
+        before = before.partition(" ")[0]
+    return f"{setting_name(name)} {before} {G.becomes} {now}"
 
 
 def _joined(shown: Sequence[str], texts: Sequence[str]) -> str:

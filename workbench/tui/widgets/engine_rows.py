@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.timeline import ENGINE, History
-from workbench.tui.cells import Row, Run, cut, row_width
+from workbench.tui.cells import Row, Run, cut_text, row_width
 from workbench.tui.formats import NA
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.graph import Columns, Graph
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # rows of the terminal from which graphs are higher, or have a second line
 TALL_ROWS, TWO_LINES_ROWS = 50, 34
+STACKED_TWO_ROWS = 44  # rows of a terminal from which a graph over the whole width has two
 ONE_ROW_LABEL = 12  # cells in front of a graph that are enough for a label and its value in one row
 # length and number of the cells that the first scale is computed from: 8 hours
 LOOK_BACK = (10, 2880)
@@ -91,7 +92,7 @@ class EngineRows:
         tokens per second, and one with its other figures."""
         if state.engine is None:
             return 0
-        self._lines, self._each = 1, 2 if terminal_rows >= TWO_LINES_ROWS else 1
+        self._lines, self._each = 1, 2 if terminal_rows >= STACKED_TWO_ROWS else 1
         return 1 if state.engine.problem is not None else self._each + 1
 
     def stacked_rows(
@@ -106,7 +107,7 @@ class EngineRows:
             return [], self._problem(view, width)
         graph = self._heads.graph(
             view.title,
-            lambda part: self._graph(_FIRST[0], view, part, short=True),
+            lambda part, head: self._graph(_FIRST[0], view, part, short=True, head=head),
             window,
             self._each,
             [(ENGINE, field) for field in _FIRST[0].fields],
@@ -124,7 +125,7 @@ class EngineRows:
     @staticmethod
     def _problem(view: EngineView, width: int) -> list[Row]:
         text = f"{view.title}: {view.problem}"
-        return [((f"{G.alert} ", "warn"), (cut(text, width - 2), "text"))]
+        return [((f"{G.alert} ", "warn"), (cut_text(text, width - 2), "text"))]
 
     def height(self, state: SessionState, columns: Columns, terminal_rows: int) -> int:
         """Return how many rows the engine's graphs need: 0 if no server is selected, and 1 if the
@@ -157,7 +158,7 @@ class EngineRows:
             ]
             if columns.after[0]:  # one row: the first label begins in front of its column
                 title = (
-                    (f"{cut(view.title, columns.lead - 7)} ")
+                    (f"{cut_text(view.title, columns.lead - 7)} ")
                     if not number and columns.lead >= 20
                     else ""
                 )
@@ -181,7 +182,15 @@ class EngineRows:
             if all(f in view.values or (ENGINE, f) in self._history for f in m.fields)
         ]
 
-    def _graph(self, metric: _Metric, view: EngineView, window: Window, *, short: bool) -> Graph:
+    def _graph(
+        self,
+        metric: _Metric,
+        view: EngineView,
+        window: Window,
+        *,
+        short: bool,
+        head: Sequence[Row] = (),
+    ) -> Graph:
         several = [window.values(self._history, (ENGINE, field)) for field in metric.fields]
         cells = _summed(several)
         text, role = self._value(metric, view, window)
@@ -193,6 +202,7 @@ class EngineRows:
             self._top(metric, cells),
             value_role=role,
             per_cell=window.per_cell,
+            head=head,
         )
 
     def _value(self, metric: _Metric, view: EngineView, window: Window) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from textual import events
 from textual.widgets import Input
 
-from workbench.model.untrusted_text import clean
+from workbench.model.untrusted_text import clean_text
 
 LINE_END = "\N{SYMBOL FOR NEWLINE}"
 
@@ -74,7 +74,7 @@ class Entry(Input):
 
     def validate_value(self, value: str) -> str:
         """Return `value` without control sequences, which a pasted text or a preset may contain."""
-        return clean(value, max(len(value), 1))
+        return clean_text(value, max(len(value), 1))
 
     def watch_value(self, value: str) -> None:
         # A call, not a message: enter right after the last letter must find the narrowed list.

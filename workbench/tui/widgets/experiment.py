@@ -7,18 +7,26 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from workbench.bench import twins
-from workbench.bench.experiment import order
+from workbench.bench.experiment import order_of_pair
 from workbench.model.bench import half_width
 from workbench.model.counts import count_of
 from workbench.model.experiment import ExperimentRun
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.metrics import short_title, table_metrics
+from workbench.model.metrics import narrow_table_metrics, short_title
 from workbench.report.format_values import metric_number
-from workbench.tui.cells import Row, Run, beside, cell, pad, paragraph, spread
-from workbench.tui.formats import day_and_time, elapsed, left_text, whole
+from workbench.tui.cells import (
+    Row,
+    Run,
+    pad_text,
+    paragraph_rows,
+    rows_beside_label,
+    spread_row,
+    text_cell,
+)
+from workbench.tui.formats import duration_text, left_text, measured_where, whole_number_text
 from workbench.tui.glyphs import G
 from workbench.tui.interval_trails import Trail
-from workbench.tui.widgets.interval import Axis, axis_for, bar
+from workbench.tui.widgets.interval import Axis, axis_for, change_bar
 
 if TYPE_CHECKING:
     from workbench.model.bench import MetricChange
@@ -88,15 +96,15 @@ def experiment_rows(
     """Return the rows of an experiment's page. `left_s` are the seconds left, None if unknown, and
     `now` is the progress of the running benchmark as text. `trail` has the confidence interval
     after each completed pair."""
-    rows = [_state_row(e, width, left_s, now), *paragraph(about_text(e), width, "dim", "  ")]
+    rows = [_state_row(e, width, left_s, now), *paragraph_rows(about_text(e), width, "dim", "  ")]
     for arm, words, role in (("A", arm_words(e.spec.a), "a"), ("B", arm_words(e.spec.b), "b")):
         text = "  ".join(words) or "the plan as it is loaded"
-        rows += beside(f"{arm} ", role, paragraph(text, width - 2))
+        rows += rows_beside_label(f"{arm} ", role, paragraph_rows(text, width - 2))
     rows += [(), *_verdict(e, width), ()]
     rows += _pairs_and_metrics(e, width, trail or {})
-    rows += [(), *_runs(e, width), (), *paragraph(design_text(e), width, "dim")]
+    rows += [(), *_runs(e, width), (), *paragraph_rows(design_text(e), width, "dim")]
     for text in e.note.splitlines():
-        rows += paragraph(text, width, "dim", "  ")
+        rows += paragraph_rows(text, width, "dim", "  ")
     return rows
 
 
@@ -105,8 +113,7 @@ def about_text(e: Experiment) -> str:
     targets = [arm.target for arm in (e.spec.a, e.spec.b) if arm.target]
     plans = [e.spec.plan, *(target.plan for target in targets)]
     models = dict.fromkeys(str(plan["model"]) for plan in plans if plan and plan.get("model"))
-    preset = f"preset {e.spec.preset_id}" if e.spec.preset_id else ""
-    return ", ".join(filter(None, (f"on {e.host}", *models, preset, day_and_time(e.unix_s))))
+    return measured_where(e.host, models, e.spec.preset_id, e.unix_s)
 
 
 def design_text(e: Experiment) -> str:
@@ -138,7 +145,9 @@ def design_text(e: Experiment) -> str:
         if spec.twins
         else ""
     )
-    return f"{count} in {e.order}{on}; {restart}{warm}" + (f"; each run {load}" if load else "")
+    return f"{count} in {e.order_text}{on}; {restart}{warm}" + (
+        f"; each run {load}" if load else ""
+    )
 
 
 def doing_text(e: Experiment, doing: str) -> str:
@@ -160,30 +169,36 @@ def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> R
         left.append((f"  {text}", "text"))
     elif e.state in ("stopped", "failed"):
         left.append(
-            (f"  {e.pairs_done} of {e.spec.pairs} pairs are kept; press R to resume", "text")
+            (f"  {e.completed_pairs} of {e.spec.pairs} pairs are kept; press R to resume", "text")
         )
     right: list[tuple[str, str]] = []
     if e.simulated:
         right.append((" SIMULATED ", "reverse"))
     if e.state == "running" and left_s is not None:
         right.insert(0, (f"{left_text(left_s)} ", "strong"))
-    return spread(tuple(left), tuple(right), width)
+    return spread_row(tuple(left), tuple(right), width)
 
 
 def _verdict(e: Experiment, width: int) -> list[Row]:
-    from workbench.report.series_blocks import outcome_blocks, unfinished  # not for the first frame
+    from workbench.report.series_blocks import (
+        outcome_blocks,
+        unfinished_block,
+    )  # not for the first frame
     from workbench.tui.block_rows import block_rows
 
     rows = block_rows(outcome_blocks(e), width)
     if e.state != "running":
-        return [*rows, *block_rows(unfinished(e), width)]
+        return [*rows, *block_rows(unfinished_block(e), width)]
     if e.verdict:
         return rows
     # the row of the state says how far it is
     text = "no claim yet, an interval needs two pairs."
     if e.comparison is not None:
         text = "the interval below still narrows."
-    return [*paragraph(f"{e.pairs_done} of {e.spec.pairs} pairs: {text}", width, "text"), *rows]
+    return [
+        *paragraph_rows(f"{e.completed_pairs} of {e.spec.pairs} pairs: {text}", width, "text"),
+        *rows,
+    ]
 
 
 def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
@@ -199,7 +214,7 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
 def _metrics(e: Experiment) -> list[MetricChange]:
     found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
     changes = {m.metric: m for m in found}
-    shown = dict.fromkeys((e.spec.metric, *table_metrics()))
+    shown = dict.fromkeys((e.spec.metric, *narrow_table_metrics()))
     return [changes[name] for name in shown if name in changes]
 
 
@@ -214,9 +229,13 @@ class _PairTable:
     axis: Axis
 
     def head(self, title: str) -> Row:
-        text = pad(title, self.name) + pad("A", self.value, True) + pad("B", self.value, True)
+        text = (
+            pad_text(title, self.name)
+            + pad_text("A", self.value, True)
+            + pad_text("B", self.value, True)
+        )
         return (
-            (text + pad("change", 9, True) + " " * (CHANGE - 9), "head"),
+            (text + pad_text("change", 9, True) + " " * (CHANGE - 9), "head"),
             ("  ", "text"),
             (self.axis.head(), "head"),
         )
@@ -234,21 +253,23 @@ class _PairTable:
         """Return a row of the table: name, values of A and B, change in percent, interval, verdict.
         `half` is half the width of the interval in percentage points, None without an interval.
         `drawn` is the role of the interval's bar, by default `role`."""
-        text = pad(name, self.name) + "".join(pad(value, self.value, True) for value in values)
+        text = pad_text(name, self.name) + "".join(
+            pad_text(value, self.value, True) for value in values
+        )
         width = "" if half is None else f" {G.plus_minus}{half_width(half)}"
-        changed = pad(f"{change:+.1f} %", 9, True) + pad(width, CHANGE - 9)
+        changed = pad_text(f"{change:+.1f} %", 9, True) + pad_text(width, CHANGE - 9)
         judged = role if verdict[1] == "dim" else verdict[1]
         return (
             (text, role),
             (changed, judged),
             ("  ", "text"),
-            *bar(self.axis, change, half, drawn or role),
+            *change_bar(self.axis, change, half, drawn or role),
             verdict,
         )
 
     def metric_row(self, m: MetricChange, chosen: bool) -> Row:
         word, role = VERDICTS.get(m.verdict, ("" if m.interval_pct is None else m.verdict, "dim"))
-        verdict = (pad(f"  {word}", self.verdict + 2), role)
+        verdict = (pad_text(f"  {word}", self.verdict + 2), role)
         drawn = role if role != "dim" else "text"
         name, values = (
             short_title(m.metric, m.unit),
@@ -282,11 +303,11 @@ def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
     for pair, a, b in pairs:
         change = (b / a - 1) * 100 if a else 0.0
         name_of = f"pair {pair + 1}" + (
-            " swap" if e.spec.twins and twins.swapped(e.spec, pair) else ""
+            " swap" if e.spec.twins and twins.arms_are_swapped(e.spec, pair) else ""
         )
         rows.append(table.row(name_of, (shown(a), shown(b)), change, None, "dim"))
     for count, (change, half) in sorted(trail.items()):
-        if count < e.pairs_done:
+        if count < e.completed_pairs:
             rows.append(table.row(f"after {count}", ("", ""), change, half, "faint"))
     if len(pairs) == 1:  # the row of the pair shows the metric that decides
         metrics = [m for m in metrics if m.metric != e.spec.metric]
@@ -302,7 +323,11 @@ def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
     if machine is None or machine.change_pct is None:
         return []
     values = (metric_number(machine.metric, machine.a), metric_number(machine.metric, machine.b))
-    head = pad("host", table.name) + pad("1", table.value, True) + pad("2", table.value, True)
+    head = (
+        pad_text("host", table.name)
+        + pad_text("1", table.value, True)
+        + pad_text("2", table.value, True)
+    )
     return [
         ((head, "head"),),
         table.row("machine", values, machine.change_pct, machine.interval_pct, "text"),
@@ -313,28 +338,28 @@ def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
     """Return a row for each number of completed pairs, with the change of the metric that decides
     the experiment and its confidence interval. All rows share one axis, so that the user sees the
     interval become narrower. Return [] if no pair is complete."""
-    primary = e.chosen
+    primary = e.deciding_change
     if primary is None or primary.change_pct is None:
         return []
-    spans = {count: span for count, span in sorted(trail.items()) if count < e.pairs_done}
+    spans = {count: span for count, span in sorted(trail.items()) if count < e.completed_pairs}
     now = (primary.change_pct, primary.interval_pct)
     name = 10
     axis = axis_for([(now[0], now[1] or 0.0), *spans.values()], min(61, width - name - CHANGE - 2))
     rows: list[Row] = [
-        ((pad(short_title(e.spec.metric), name + CHANGE + 2) + axis.head(), "head"),)
+        ((pad_text(short_title(e.spec.metric), name + CHANGE + 2) + axis.head(), "head"),)
     ]
     role = VERDICTS.get(primary.verdict, ("", "strong"))[1]
     role = role if role != "dim" else "strong"
     for count, (change, half), its in (
         *((n, s, "faint") for n, s in spans.items()),
-        (e.pairs_done, now, role),
+        (e.completed_pairs, now, role),
     ):
         said = f"{change:+.1f} %" + ("" if half is None else f" {G.plus_minus}{half_width(half)}")
         rows.append(
             (
-                (pad(count_of(count, "pair"), name) + pad(said, CHANGE), its),
+                (pad_text(count_of(count, "pair"), name) + pad_text(said, CHANGE), its),
                 ("  ", "text"),
-                *bar(axis, change, half, its),
+                *change_bar(axis, change, half, its),
             )
         )
     return rows
@@ -347,8 +372,8 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     if e.state != "running":
         return e.runs
     begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
-    pairs = e.spec.pairs if e.spec.until_pct is None else min(e.spec.pairs, e.pairs_done + 1)
-    coming = [(pair, arm) for pair in range(pairs) for arm in order(e.spec, pair)]
+    pairs = e.spec.pairs if e.spec.until_pct is None else min(e.spec.pairs, e.completed_pairs + 1)
+    coming = [(pair, arm) for pair in range(pairs) for arm in order_of_pair(e.spec, pair)]
     left = [c for c in coming if c not in begun]
     return (
         *e.runs,
@@ -370,7 +395,7 @@ def _runs(e: Experiment, width: int) -> list[Row]:
     """Return the table of the runs, with one column for each run. If the columns are wider than
     `width`, the table continues below."""
     # not for the first frame
-    from workbench.report.series_blocks import chosen_blocks, failed_runs
+    from workbench.report.series_blocks import engine_choice_blocks, failed_runs_block
     from workbench.tui.block_rows import block_rows
 
     each, label = 9, 12
@@ -386,7 +411,10 @@ def _runs(e: Experiment, width: int) -> list[Row]:
                 short_title(e.spec.metric),
                 [(shown(r.value) if r.value is not None else "", "text") for r in part],
             ),
-            ("took", [(elapsed(r.took_s) if r.took_s is not None else "", "dim") for r in part]),
+            (
+                "took",
+                [(duration_text(r.took_s) if r.took_s is not None else "", "dim") for r in part],
+            ),
         ]
         if e.spec.twins:
             numbers = [
@@ -394,9 +422,14 @@ def _runs(e: Experiment, width: int) -> list[Row]:
             ]
             lines.insert(1, ("host", [(number, "text") for number in numbers]))
         if any(r.start_temperature_c is not None for r in part):
-            lines.append(("start", [(whole(r.start_temperature_c, " C"), "dim") for r in part]))
+            lines.append(
+                ("start", [(whole_number_text(r.start_temperature_c, " C"), "dim") for r in part])
+            )
         for name, cells in lines:
             rows.append(
-                ((pad(name, label), "dim"), *((cell(text, each), role) for text, role in cells))
+                (
+                    (pad_text(name, label), "dim"),
+                    *((text_cell(text, each), role) for text, role in cells),
+                )
             )
-    return [*rows, *block_rows([*failed_runs(e), *chosen_blocks(e)], width)]
+    return [*rows, *block_rows([*failed_runs_block(e), *engine_choice_blocks(e)], width)]

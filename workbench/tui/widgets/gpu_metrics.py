@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.pcie_link import link_mb_s
 from workbench.tui.formats import GIB, NA, short_gpu_name
 from workbench.tui.glyphs import G
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from workbench.tui.widgets.time_axis import Window
 
 TEMPERATURE_FLOOR_C = 20.0  # room temperature: the graph starts here
-# PCI-SIG, after line coding
-PCIE_MB_S_PER_LANE = {1: 250, 2: 500, 3: 985, 4: 1969, 5: 3938, 6: 7563}
+UNKNOWN_LINK_MB_S = 31_504.0  # generation 4 with 16 lanes
 UNKNOWN_TOP_W, UNIFIED_TOP_W = 600.0, 150.0  # of cards that report no limit; a GB10 does not
 
 
@@ -61,14 +61,14 @@ def total_bytes(s: GpuSample | None, i: GpuInfo | None) -> int | None:
     return (s.memory_total_bytes if s else None) or (i.memory_total_bytes if i else None)
 
 
-def _power(s: GpuSample, i: GpuInfo | None) -> str:
+def _power_text(s: GpuSample, i: GpuInfo | None) -> str:
     if s.power_w is None:
         return NA
     limit = limit_w(s, i)
     return f"{s.power_w:.0f}/{limit:.0f}W" if limit else f"{s.power_w:.0f}W"
 
 
-def _memory(s: GpuSample, i: GpuInfo | None) -> str:
+def _memory_text(s: GpuSample, i: GpuInfo | None) -> str:
     if s.memory_used_bytes is None:
         return NA
     total = total_bytes(s, i)
@@ -86,7 +86,7 @@ def _pcie_text(s: GpuSample, i: GpuInfo | None) -> str:
 
 def _pcie_top(i: GpuInfo | None) -> float:
     gen, lanes = (i.pcie_gen_max if i else None) or 4, (i.pcie_width_max if i else None) or 16
-    return float(PCIE_MB_S_PER_LANE.get(gen, 1969) * lanes)
+    return link_mb_s(gen, lanes) or UNKNOWN_LINK_MB_S
 
 
 def _power_top(i: GpuInfo | None) -> float:
@@ -97,7 +97,7 @@ def _power_top(i: GpuInfo | None) -> float:
     )
 
 
-def _number(field: str, unit: str) -> Callable[[GpuSample, GpuInfo | None], str]:
+def _number_reader(field: str, unit: str) -> Callable[[GpuSample, GpuInfo | None], str]:
     def text(s: GpuSample, i: GpuInfo | None) -> str:
         value = getattr(s, field)
         return NA if value is None else f"{value:.0f}{unit}"
@@ -105,15 +105,15 @@ def _number(field: str, unit: str) -> Callable[[GpuSample, GpuInfo | None], str]
     return text
 
 
-UTIL = Metric("util", "gpu_util_pct", "%", _number("gpu_util_pct", "%"), lambda i: 100.0)
+UTIL = Metric("util", "gpu_util_pct", "%", _number_reader("gpu_util_pct", "%"), lambda i: 100.0)
 POWER = Metric(
-    "power", "power_w", "W", _power, _power_top, lines=("limit_w",), setting="power_limit"
+    "power", "power_w", "W", _power_text, _power_top, lines=("limit_w",), setting="power_limit"
 )
 SM = Metric(
     "sm",
     "sm_mhz",
     "MHz",
-    _number("sm_mhz", "MHz"),
+    _number_reader("sm_mhz", "MHz"),
     lambda i: float((i.sm_max_mhz if i else None) or 3000),
     lines=("sm_lock_max_mhz", "sm_lock_min_mhz"),
     setting="gpu_clocks",
@@ -122,14 +122,14 @@ VRAM = Metric(
     "vram",
     "memory_used_bytes",
     "G",
-    _memory,
+    _memory_text,
     lambda i: float((i.memory_total_bytes if i else None) or 80 * GIB),
 )
 TEMPERATURE = Metric(
     "temp",
     "temperature_c",
     "C",
-    _number("temperature_c", "C"),
+    _number_reader("temperature_c", "C"),
     lambda i: (i.temperature_slowdown_c if i else None) or 95.0,
     TEMPERATURE_FLOOR_C,
 )
@@ -137,12 +137,12 @@ MEM_CLOCK = Metric(
     "mem",
     "memory_mhz",
     "MHz",
-    _number("memory_mhz", "MHz"),
+    _number_reader("memory_mhz", "MHz"),
     lambda i: float((i.memory_max_mhz if i else None) or 14000),
     setting="memory_clocks",
 )
 PCIE = Metric("pcie", "pcie_rx_mb_s", "M/s", _pcie_text, _pcie_top)
-FAN = Metric("fan", "fan_pct", "%", _number("fan_pct", "%"), lambda i: 100.0)
+FAN = Metric("fan", "fan_pct", "%", _number_reader("fan_pct", "%"), lambda i: 100.0)
 
 FIRST = (UTIL, POWER, SM)  # always drawn
 # where there is room: the first ones that the host reports
@@ -192,7 +192,7 @@ def card_title(info: GpuInfo | None, sample: GpuSample | None = None) -> str:
     return f"{name}{size}{' unified' if info.unified_memory else ''}"
 
 
-def stepped(values: Sequence[float | None], after: float | None) -> list[float | None]:
+def step_values(values: Sequence[float | None], after: float | None) -> list[float | None]:
     """Return the values of a limit in successive cells. A limit changes in steps, so the mean of a
     cell in which it changed is a value that it never had: the value after the change replaces it.
     `after` is the value that follows the last cell, None if it is not known."""
@@ -229,8 +229,8 @@ def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSampl
         whole[metric.field] = value
     key, end_s = (sample.index, "limit_w"), at_s + 0.5 * window.cell_s - 1.0
     around = history.cells(key, at_s + window.cell_s, window.cell_s, 3)
-    following = around[2] if around[2] is not None else history.at(key, end_s)
-    limit_w = stepped(around[:2], following)[1]
+    following = around[2] if around[2] is not None else history.value_at(key, end_s)
+    limit_w = step_values(around[:2], following)[1]
     return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=limit_w, **whole)  # type: ignore[arg-type]
 
 
@@ -274,7 +274,7 @@ def stacked_text(
     return f"{low.removesuffix(metric.unit)}-{high.removesuffix(metric.unit)}{unit}", note
 
 
-def elsewhere(state: SessionState) -> str:
+def elsewhere_warning(state: SessionState) -> str:
     """Return a warning that the selected server runs on another node than the GPUs on the screen;
     "" if it does not."""
     server = state.server

@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.message import Message
 
-from workbench.model.counts import gpus_text
+from workbench.model.counts import count_of, gpus_text
 from workbench.model.timeline import QUIET_REASONS, History
 from workbench.session.state import SessionState
-from workbench.tui.cells import Painted, Row, Run, cut, fit, joined, pad, row_width, spread, wrap
-from workbench.tui.formats import clock, elapsed, gauge, setting_name
+from workbench.tui.cells import (
+    Painted,
+    Row,
+    Run,
+    cut_text,
+    fit_row,
+    join_rows,
+    pad_text,
+    row_width,
+    short_paragraph,
+    spread_row,
+    wrap_text,
+)
+from workbench.tui.formats import clock_text, duration_text, gauge_text, setting_name
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.axis_labels import LABELLED, axis_labels
 from workbench.tui.widgets.engine_rows import EngineRows
@@ -27,7 +39,7 @@ from workbench.tui.widgets.gpu_metrics import (
     VRAM,
     Metric,
     card_title,
-    elsewhere,
+    elsewhere_warning,
     gpu_name,
     gpu_title,
     group_text,
@@ -36,7 +48,7 @@ from workbench.tui.widgets.gpu_metrics import (
     node_name,
     past_sample,
     stacked_text,
-    stepped,
+    step_values,
     total_bytes,
 )
 from workbench.tui.widgets.graph import Columns, Graph
@@ -46,15 +58,24 @@ from workbench.tui.widgets.status_bar import stale_age_s
 from workbench.tui.widgets.strip_layout import (
     FIGURE_CELLS,
     MOST_NAME,
+    STACKED_VALUE,
     WIDE,
     WIDE_ROW_LEAD,
     Group,
     StripLayout,
-    arrange,
+    arrange_strip,
     most_rows,
     row_columns,
 )
-from workbench.tui.widgets.time_axis import DAY_S, TimeView, Window, axis, events_in, label_row
+from workbench.tui.widgets.time_axis import (
+    DAY_S,
+    KeptAxis,
+    TimeView,
+    Window,
+    events_in,
+    label_row,
+    legend,
+)
 from workbench.tui.widgets.unlike_gpus import UnlikeGpus
 
 if TYPE_CHECKING:
@@ -62,7 +83,7 @@ if TYPE_CHECKING:
 
 HEADED = (VRAM, TEMPERATURE)  # the values that come first in the header
 METER_CELLS = 8
-_arrange = lru_cache(maxsize=8)(arrange)  # asked with each reading
+_arrange = lru_cache(maxsize=8)(arrange_strip)  # asked with each reading
 FRESH_S = 2.5  # a newer reading than this is "now"; without one the time goes on without values
 
 
@@ -100,6 +121,7 @@ class GpuStrip(Painted):
         self.heads = KeptHeads(history)
         self.engine = EngineRows(history)
         self.unlike = UnlikeGpus(history)
+        self.axis = KeptAxis(history)
         self.view = TimeView()
         # the user's choice of a row per GPU; None: as there is room
         self.unfolded: bool | None = None
@@ -166,7 +188,7 @@ class GpuStrip(Painted):
         """Return the layout of the GPUs. Equal GPUs that work differently are apart, if all of
         them then still have graphs over the whole width. If not, the header names them."""
         groups, named = self._groups(), self._named(telemetry)
-        lacking = self.unfolded is None and _unlike(telemetry)
+        lacking = self.unfolded is None and _some_gpu_differs(telemetry)
 
         def arranged(chosen: Sequence[Group]) -> StripLayout:
             return _arrange(
@@ -235,7 +257,7 @@ class GpuStrip(Painted):
             return []
         infos, indexes = telemetry.infos, [sample.index for sample in telemetry.gpus]
         if self._grouped is None or self._grouped[0] is not infos or self._grouped[1] != indexes:
-            self._grouped = infos, indexes, _alike(telemetry)
+            self._grouped = infos, indexes, _groups_of_equal_gpus(telemetry)
         return self._grouped[2]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -257,8 +279,7 @@ class GpuStrip(Painted):
         if layout.stacked:
             rows += self._under_stacked(layout, window, width)
         elif layout.axis:
-            measuring = bool(self.state and self.state.bench.running)
-            rows.append(layout.columns.under(axis(window, self.history.events, measuring)))
+            rows.append(layout.columns.under(self.axis.row(window, self._measuring)))
         if not layout.stacked:
             rows += self._engine(window, layout.columns, width)
         if self.back:
@@ -278,18 +299,27 @@ class GpuStrip(Painted):
         if layout.labels:
             found = axis_labels(window, self.history.events, state)
             labels = [columns.under(label_row(found, width - columns.starts[0]))]
-        times = axis(window, self.history.events, state.bench.running)
-        return [*graph, *labels, columns.under(times), *figures]
+        times = columns.under(self.axis.row(window, self._measuring))
+        words = legend(self.axis.unexplained, STACKED_VALUE)
+        return [*graph, *labels, (*times, *words), *figures]
+
+    @property
+    def _measuring(self) -> bool:
+        """Whether a benchmark or a comparison of answers runs, which the axis shows up to now."""
+        state = self.state
+        if state is None:
+            return False
+        return state.bench.running or (state.quality is not None and state.quality.running)
 
     @property
     def _elsewhere(self) -> bool:
         """Return whether the strip needs a row that says that the selected server runs on another
         node than these GPUs."""
-        return bool(self.state and elsewhere(self.state))
+        return bool(self.state and elsewhere_warning(self.state))
 
     def _of_another(self, width: int) -> list[Row]:
-        text = elsewhere(self.state) if self.state else ""
-        return [((cut(f"{G.alert} {text}", width), "warn"),)] if text else []
+        text = elsewhere_warning(self.state) if self.state else ""
+        return [((cut_text(f"{G.alert} {text}", width), "warn"),)] if text else []
 
     # without readings
     def _nothing(self, telemetry: Telemetry | None, width: int) -> list[Row]:
@@ -297,9 +327,9 @@ class GpuStrip(Painted):
         if telemetry is not None and not telemetry.driver.ok:
             driver = telemetry.driver
             head = (f"x GPUs: {driver.status}", "bad")
-            return [(head,), *(((line, "text"),) for line in wrap(driver.message or "", width)[:3])]
+            return [(head,), *short_paragraph(driver.message or "", width, 3)]
         if state is not None and state.host.telemetry_problem:
-            lines = wrap(f"x GPUs: {state.host.telemetry_problem}", width, "  ")[:3]
+            lines = wrap_text(f"x GPUs: {state.host.telemetry_problem}", width, "  ")[:3]
             return [
                 (("x GPUs:", "bad"), (lines[0][7:], "text")),
                 *(((line, "text"),) for line in lines[1:]),
@@ -310,7 +340,7 @@ class GpuStrip(Painted):
                 (("press h to work on another host", "dim"),),
             ]
         if state is not None and state.host.link == "failed":
-            why = cut(
+            why = cut_text(
                 f" {state.host.name} is not connected: "
                 f"{state.host.message or 'no reason was given'}",
                 width - 7,
@@ -353,14 +383,14 @@ class GpuStrip(Painted):
             if row_width((*left, *legend, *signs)) < width:  # else the labels of the values say it
                 left += legend
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
-        if len(telemetry.gpus) == 1 and len(layout.heights) == 1 and telemetry.gpus[0].live:
+        if len(telemetry.gpus) == 1 and len(layout.heights) == 1 and telemetry.gpus[0].has_readings:
             sample, info = telemetry.gpus[0], telemetry.info(telemetry.gpus[0].index)
             figures = f" {TEMPERATURE.text(sample, info)}  {VRAM.text(sample, info)}  "
             if row_width((*left, *signs)) + len(figures) <= width:
                 left.append((figures, self._role))
         if not signs and width >= WIDE:
             signs = (("[", "key"), (" earlier   ", "dim"), ("+ -", "key"), (" zoom", "dim"))
-        return spread(tuple(left), signs, width)
+        return spread_row(tuple(left), signs, width)
 
     def _stacked_header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
         """Return the names of the GPUs with those values that have no graph at the left, and the
@@ -389,18 +419,21 @@ class GpuStrip(Painted):
             hints = (*hints, ("   F", "key"), (" unfolds", "dim"))
         folded = len(self._groups()) == 1 and any(len(group) > 1 for group in layout.groups)
         if folded or len(layout.groups) == 1:
-            samples = [s for s in telemetry.gpus if s.live]
+            samples = [s for s in telemetry.gpus if s.has_readings]
             info = telemetry.info(layout.groups[0][0])
             for number, figures in enumerate(self._figures(samples, info)):
                 kept = (*told, *signs) if number else signs  # the memory comes before them
                 if row_width((*left, *figures, *kept)) + 2 > width:
                     break
                 left += [*figures, ("  ", "text")]
+        load = _cpu_load(telemetry)
+        if load and row_width((*left, *load, *told, *(signs or hints))) + 2 <= width:
+            left += [*load, ("  ", "text")]
         if told:
             signs = (*told, *signs) if row_width((*left, *told, *signs)) <= width else signs
         elif not signs and row_width((*left, *hints)) <= width:
             signs = hints
-        return spread(tuple(left), signs, width)
+        return spread_row(tuple(left), signs, width)
 
     def _figures(self, samples: Sequence[GpuSample], info: GpuInfo | None) -> Iterator[Row]:
         """Yield the values of equal GPUs that have no graph: the memory with a meter, then the
@@ -414,7 +447,7 @@ class GpuStrip(Painted):
             used = max((s.memory_used_bytes or 0 for s in samples), default=0)
             total = total_bytes(samples[0], info)
             if metric is VRAM and total:
-                figures.append((f" {gauge(used / total, METER_CELLS)}", VRAM.label))
+                figures.append((f" {gauge_text(used / total, METER_CELLS)}", VRAM.label))
             yield tuple(figures)
 
     @property
@@ -433,14 +466,14 @@ class GpuStrip(Painted):
             found.setdefault(sign, []).append(index)
         for sample in telemetry.gpus:
             reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
-            if reasons and sample.live:
+            if reasons and sample.has_readings:
                 found.setdefault((f"{G.alert} {reasons[0]}", "warn"), []).append(sample.index)
         runs: list[Row] = []
         for (text, role), indexes in found.items():
             where = "" if alone or not indexes else f"{gpus_text(indexes)} "
             runs.append(((where + text, role),))
-        row = joined(runs, ("   ", "text"))
-        return row if row_width(row) <= room else fit(row, room)
+        row = join_rows(runs, ("   ", "text"))
+        return row if row_width(row) <= room else fit_row(row, room)
 
     def _lasting_conditions(self) -> list[tuple[int, Run]]:
         """Return (GPU index, text with role) for each condition that lasts: a lost GPU, a
@@ -450,8 +483,8 @@ class GpuStrip(Painted):
             return []
         signs: list[tuple[int, Run]] = []
         for sample in state.telemetry.gpus:
-            if not sample.live:
-                signs.append((sample.index, _lost(sample)))
+            if not sample.has_readings:
+                signs.append((sample.index, _lost_text(sample)))
             info = state.telemetry.info(sample.index)
             if info is not None and info.mig:
                 signs.append((sample.index, (info.mig_text, "dim")))
@@ -482,7 +515,7 @@ class GpuStrip(Painted):
         """Return the rows of one GPU, or of a group of GPUs of the same type that share one block
         of rows."""
         samples = [s for s in telemetry.gpus if s.index in group]
-        if len(samples) == 1 and not samples[0].live and not self.back:
+        if len(samples) == 1 and not samples[0].has_readings and not self.back:
             return self._lost_block(samples[0], layout, width)
         info = telemetry.info(group[0])
         if self.back:
@@ -527,7 +560,7 @@ class GpuStrip(Painted):
         if len(samples) > 1:
             listed = gpus_text(s.index for s in samples)
             name = listed if len(listed) < width else name
-            return ((name, role), (cut(card_title(info).split(" ")[0], width - 1), "dim"))
+            return ((name, role), (cut_text(card_title(info).split(" ")[0], width - 1), "dim"))
         temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
         if sum(layout.heights) == 1:
             return ((f"{name} {temperature:>4} {memory:>9}", role),)
@@ -547,17 +580,22 @@ class GpuStrip(Painted):
     ) -> Graph:
         """Return the graph of one GPU or of several, of which only the newest cells are new."""
 
-        def make(part: Window) -> Graph:
+        def make(part: Window, head: Sequence[Row]) -> Graph:
             if len(samples) == 1:
-                return self._graph(metric, samples[0], info, part)
-            return self._group_graph(metric, samples, info, part, height)
+                return self._graph(metric, samples[0], info, part, head)
+            return self._group_graph(metric, samples, info, part, height, head)
 
         name = (metric.label, tuple(s.index for s in samples), self.stale is None)
         keys = [(s.index, metric.field) for s in samples]
         return self.heads.graph(name, make, window, height, keys)
 
     def _graph(
-        self, metric: Metric, sample: GpuSample, info: GpuInfo | None, window: Window
+        self,
+        metric: Metric,
+        sample: GpuSample,
+        info: GpuInfo | None,
+        window: Window,
+        head: Sequence[Row],
     ) -> Graph:
         cells = self._cells(sample.index, metric.field, window)
         top = metric.top(info)
@@ -573,6 +611,7 @@ class GpuStrip(Painted):
             role=self._spark_role(metric),
             value_role=self._value_role(metric, sample.index),
             per_cell=window.per_cell,
+            head=head,
         )
 
     def _group_graph(
@@ -582,6 +621,7 @@ class GpuStrip(Painted):
         info: GpuInfo | None,
         window: Window,
         height: int,
+        head: Sequence[Row],
     ) -> Graph:
         values: list[float | None] = []
         low: list[float | None] = []
@@ -595,11 +635,12 @@ class GpuStrip(Painted):
                 continue
             values.append(max(known) if height > 1 else sum(known) / len(known))
             low.append(min(known))
-        label, value, note = group_text(metric, [metric.value(s) for s in samples], height)
         lines: tuple[list[float | None], ...] = ()
         if self.arranged is not None and self.arranged.stacked:
             label, (value, note) = metric.label, stacked_text(metric, samples, info)
             lines = self._lowest_limits(metric, samples, window)
+        else:
+            label, value, note = group_text(metric, [metric.value(s) for s in samples], height)
         return Graph(
             label,
             value,
@@ -612,6 +653,7 @@ class GpuStrip(Painted):
             role=self._spark_role(metric),
             value_role=self._value_role(metric, *(s.index for s in samples)),
             per_cell=window.per_cell,
+            head=head,
         )
 
     def _lowest_limits(
@@ -637,7 +679,7 @@ class GpuStrip(Painted):
         """Return the values of a limit in the window. What the first one is depends on the value
         before it."""
         values = window.values(self.history, (sample.index, field), before=1)
-        return stepped(values, getattr(sample, field, None))[1:]
+        return step_values(values, getattr(sample, field, None))[1:]
 
     def _spark_role(self, metric: Metric) -> str:
         return metric.label if self.stale is None or self.back else "dim"
@@ -655,7 +697,7 @@ class GpuStrip(Painted):
     def _lost_block(self, sample: GpuSample, layout: StripLayout, width: int) -> list[Row]:
         height = sum(layout.heights)
         room = width - layout.columns.lead
-        texts = wrap(f"{_lost(sample)[0]}  {sample.message or ''}", room)
+        texts = wrap_text(f"{_lost_text(sample)[0]}  {sample.message or ''}", room)
         info = (
             self.state.telemetry.info(sample.index) if self.state and self.state.telemetry else None
         )
@@ -666,7 +708,7 @@ class GpuStrip(Painted):
         )
         rows: list[Row] = [
             (
-                (pad(name if layout.columns.lead else "", layout.columns.lead), "dim"),
+                (pad_text(name if layout.columns.lead else "", layout.columns.lead), "dim"),
                 (texts[0], "bad"),
             )
         ]
@@ -679,19 +721,23 @@ class GpuStrip(Painted):
         the events at that time."""
         cell = window.cursor or 0
         at_s = cell * window.cell_s
-        when = clock(at_s) if window.cell_s == 1 else f"{clock(at_s)} + {elapsed(window.cell_s)}"
+        when = (
+            clock_text(at_s)
+            if window.cell_s == 1
+            else f"{clock_text(at_s)} + {duration_text(window.cell_s)}"
+        )
         happened = "; ".join(
             dict.fromkeys(e.text for e in events_in(self.history.events, window, cell))
         )
         left: Row = (
             (f" {when} ", "lit"),
-            (f" -{elapsed(self.now_s - at_s)}  ", "dim"),
+            (f" -{duration_text(self.now_s - at_s)}  ", "dim"),
             (
                 happened or ("nothing happened" if self._was_read(window) else "no readings"),
                 "text" if happened else "dim",
             ),
         )
-        return spread(left, (("  esc", "key"), (" now", "dim")), width)
+        return spread_row(left, (("  esc", "key"), (" now", "dim")), width)
 
     def _was_read(self, window: Window) -> bool:
         """Return whether the history has a reading of any GPU for the cell at the time cursor."""
@@ -759,7 +805,16 @@ class GpuStrip(Painted):
                 return
 
 
-def _alike(telemetry: Telemetry) -> list[Group]:
+def _cpu_load(telemetry: Telemetry) -> Row:
+    """Return the load of the host's CPUs if more programs want to run than there are CPUs: such a
+    host delays the engine and the load client. () if it is lower or not known."""
+    load, count = telemetry.host.load_1m, telemetry.host.cpu_count
+    if load is None or not count or load <= count:
+        return ()
+    return (("load ", "dim"), (f"{load:.0f} on {count_of(count, 'CPU')}", "warn"))
+
+
+def _groups_of_equal_gpus(telemetry: Telemetry) -> list[Group]:
     """Return the numbers of the GPUs of each short name and memory size."""
     groups: dict[str, list[int]] = {}
     for sample in telemetry.gpus:
@@ -768,16 +823,16 @@ def _alike(telemetry: Telemetry) -> list[Group]:
     return [tuple(group) for group in groups.values()]
 
 
-def _unlike(telemetry: Telemetry) -> bool:
+def _some_gpu_differs(telemetry: Telemetry) -> bool:
     """Return whether some GPU is lost, or lacks a value that another GPU has. One graph for all of
     them would hide that."""
-    if any(not sample.live for sample in telemetry.gpus):
+    if any(not sample.has_readings for sample in telemetry.gpus):
         return True
     return any(
         len({metric.value(sample) is None for sample in telemetry.gpus}) > 1 for metric in FIRST
     )
 
 
-def _lost(sample: GpuSample) -> Run:
+def _lost_text(sample: GpuSample) -> Run:
     sign, role = ("?", "warnb") if sample.state == "not read" else ("x", "bad")
     return f"{sign} {str(sample.state).upper()}", role

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Row, Run, merged, pad, width_of
+from workbench.tui.cells import Row, Run, merge_runs, pad_text, width_of
 from workbench.tui.glyphs import G
 from workbench.tui.theme import HIGH, LEVELLED, LOW
 
@@ -89,32 +89,32 @@ class Columns:
         """Return `height` rows with one graph in each column. `lead` are the texts at the left,
         from top to bottom. `cursor` is the number of the cell that is highlighted in each graph;
         None for no cell."""
-        drawn = [draw(graph, height, cursor) for graph in graphs]
+        drawn = [draw_graph(graph, height, cursor) for graph in graphs]
         rows = []
         for y in range(height):
             text, role = lead[y] if y < len(lead) else ("", "text")
-            runs: list[Run] = [(pad(text, self.lead), role)]
+            runs: list[Run] = [(pad_text(text, self.lead), role)]
             for graph, body, before, after in zip(
                 graphs, drawn, self.before, self.after, strict=False
             ):
-                runs += [*_before(graph, before, y, height, bool(after)), *body[y]]
+                runs += [*_text_before_graph(graph, before, y, height, bool(after)), *body[y]]
                 if after:
-                    runs.append(_after(graph, after, y))
+                    runs.append(_text_behind_graph(graph, after, y))
                 runs.append((" ", "text"))
-            rows.append(merged(runs))
+            rows.append(merge_runs(runs))
         return rows
 
 
-def _after(graph: Graph, width: int, y: int) -> Run:
+def _text_behind_graph(graph: Graph, width: int, y: int) -> Run:
     """Return the text behind row `y` of a graph, in `width` cells: the value, and the note below
     it."""
     if not y:
-        return pad(graph.value, width, right=True), graph.value_role
+        return pad_text(graph.value, width, right=True), graph.value_role
     notes = graph.note.splitlines()
-    return pad(notes[y - 1] if y <= len(notes) else "", width, right=True), "dim"
+    return pad_text(notes[y - 1] if y <= len(notes) else "", width, right=True), "dim"
 
 
-def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
+def _text_before_graph(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
     """Return the text in front of row `y` of a graph, in `width` cells. If `value_after` is true,
     only row 0 has a text, the label. Otherwise the texts are the label, the value and the note, one
     below the other, but label and value side by side if the graph is one row high."""
@@ -126,33 +126,33 @@ def _before(graph: Graph, width: int, y: int, height: int, value_after: bool) ->
         )
         shown = texts[:1] if value_after else texts
         text, role = shown[y] if y < len(shown) else ("", "text")
-        return ((pad(text, width), role),)
+        return ((pad_text(text, width), role),)
     room = width - 1 - width_of(graph.label)
     return (
         (graph.label, "dim"),
-        (pad(graph.value, max(room, 0), right=True) + " ", graph.value_role),
+        (pad_text(graph.value, max(room, 0), right=True) + " ", graph.value_role),
     )
 
 
-def draw(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
+def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row]:
     """Return the graph in `height` rows, from top to bottom. A cell without a value is blank.
     `cursor` is the number of the cell to highlight; None for no cell."""
     if graph.per_cell == 2:
-        return _drawn_with_dots(graph, height, cursor)
-    levels = _levels(graph.cells, graph, height)
+        return _draw_with_dots(graph, height, cursor)
+    levels = _bar_heights(graph.cells, graph, height)
     if graph.low is not None and height > 1:
-        low = _levels(graph.low, graph, height)
+        low = _bar_heights(graph.low, graph, height)
         return [
-            _highlighted(_banded(levels, low, height - 1 - y, graph.role), cursor)
+            _highlight_cell(_banded_row(levels, low, height - 1 - y, graph.role), cursor)
             for y in range(height)
         ]
     texts = ["".join(map(characters.__getitem__, levels)) for characters in _characters_of(height)]
     if not graph.lines:
-        return [_highlighted(((text, graph.role),), cursor) for text in texts]
-    held = _held(graph.cells, graph.lines[0])
-    marks = [_line_rows(line, graph, height) for line in graph.lines] if height > 1 else []
+        return [_highlight_cell(((text, graph.role),), cursor) for text in texts]
+    held = _cells_at_limit(graph.cells, graph.lines[0])
+    marks = [_rows_of_limit(line, graph, height) for line in graph.lines] if height > 1 else []
     return [
-        _highlighted(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor)
+        _highlight_cell(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor)
         for y, text in enumerate(texts)
     ]
 
@@ -165,32 +165,33 @@ _PATTERNS = tuple(
 )
 
 
-def _drawn_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
+def _draw_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
     """Return a graph with two values in a cell in `height` rows, from top to bottom."""
-    levels = _dots(graph.cells, graph, height)
+    levels = _dot_heights(graph.cells, graph, height)
     pairs = list(zip(levels[::2], levels[1::2], strict=True))
-    low = _dots(graph.low, graph, height) if graph.low is not None and height > 1 else None
+    low = _dot_heights(graph.low, graph, height) if graph.low is not None and height > 1 else None
     held = [False] * len(pairs)
     marks: list[list[int]] = []
     if graph.lines:
-        each = _held(graph.cells, graph.lines[0])
+        each = _cells_at_limit(graph.cells, graph.lines[0])
         held = [a or b for a, b in zip(each[::2], each[1::2], strict=True)]
     if height > 1:
-        marks = [_dot_rows(line, graph, height) for line in graph.lines]
+        marks = [_rows_of_line(line, graph, height) for line in graph.lines]
     rows = []
     for row in range(height - 1, -1, -1):
         role = _level_role(graph.role, (row + 0.5) / height) if height > 1 else graph.role
-        text = "".join(_pattern(a - DOTS * row, b - DOTS * row) for a, b in pairs)
+        below = DOTS * row
+        text = "".join([_dot_pattern(a - below, b - below) for a, b in pairs])
         drawn: Row = ((text, role),)
         if graph.lines:
             drawn = _with_lines(text, held, marks, row, role)
         if low is not None:
             drawn = _with_band(drawn, low, row, role)
         if height == 1:
-            drawn = _levelled(drawn, pairs, role)
-        rows.append(_highlighted(drawn, cursor))
+            drawn = _level_row(drawn, pairs, role)
+        rows.append(_highlight_cell(drawn, cursor))
     if graph.head:
-        return [merged((*head, *row)) for head, row in zip(graph.head, rows, strict=True)]
+        return [merge_runs((*head, *row)) for head, row in zip(graph.head, rows, strict=True)]
     return rows
 
 
@@ -201,18 +202,18 @@ def _level_role(role: str, share: float) -> str:
     return role + (LOW if share < 1 / 3 else HIGH)
 
 
-def _levelled(drawn: Row, pairs: Sequence[tuple[int, int]], role: str) -> Row:
+def _level_row(drawn: Row, pairs: Sequence[tuple[int, int]], role: str) -> Row:
     """Return a graph of one row whose cells show by their brightness how high their values are."""
     if role not in LEVELLED:
         return drawn
     roles = [_level_role(role, max(0, height - 0.5) / DOTS) for height in range(DOTS + 1)]
-    return merged(
+    return merge_runs(
         (char, roles[max(pair)] if its == role else its)
-        for (char, its), pair in zip(_characters(drawn), pairs, strict=True)
+        for (char, its), pair in zip(_runs_per_character(drawn), pairs, strict=True)
     )
 
 
-def first_cells(row: Row, count: int) -> Row:
+def first_cells_of_row(row: Row, count: int) -> Row:
     """Return the first `count` cells of a drawn row of a graph."""
     runs: list[Run] = []
     for text, role in row:
@@ -223,7 +224,7 @@ def first_cells(row: Row, count: int) -> Row:
     return tuple(runs)
 
 
-def after_cells(row: Row, count: int) -> Row:
+def cells_after_first(row: Row, count: int) -> Row:
     """Return a drawn row of a graph without its first `count` cells."""
     runs: list[Run] = []
     for text, role in row:
@@ -233,11 +234,12 @@ def after_cells(row: Row, count: int) -> Row:
     return tuple(runs)
 
 
-def _pattern(left: int, right: int) -> str:
+@cache
+def _dot_pattern(left: int, right: int) -> str:
     return _PATTERNS[min(max(left, 0), DOTS)][min(max(right, 0), DOTS)]
 
 
-def _dots(cells: Cells, graph: Graph, height: int) -> list[int]:
+def _dot_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
     """Return the heights of the values of a graph in dots: at least 1, and 0 for None."""
     floor, span, most = graph.floor, max(graph.top - graph.floor, 1e-9), DOTS * height
     known: dict[float | None, int] = {None: 0}
@@ -248,10 +250,10 @@ def _dots(cells: Cells, graph: Graph, height: int) -> list[int]:
     return [known[value] for value in cells]
 
 
-def _dot_rows(line: Cells, graph: Graph, height: int) -> list[int]:
+def _rows_of_line(line: Cells, graph: Graph, height: int) -> list[int]:
     """Return the row of the graph in which each cell of the limit line is drawn, counted from 0 at
     the bottom, and -1 where no line is drawn. Of the two values in a cell the later one counts."""
-    dots = _dots(line, graph, height)
+    dots = _dot_heights(line, graph, height)
     return [
         -1 if v is None or v >= 0.995 * graph.top else (n - 1) // DOTS
         for v, n in zip(line[1::2], dots[1::2], strict=True)
@@ -261,10 +263,11 @@ def _dot_rows(line: Cells, graph: Graph, height: int) -> list[int]:
 def _with_band(drawn: Row, low: Sequence[int], row: int, role: str) -> Row:
     """Return row `row` of a graph of several GPUs, counted from 0 at the bottom, faint where all of
     it is above the lowest of them."""
-    lowest = [max(a, b) > DOTS * row for a, b in zip(low[::2], low[1::2], strict=True)]
-    return merged(
+    below = DOTS * row
+    lowest = [a > below or b > below for a, b in zip(low[::2], low[1::2], strict=True)]
+    return merge_runs(
         (char, "band" if its == role and not solid else its)
-        for (char, its), solid in zip(_characters(drawn), lowest, strict=True)
+        for (char, its), solid in zip(_runs_per_character(drawn), lowest, strict=True)
     )
 
 
@@ -283,7 +286,7 @@ def level_of(value: float | None, floor: float, top: float, most: int) -> int:
     return max(1, min(most - 1, round(share * (most - 1))))
 
 
-def _levels(cells: Cells, graph: Graph, height: int) -> list[int]:
+def _bar_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
     """Return the heights of the bars in the cells of a graph, in eighths of a row."""
     floor, top, most = graph.floor, graph.top, EIGHTHS * height
     known: dict[float | None, int] = {}  # a value of an idle GPU comes in many cells
@@ -293,7 +296,7 @@ def _levels(cells: Cells, graph: Graph, height: int) -> list[int]:
     return [known[value] for value in cells]
 
 
-def _held(cells: Cells, limits: Cells) -> list[bool]:
+def _cells_at_limit(cells: Cells, limits: Cells) -> list[bool]:
     """Return for each cell whether its value is at the limit."""
     return [
         v is not None and v >= AT_LIMIT * (at or math.inf)
@@ -304,27 +307,30 @@ def _held(cells: Cells, limits: Cells) -> list[bool]:
 def _characters_of(height: int) -> tuple[str, ...]:
     """Return for each row of a graph, from top to bottom, the characters of a bar by its height in
     eighths of a row."""
-    return _table(height, G.levels)
+    return _characters_by_level(height, G.levels)
 
 
 @lru_cache(maxsize=64)
-def _table(height: int, levels: str) -> tuple[str, ...]:
+def _characters_by_level(height: int, levels: str) -> tuple[str, ...]:
     most = EIGHTHS * height
     return tuple(
-        "".join(_character(level - EIGHTHS * (height - 1 - y), levels) for level in range(most + 1))
+        "".join(
+            _level_character(level - EIGHTHS * (height - 1 - y), levels)
+            for level in range(most + 1)
+        )
         for y in range(height)
     )
 
 
-def _part(level: int) -> str:
-    return _character(level, G.levels)
+def _bar_character(level: int) -> str:
+    return _level_character(level, G.levels)
 
 
-def _character(level: int, levels: str) -> str:
+def _level_character(level: int, levels: str) -> str:
     return " " if level <= 0 else levels[min(level, EIGHTHS) - 1]
 
 
-def _line_rows(line: Cells, graph: Graph, height: int) -> list[int]:
+def _rows_of_limit(line: Cells, graph: Graph, height: int) -> list[int]:
     """Return the row of the graph in which each cell of the limit line `line` is drawn, counted
     from 0 at the bottom. The row is -1 where no line is drawn, because the limit is None or at the
     top of the scale."""
@@ -356,34 +362,34 @@ def _with_lines(
             cells.append((G.line, "limit"))
         else:
             cells.append((char, "limited" if on_line and at_limit else role))
-    return merged(cells)
+    return merge_runs(cells)
 
 
-def _banded(high: Sequence[int], low: Sequence[int], row: int, role: str) -> Row:
+def _banded_row(high: Sequence[int], low: Sequence[int], row: int, role: str) -> Row:
     """Return row `row`, counted from 0 at the bottom, of a graph of several GPUs. `low` and `high`
     are the heights of the lowest and the highest value in each cell, in eighths of a row. The bars
     are solid up to `low`, and faint from there up to `high`."""
     below = EIGHTHS * row
-    return merged(
+    return merge_runs(
         _banded_cell(hi - below, lo - below, role) for hi, lo in zip(high, low, strict=True)
     )
 
 
 def _banded_cell(high: int, low: int, role: str) -> Run:
     if low > 0:
-        return _part(low), f"{role} on band" if high >= EIGHTHS > low else role
-    return _part(high), "band" if high > 0 else role
+        return _bar_character(low), f"{role} on band" if high >= EIGHTHS > low else role
+    return _bar_character(high), "band" if high > 0 else role
 
 
-def _highlighted(row: Row, cursor: int | None) -> Row:
+def _highlight_cell(row: Row, cursor: int | None) -> Row:
     """Return the row with its cell number `cursor` on the background of the time cursor. For None,
     return the row unchanged."""
     if cursor is None:
         return row
-    cells = list(_characters(row))
+    cells = list(_runs_per_character(row))
     cells[cursor] = (cells[cursor][0], "lit")
-    return merged(cells)
+    return merge_runs(cells)
 
 
-def _characters(row: Row) -> Iterator[Run]:
+def _runs_per_character(row: Row) -> Iterator[Run]:
     return ((c, role) for text, role in row for c in text)

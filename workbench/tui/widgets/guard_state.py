@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from workbench.tui.cells import Row, paragraph
-from workbench.tui.formats import clock, elapsed
+from workbench.tui.cells import Row, paragraph_rows
+from workbench.tui.formats import clock_text, duration_text
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
     `trial_left_s` are the seconds until the end of a trial. If it is None, the rows show the number
     that the guard reported last."""
     if guard.problem and not guard.running:
-        return paragraph(f"! no guard: {guard.problem}", width, "warn", "  ")
+        return paragraph_rows(f"! no guard: {guard.problem}", width, "warn", "  ")
     if guard.running and not guard.guarding:
         text = f"! the guard (pid {guard.pid}) does not guard the settings: {guard.problem}"
-        return paragraph(text, width, "warn", "  ")
+        return paragraph_rows(text, width, "warn", "  ")
     rows: list[Row] = []
     for text in filter(None, (guard.problem, guard.note)):
-        rows += paragraph(f"! guard: {text}", width, "warn", "  ")
+        rows += paragraph_rows(f"! guard: {text}", width, "warn", "  ")
     left = trial_left_s if trial_left_s is not None else guard.trial_left_s
     if left is not None:
-        rows += paragraph(
+        rows += paragraph_rows(
             f"{G.alert} on trial: reverted in {left:.0f} s unless you press T", width, "warnb", "  "
         )
     if guard.running:
@@ -42,13 +42,13 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         pid = f" (pid {guard.pid})" if guard.pid else ""
         when = " or ".join(conditions) or "never by itself: left on deliberately"
         said = f" reverts the settings if {when}" if conditions else f": {when}"
-        rows += paragraph(f"guard{pid}{said}", width, "text", "  ")
+        rows += paragraph_rows(f"guard{pid}{said}", width, "text", "  ")
     if guard.did:
-        rows += paragraph(did_text(guard), width, "warn", "  ")
+        rows += paragraph_rows(last_action_text(guard), width, "warn", "  ")
     heard = guard.heartbeat_age_s if guard.heartbeat_s is not None else None
-    more = [f"heard from Workbench {elapsed(heard)} ago"] if heard is not None else []
+    more = [f"heard from Workbench {duration_text(heard)} ago"] if heard is not None else []
     more += [f"log {guard.log}"] if guard.log else []
-    return rows + (paragraph(f"  {', '.join(more)}", width, "dim", "    ") if more else [])
+    return rows + (paragraph_rows(f"  {', '.join(more)}", width, "dim", "    ") if more else [])
 
 
 def reverted_by_now(state: SessionState) -> str:
@@ -59,9 +59,9 @@ def reverted_by_now(state: SessionState) -> str:
         return ""
     if all(a.state == "kept" for a in state.alterations):
         return ""
-    return f"the guard has reverted by now (deadline {clock(deadline)})"
+    return f"the guard has reverted by now (deadline {clock_text(deadline)})"
 
 
-def did_text(guard: GuardView) -> str:
-    at = f" at {clock(guard.did_unix_s)}" if guard.did_unix_s else ""
+def last_action_text(guard: GuardView) -> str:
+    at = f" at {clock_text(guard.did_unix_s)}" if guard.did_unix_s else ""
     return f"{G.alert} the guard{at}: {guard.did or ''}"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Row, Run, merged
+from workbench.tui.cells import Row, Run, merge_runs
 from workbench.tui.glyphs import ASCII, G
 
 ENDS = ("├", "─", "┤") if G is not ASCII else ("[", "-", "]")
@@ -63,7 +63,7 @@ def axis_for(spans: Sequence[tuple[float, float]], cells: int) -> Axis:
     return Axis(limit, cells if cells % 2 else cells - 1)
 
 
-def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
+def change_bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row:
     """Return a change as a dot on the axis, with its confidence interval as a bar. A part beyond
     the ends of the axis is shown as "<" or ">". `half_pct` is half the width of the interval in
     percentage points, None without an interval."""
@@ -89,4 +89,4 @@ def bar(axis: Axis, change_pct: float, half_pct: float | None, role: str) -> Row
         cells[at] = (G.on, role)
     else:
         cells[0 if at < 0 else -1] = ("<" if at < 0 else ">", role)
-    return merged(cells)
+    return merge_runs(cells)

@@ -7,13 +7,13 @@ drawn, until they leave the window. A graph of 200 values then costs as much as 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Row, merged
-from workbench.tui.widgets.graph import Graph, after_cells, draw, first_cells
+from workbench.tui.cells import Row, merge_runs
+from workbench.tui.widgets.graph import Graph, cells_after_first, draw_graph, first_cells_of_row
 
 if TYPE_CHECKING:
     from workbench.model.timeline import History, Key
@@ -37,13 +37,13 @@ class _Head:
 
     def without(self, moved: int) -> _Head:
         """Return the head without its first `moved` cells, which have left the window."""
-        rows = [after_cells(row, moved) for row in self.rows]
+        rows = [cells_after_first(row, moved) for row in self.rows]
         return replace(self, first=self.first + moved, cells=self.cells - moved, rows=rows)
 
     def with_more(self, more: int, drawn: list[Row]) -> _Head:
         """Return the head with `more` cells, the first of the rows `drawn`."""
         pairs = zip(self.rows, drawn, strict=True)
-        rows = [merged((*head, *first_cells(row, more))) for head, row in pairs]
+        rows = [merge_runs((*head, *first_cells_of_row(row, more))) for head, row in pairs]
         return replace(self, cells=self.cells + more, rows=rows)
 
 
@@ -57,34 +57,34 @@ class KeptHeads:
     def graph(
         self,
         name: Hashable,
-        make: Callable[[Window], Graph],
+        make: Callable[[Window, Sequence[Row]], Graph],
         window: Window,
         height: int,
         keys: Collection[Key],
     ) -> Graph:
-        """Return the graph that `make` makes of a window. The cells of its past are those that were
-        drawn before. `name` names the graph and everything else that its past depends on. `keys`
-        are the metrics that it shows."""
+        """Return the graph that `make` makes of a window and of the drawn rows before it. The cells
+        of its past are those that were drawn before. `name` names the graph and everything else that
+        its past depends on. `keys` are the metrics that it shows."""
         if window.per_cell == 1 or window.cursor is not None:
-            return make(window)
+            return make(window, ())
         shape = (window.count, window.cell_s, height, self._history.revision)
         head = self._head(name, shape, window, height)
-        graph = make(window.after(head.cells))
+        graph = make(window.after(head.cells), head.rows)
         if graph.top != head.top:
-            graph = make(window) if head.cells else graph
+            graph = make(window, ()) if head.cells else replace(graph, head=())
             head = _Head(shape, graph.top, window.first, 0, [()] * height)
         more = self._settled(window, keys) - window.first - head.cells
         if more >= _KEPT_AT_ONCE:
-            head = head.with_more(more, draw(graph, height))
-            graph = _without(graph, more * graph.per_cell)
+            head = head.with_more(more, draw_graph(replace(graph, head=()), height))
+            graph = _graph_without_first(graph, more * graph.per_cell, head.rows)
         self._kept[name] = head
-        return replace(graph, head=head.rows) if head.cells else graph
+        return graph
 
     def _settled(self, window: Window, keys: Collection[Key]) -> int:
         """Return the number of the first cell that may change: the one before that with the newest
         value, because the value of a limit depends on the next cell."""
         by_age = window.now - math.ceil(SETTLED_S / window.cell_s)
-        newest_s = min(map(self._history.newest_s, keys))
+        newest_s = min(map(self._history.newest_second, keys))
         return min(max(by_age, newest_s // window.cell_s - 1), window.now - 1)
 
     def _head(self, name: Hashable, shape: Hashable, window: Window, height: int) -> _Head:
@@ -99,10 +99,11 @@ class KeptHeads:
         return _Head(shape, 0.0, window.first, 0, [()] * height)
 
 
-def _without(graph: Graph, values: int) -> Graph:
-    """Return the graph without its first `values` values."""
+def _graph_without_first(graph: Graph, values: int, head: Sequence[Row]) -> Graph:
+    """Return the graph without its first `values` values, which the rows `head` have."""
     return replace(
         graph,
+        head=head,
         cells=graph.cells[values:],
         low=None if graph.low is None else graph.low[values:],
         lines=tuple(line[values:] for line in graph.lines),

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Row, cut, merged, pad
-from workbench.tui.formats import figure as number
-from workbench.tui.formats import gauge
+from workbench.tui.cells import Row, cut_text, merge_runs, pad_text
+from workbench.tui.formats import gauge_text
+from workbench.tui.formats import number_text as number
 from workbench.tui.glyphs import ASCII, G
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def plot_rows(
 
     upper = height * 3 // 5
     if len(done) <= BARS_UP_TO or height - upper < LEAST[1]:
-        return _bars(done, width, height, signs, rejected)
-    rows = curve(
+        return _bar_rows(done, width, height, signs, rejected)
+    rows = curve_rows(
         points(done, "output_tok_s"),
         width,
         upper,
@@ -79,13 +79,13 @@ def plot_rows(
     )
     timed = points(done, "ttft_p50_ms")
     return rows + (
-        curve(timed, width, height - upper, "TTFT p50 ms", joined=False, role="warn")
+        curve_rows(timed, width, height - upper, "TTFT p50 ms", joined=False, role="warn")
         if timed
         else []
     )
 
 
-def _bars(
+def _bar_rows(
     results: Sequence[BenchRow],
     width: int,
     height: int,
@@ -98,7 +98,7 @@ def _bars(
     shown = results[len(results) - min(len(results), height - 1) :]
     each = (width - TITLE_CELLS - 2 * (NUMBER_CELLS + 2)) // 2
     if each < 4 or not shown:
-        return [((cut("no room to plot", width), "dim"),)]
+        return [((cut_text("no room to plot", width), "dim"),)]
     columns = (
         (
             f"tok/s{f' ({rejected} rejected)' if rejected else ''}",
@@ -107,27 +107,28 @@ def _bars(
         ),
         ("TTFT p50 ms", "warn", [r.ttft_p50_ms for r in shown]),
     )
-    head = pad("", TITLE_CELLS)
+    head = pad_text("", TITLE_CELLS)
     head += "".join(
-        pad(cut(title, NUMBER_CELLS + 1 + each), NUMBER_CELLS + 2 + each) for title, *_ in columns
+        pad_text(cut_text(title, NUMBER_CELLS + 1 + each), NUMBER_CELLS + 2 + each)
+        for title, *_ in columns
     )
     rows: list[Row] = [((head, "strong"),)]
     for at, result in enumerate(shown):
         sign = signs.get(result.id, "")
         runs: list[tuple[str, str]] = [
-            (pad(f"{sign:<2}#{result.id}", TITLE_CELLS), sign.lower() or "dim")
+            (pad_text(f"{sign:<2}#{result.id}", TITLE_CELLS), sign.lower() or "dim")
         ]
         for _, role, values in columns:
             top = max((value for value in values if value is not None), default=0.0)
             value = values[at]
-            bar = gauge(value / top, each).replace(G.bar_empty, " ") if value and top else ""
-            runs += [(pad(number(value), NUMBER_CELLS, right=True), "text"), (" ", "text")]
-            runs += [(pad(bar, each + 1), role)]
+            bar = gauge_text(value / top, each).replace(G.bar_empty, " ") if value and top else ""
+            runs += [(pad_text(number(value), NUMBER_CELLS, right=True), "text"), (" ", "text")]
+            runs += [(pad_text(bar, each + 1), role)]
         rows.append(tuple(runs))
     return rows
 
 
-def curve(
+def curve_rows(
     points: Sequence[Point],
     width: int,
     height: int,
@@ -143,20 +144,20 @@ def curve(
     style of `role` connects the points. If `named` is not "", the title also has the character that
     marks the knee of a sweep, followed by `named`, the rule by which the knee was found. No line
     goes through the points `beside` the others. `limit` is the x of a vertical line."""
-    head: Row = ((cut(title, width), "strong"),)
+    head: Row = ((cut_text(title, width), "strong"),)
     if named:
         head = (
             *head,
             (f"   {KNEE} ", "warnb"),
-            (cut(named, max(8, width - len(title) - 6)), "warn"),
+            (cut_text(named, max(8, width - len(title) - 6)), "warn"),
         )
     if width < LEAST[0] or height < LEAST[1] or not points:
         return [head]
-    lines = _drawn(points, width, height - 1, joined, beside, limit)
-    return [head, *(_coloured(line, role) for line in lines)]
+    lines = _draw_curve(points, width, height - 1, joined, beside, limit)
+    return [head, *(_colour_line(line, role) for line in lines)]
 
 
-def _drawn(
+def _draw_curve(
     points: Sequence[Point],
     width: int,
     height: int,
@@ -175,7 +176,7 @@ def _drawn(
     x, y = [p.x for p in points], [p.y for p in points]
     every = [*points, *beside]
     heights = [p.y for p in every]
-    low, high, ticks = _nice(min(heights), max(heights), max(2, height // 4))
+    low, high, ticks = _nice_ticks(min(heights), max(heights), max(2, height // 4))
     if joined and len(points) > 1:
         line = figure.signal(x, y, marker="hd")
         line.lines()
@@ -193,13 +194,13 @@ def _drawn(
     step = ticks[1] - ticks[0]
     digits = next((n for n in (0, 1, 2) if abs(step * 10**n - round(step * 10**n)) < 1e-6), None)
     figure.ruler("y").ticks(ticks, [number(t, digits) for t in ticks])
-    shown = _spaced(points, width)
+    shown = _spaced_points(points, width)
     figure.ruler("x").ticks([p.x for p in shown], [p.label for p in shown])
     lines = plotext.uncolorize(str(figure.build())).splitlines()[:height]
     return [line.translate(PLAIN) for line in lines] if G is ASCII else lines
 
 
-def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
+def _nice_ticks(low: float, high: float, count: int) -> tuple[float, float, list[float]]:
     """Return (lowest value, highest value, ticks) of a y axis that contains `low` and `high`. The
     axis has about `count` steps, and all its numbers are round. If `low` and `high` are close
     together, the axis is longer than needed, so that the plot does not exaggerate their difference.
@@ -217,7 +218,7 @@ def _nice(low: float, high: float, count: int) -> tuple[float, float, list[float
     return first * step, last * step, [n * step for n in range(first, last + 1)]
 
 
-def _spaced(points: Sequence[Point], width: int) -> list[Point]:
+def _spaced_points(points: Sequence[Point], width: int) -> list[Point]:
     """Return those points whose labels fit below the x axis without touching each other. The last
     point is always among them."""
     room = max(1, width - 10)
@@ -248,9 +249,9 @@ def positions(values: Sequence[float | None]) -> tuple[list[float], bool]:
     return known, True
 
 
-def _coloured(line: str, role: str) -> Row:
+def _colour_line(line: str, role: str) -> Row:
     signs = {POINT: "strong", KNEE: "warnb", NOW: "warnb", "A": "a", "B": "b"}
     inside = any(c in line for c in "│┤|+")  # not the row of labels
     if not inside:
-        return merged((char, "dim") for char in line)
-    return merged((char, role if char in CURVE else signs.get(char, "dim")) for char in line)
+        return merge_runs((char, "dim") for char in line)
+    return merge_runs((char, role if char in CURVE else signs.get(char, "dim")) for char in line)

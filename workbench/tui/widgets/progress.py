@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServerState
-from workbench.tui.cells import Painted, Row, row_width, spread
+from workbench.tui.cells import Painted, Row, row_width, spread_row
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
-    clock,
-    elapsed,
-    figure,
-    gauge,
+    clock_text,
+    duration_text,
+    gauge_text,
     is_checking,
     left_text,
+    number_text,
     progress_text,
 )
 from workbench.tui.glyphs import G
@@ -52,8 +52,8 @@ class Work:
         keys = ((f"  {self.key} ", "key"), (self.stops, "dim")) if self.key else ()
         room = min(GAUGE_CELLS[1], width - row_width((*left, *ends, *keys)) - 2)
         if self.share is not None and room >= GAUGE_CELLS[0]:
-            left = (*left, ("  ", "text"), (gauge(min(1.0, self.share), room), "warn"))
-        return spread(left, (*ends, *keys), width)
+            left = (*left, ("  ", "text"), (gauge_text(min(1.0, self.share), room), "warn"))
+        return spread_row(left, (*ends, *keys), width)
 
 
 def start_work(server: ServerStatus, state: SessionState) -> Work:
@@ -68,7 +68,7 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
     took_s = max(0.0, time.time() - server.started_unix_s) if server.started_unix_s else 0.0
     usual_s = known[-1] if known else None
     left = (
-        f"longer than the last start, {elapsed(usual_s)}"
+        f"longer than the last start, {duration_text(usual_s)}"
         if usual_s
         else ("time left: after a first start")
     )
@@ -77,7 +77,7 @@ def start_work(server: ServerStatus, state: SessionState) -> Work:
     share = min(1.0, took_s / usual_s) if usual_s else None
     return Work(
         f"{server.engine} starts",
-        f"{server.phase or 'process runs'}, {elapsed(took_s)}",
+        f"{server.phase or 'process runs'}, {duration_text(took_s)}",
         left,
         share,
         "x",
@@ -91,7 +91,11 @@ def bench_work(state: SessionState) -> Work:
     p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
     if p is None:
         return Work("benchmark", "starting", key="K", stops="cancels")
-    rate = f"  {figure(p.output_tok_s)} tok/s" if p.output_tokens else f"  {p.in_flight} in flight"
+    rate = (
+        f"  {number_text(p.output_tok_s)} tok/s"
+        if p.output_tokens
+        else f"  {p.in_flight} in flight"
+    )
     how_far = progress_text(state) + rate + (f"  {p.failed} failed" if p.failed else "")
     left_s = share = None
     if p.phase == "measuring" and seconds:
@@ -140,7 +144,7 @@ class ProgressRows(Painted):
     def __init__(self) -> None:
         super().__init__(id="progress")
         self.display = False
-        self.measured = Countdown()  # of the experiment or the sweep; the pages count with it too
+        self._measured = Countdown()  # of the experiment or the sweep
         self.counted: tuple[str, float, float] | None = None  # text, monotonic start, seconds
         self.works: list[Work] = []
 
@@ -173,9 +177,17 @@ class ProgressRows(Painted):
         if not found and state.busy:
             found.append(Work(state.busy[-1], "under way"))
         if (by := state.host.measured_by) is not None:
-            since = f"since {clock(by.since_unix_s)}: " if by.since_unix_s is not None else ""
-            found.append(Work(f"{by.who} measures", f"{since}{by.what}", sign=G.alert))
+            since = f"since {clock_text(by.since_unix_s)}: " if by.since_unix_s is not None else ""
+            found.append(Work(f"{by.owner_text} measures", f"{since}{by.what}", sign=G.alert))
         return found
+
+    def left_s(self, state: SessionState) -> float | None:
+        """Return the seconds left of the running experiment or sweep; None if unknown. A sweep ends
+        with an experiment: while that runs, its estimate is the better one. The pages call this
+        method too, so that there is one number."""
+        series = [one for one in (state.experiment, state.sweep) if one is not None]
+        known = [one for one in series if one.state == "running" and one.left_s is not None]
+        return self._measured.left(known[0], known[0].left_s) if known else None
 
     def _series(self, state: SessionState) -> Work | None:
         """Return the row about the running experiment or sweep; None if neither is running."""
@@ -185,20 +197,19 @@ class ProgressRows(Painted):
             from workbench.tui.widgets.experiment import doing_text, runs_counted
 
             done, count = runs_counted(experiment)
-            left = left_text(self.measured.left(experiment, experiment.left_s))
+            left = left_text(self.left_s(state))
             what, how_far = (
                 (f"A/B experiment {experiment.id}"),
                 doing_text(experiment, now) or "starting",
             )
         elif sweep is not None and sweep.state == "running":
             from workbench.tui.widgets.sweep import doing_text as point_text
+            from workbench.tui.widgets.sweep import time_left_text
 
             done, count = sum(p.state == "done" for p in sweep.points), len(sweep.points)
-            left = left_text(self.measured.left(sweep, sweep.left_s)) or (
-                "time left: after the first point"
-            )
+            left = time_left_text(sweep, self.left_s(state))
             what, how_far = (
-                sweep.what,
+                sweep.description,
                 f"{done} of {count} {sweep.steps}" + point_text(sweep, now),
             )
         else:

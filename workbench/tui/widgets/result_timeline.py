@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.model.timeline import CLIENT_TOK_S
-from workbench.tui.cells import Row, Run, merged, pad, paragraph
-from workbench.tui.formats import figure
+from workbench.tui.cells import Row, Run, merge_runs, pad_text, paragraph_rows
+from workbench.tui.formats import number_text
 from workbench.tui.widgets.graph import Cells, Columns, Graph
 from workbench.tui.widgets.time_axis import MARKS
 
@@ -61,8 +61,8 @@ def timeline_rows(timeline: ResultTimeline | None, width: int) -> list[Row]:
     why there is none."""
     title: list[Row] = [(), (("Timeline", "title"),)]
     if timeline is None:
-        return [*title, *paragraph(NONE, width, "dim")]
-    return [*title, *_rows({"": timeline}, width)]
+        return [*title, *paragraph_rows(NONE, width, "dim")]
+    return [*title, *_graph_rows({"": timeline}, width)]
 
 
 def aligned_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> list[Row]:
@@ -72,41 +72,41 @@ def aligned_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> 
         row
         for name, t in timelines.items()
         if t is None
-        for row in paragraph(f"{name}: {NONE}", width, "dim")
+        for row in paragraph_rows(f"{name}: {NONE}", width, "dim")
     ]
     known = {name: t for name, t in timelines.items() if t is not None}
-    return [*_rows(known, width), *missing] if known else missing
+    return [*_graph_rows(known, width), *missing] if known else missing
 
 
-def _rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row]:
-    span = _span(list(timelines.values()), max(16, width - _LABEL - 1))
+def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row]:
+    span = _common_span(list(timelines.values()), max(16, width - _LABEL - 1))
     columns = Columns(0, (_LABEL,), (0,), span.cells)
     rows: list[Row] = []
     for metric in (*_GPU, _TOKENS):
-        cells = {name: _cells(t, metric, span) for name, t in timelines.items()}
+        cells = {name: _cell_means(t, metric, span) for name, t in timelines.items()}
         highest = max((v for line in cells.values() for v in line if v is not None), default=0.0)
         top = max(highest, metric.top)
         if highest <= 0:
             continue
         for name, line in cells.items():
             value = _mean_during(line, timelines[name], span)
-            text = f"{figure(value, 0)} / {figure(top, 0)} {metric.unit}"
+            text = f"{number_text(value, 0)} / {number_text(top, 0)} {metric.unit}"
             graph = Graph(f"{name} {metric.label}".strip(), text, line, top)
             rows += columns.line([graph], 2 if len(timelines) > 1 else 3)
-    marks = [_marks(name, timeline, span) for name, timeline in timelines.items()]
-    return [*rows, *marks, _axis(span), *_legend(width)]
+    marks = [_mark_row(name, timeline, span) for name, timeline in timelines.items()]
+    return [*rows, *marks, _axis_row(span), *_legend_rows(width)]
 
 
-def _legend(width: int) -> list[Row]:
+def _legend_rows(width: int) -> list[Row]:
     text = (
         "seconds after the first request; values: the mean from [ to ] / the top of the scale; "
         "power of several GPUs is"
     )
     text += " their sum, clock and utilization their mean"
-    return paragraph(text, width, "dim")
+    return paragraph_rows(text, width, "dim")
 
 
-def _span(timelines: Sequence[ResultTimeline], room: int) -> _Span:
+def _common_span(timelines: Sequence[ResultTimeline], room: int) -> _Span:
     before_s = max(int(t.begin_s) - t.first_s for t in timelines)
     after_s = max(t.last_s - int(t.begin_s) + t.step_s for t in timelines)
     finest = max(t.step_s for t in timelines)
@@ -115,7 +115,7 @@ def _span(timelines: Sequence[ResultTimeline], room: int) -> _Span:
     return _Span(first_s, cell_s, min(room, math.ceil((after_s - first_s) / cell_s)))
 
 
-def _cells(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells:
+def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells:
     """Return the mean of the metric for each cell of `span`; None for cells without readings."""
     history, step_s = timeline.history, timeline.step_s
     keys = [key for key in history if key[1] == metric.field]
@@ -137,7 +137,7 @@ def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float |
     return fmean(during) if during else None
 
 
-def _marks(name: str, timeline: ResultTimeline, span: _Span) -> Row:
+def _mark_row(name: str, timeline: ResultTimeline, span: _Span) -> Row:
     """Return a row that begins with the name of the result and has a sign for each event of its
     timeline, at the time of the event. The sign depends on the kind of the event."""
     cells: list[Run] = [(" ", "dim")] * span.cells
@@ -145,10 +145,10 @@ def _marks(name: str, timeline: ResultTimeline, span: _Span) -> Row:
         column = span.column(event.unix_s - int(timeline.begin_s))
         if 0 <= column < span.cells:
             cells[column] = MARKS[event.kind]
-    return merged([(pad(f"{name} events".strip(), _LABEL), "dim"), *cells])
+    return merge_runs([(pad_text(f"{name} events".strip(), _LABEL), "dim"), *cells])
 
 
-def _axis(span: _Span) -> Row:
+def _axis_row(span: _Span) -> Row:
     """Return the row of the time axis, labelled with seconds after the benchmark's first request."""
     step_s = next(
         (s for s in _STEPS_S if s >= _AXIS_CELLS * span.cell_s), _AXIS_CELLS * span.cell_s
@@ -161,4 +161,4 @@ def _axis(span: _Span) -> Row:
         label = f"{second} s"
         if at >= 0 and at + len(label) <= span.cells:
             text[at : at + len(label)] = label
-    return ((pad("time", _LABEL), "dim"), ("".join(text), "dim"))
+    return ((pad_text("time", _LABEL), "dim"), ("".join(text), "dim"))

@@ -5,14 +5,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerState, ServerStatus
-from workbench.session.state import ReplayView, SessionState
-from workbench.tui.cells import Painted, Row, cut, cut_middle, fit, joined, row_width
+from workbench.model.setting_commands import PENDING
+from workbench.session.state import PlanView, ReplayView, SessionState
+from workbench.tui.cells import Painted, Row, cut_middle, cut_text, fit_row, join_rows, row_width
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import altered_on, clock, countdown, elapsed, preset_name
+from workbench.tui.formats import (
+    altered_texts_on,
+    clock_text,
+    countdown_text,
+    duration_text,
+    preset_name,
+)
 from workbench.tui.glyphs import G
+
+if TYPE_CHECKING:
+    from workbench.model.setting_records import GuardView
 
 LEAST_HOST_CELLS = 14
 BETWEEN = (f" {G.rule} ", "faint")  # two parts of the row
@@ -53,39 +64,54 @@ def server_runs(server: ServerStatus | None, now_s: float, *, least: bool = Fals
     if server.port:
         runs.append((f" :{server.port}", "text"))
     if server.state in (ServerState.FAILED, ServerState.CRASHED):
-        code = server.exit_signal or (
-            f"exit {server.exit_code}" if server.exit_code is not None else ""
-        )
-        lived = ""
-        if server.started_unix_s and server.ended_unix_s:
-            lived = f" after {elapsed(server.ended_unix_s - server.started_unix_s)}"
-        runs.append((f" {code}{lived}".rstrip(), "text"))
+        runs.append((_end_text(server), "text"))
     elif server.state is not ServerState.STOPPED:
-        since = server.ready_unix_s if server.state is ServerState.READY else server.started_unix_s
-        if since:
-            runs.append((f" {elapsed(now_s - since)}", "text"))
+        runs += _age_runs(server, now_s)
     if server.text is not None and server.text_problem:
-        runs.append((f" {cut(server.text.kind, _REASON_CELLS)}", "warn"))
-    if server.run_as != PROCESS and not least:
-        runs.append((f" {server.run_as}", "dim"))
-        runs += (
-            [(f" restarted {server.restarts}x", "warn")] if server.restarts and server.alive else []
-        )
-        if server.ends_unix_s is not None and server.alive:
-            runs.append((f" {elapsed(max(0.0, server.ends_unix_s - now_s))} left", "dim"))
-    if server.state is ServerState.STARTING and server.phase and not least:
+        runs.append((f" {cut_text(server.text.kind, _REASON_CELLS)}", "warn"))
+    if least:
+        return tuple(runs)
+    if server.run_as != PROCESS:
+        runs += _launcher_runs(server, now_s)
+    if server.state is ServerState.STARTING and server.phase:
         runs.append((f" {server.phase}", "dim"))
+    return tuple(runs)
+
+
+def _end_text(server: ServerStatus) -> str:
+    """Return how a server has ended, and after how long: " exit 1 after 2m03s"."""
+    code = server.exit_signal or ""
+    if not code and server.exit_code is not None:
+        code = f"exit {server.exit_code}"
+    if not server.started_unix_s or not server.ended_unix_s:
+        return f" {code}".rstrip()
+    return f" {code} after {duration_text(server.ended_unix_s - server.started_unix_s)}"
+
+
+def _age_runs(server: ServerStatus, now_s: float) -> Row:
+    since = server.started_unix_s
+    if server.state is ServerState.READY:
+        since = server.ready_unix_s
+    return ((f" {duration_text(now_s - since)}", "text"),) if since else ()
+
+
+def _launcher_runs(server: ServerStatus, now_s: float) -> Row:
+    """Return what runs a server, how often that has started it again, and how long it may run."""
+    runs = [(f" {server.run_as}", "dim")]
+    if not server.alive:
+        return tuple(runs)
+    if server.restarts:
+        runs.append((f" restarted {server.restarts}x", "warn"))
+    if server.ends_unix_s is not None:
+        runs.append((f" {duration_text(max(0.0, server.ends_unix_s - now_s))} left", "dim"))
     return tuple(runs)
 
 
 def link_runs(state: SessionState, now_s: float) -> Row:
     host = state.host
-    # "local" and "cluster:NAME" say it
-    kind = host.kind if host.name.partition(":")[0] != host.kind else ""
-    runs: list[tuple[str, str]] = [
-        (f"{host.name} " if kind else host.name, "strong"),
-        (kind, "dim"),
-    ]
+    runs: list[tuple[str, str]] = [(host.name, "strong")]
+    if host.name.partition(":")[0] != host.kind:  # "local" and "cluster:NAME" say it
+        runs = [(f"{host.name} ", "strong"), (host.kind, "dim")]
     if host.latency_ms is not None and host.link == "connected":
         runs.append((f" {host.latency_ms:.0f}ms", "dim"))
     if host.link == "connecting":
@@ -94,7 +120,7 @@ def link_runs(state: SessionState, now_s: float) -> Row:
         age = now_s - host.lost_since_unix_s if host.lost_since_unix_s else 0.0
         alive = state.server is not None and state.server.ended_unix_s is None
         note = " (server keeps running)" if alive else ""
-        runs.append((f" ! LINK LOST {elapsed(age)} retry {host.retries}{note}", "bad"))
+        runs.append((f" ! LINK LOST {duration_text(age)} retry {host.retries}{note}", "bad"))
     elif host.link == "failed":
         runs.append((" x NOT CONNECTED (R retries)", "bad"))
     return tuple(runs)
@@ -107,7 +133,7 @@ def replay_runs(replay: ReplayView) -> Row:
         pace = "ended"
     elif replay.paused:
         pace = "paused"
-    return ((f" {clock(replay.unix_s)} {pace}", "text"),)
+    return ((f" {clock_text(replay.unix_s)} {pace}", "text"),)
 
 
 class StatusBar(Painted):
@@ -132,10 +158,7 @@ class StatusBar(Painted):
         now_s = time.time()
         link = link_runs(state, now_s)
         if brief and state.host.link == "connected":
-            name = state.host.name
-            if least and state.host.simulated:  # the end of the row says SIMULATED
-                name = name.removeprefix("sim:")
-            link = ((cut_middle(name, LEAST_HOST_CELLS) if least else name, "strong"),)
+            link = ((_short_host_name(state, least=least), "strong"),)
         parts = [link]
         # the servers of a host out of reach are not known
         if state.server is not None or state.host.link != "failed":
@@ -144,37 +167,24 @@ class StatusBar(Painted):
             parts.append(runs if known else (("~ looking for servers", "dim"),))
         parts += self.guarded(state, brief=brief, least=least)
         if state.plan is not None:
-            plan = state.plan
-            name = plan.plan.preset_id or plan.plan.model or "plan"
-            name = preset_name(name, plan.plan.engine) if brief else name
-            parts.append(
-                ((name, "text"), *((((f" *{plan.edited}", "warn")),) if plan.edited else ()))
-            )
+            parts.append(_plan_runs(state.plan, brief=brief))
         return parts
 
     def guarded(self, state: SessionState, *, brief: bool, least: bool) -> list[Row]:
         """Return the warnings of the status bar about GPU settings: altered settings, the time left
         of a trial, a missing guard, and settings of the preset that were not applied."""
-        carried: list[Row] = []
-        if state.unapplied:
-            said = "preset not applied (A)" if brief else "settings of the preset: not applied (A)"
-            carried = (
-                [((f"{G.alert} {said}", "warn"),)] if not (least and state.alterations) else []
-            )
+        unapplied = _unapplied_rows(state, brief=brief)
         if not state.alterations:
-            return carried
+            return unapplied
         guard = state.guard
         left = self.trial.left(guard, guard.trial_left_s if guard else None)
         if left is not None:
             keys = "T keeps" if brief else "T keeps, r reverts"
-            return [((f"{G.alert} GPU trial {countdown(left)} ({keys})", "warnb"),)]
+            return [((f"{G.alert} GPU trial {countdown_text(left)} ({keys})", "warnb"),)]
         parts: list[Row] = [((self._altered(state, brief=brief, least=least), "warn"),)]
         if guard is not None and guard.problem:
-            what = "! guard: a problem" if guard.running else "! no guard"
-            parts.append(
-                ((what + ("" if brief else ", 6 says which"), "warn" if guard.running else "bad"),)
-            )
-        return [*parts, *carried]
+            parts.append(_guard_problem_runs(guard, brief=brief))
+        return parts if least else [*parts, *unapplied]
 
     @staticmethod
     def _altered(state: SessionState, *, brief: bool, least: bool) -> str:
@@ -182,13 +192,17 @@ class StatusBar(Painted):
         the only place on the main screen that has them: it is there at every size and on every
         page."""
         if state.drift:
-            return f"{G.alert} GPU changed by someone else" + ("" if least else " (r asks)")
+            what = f"{G.alert} GPU {_drift_text(state)}"
+            return what if least else f"{what} (r asks)"
         gpus = len(state.telemetry.gpus) if state.telemetry is not None else 0
-        first, *more = altered_on(state.alterations, gpus or 1)
-        more_text = f" +{len(more)}" if more else ""
+        made = [one for one in state.alterations if one.state != PENDING]
+        first, *more = altered_texts_on(made or state.alterations, gpus or 1)
+        said = f"{first} +{len(more)}" if more else first
         if least:
-            return f"{G.alert} {first}{more_text}"
-        return f"{G.alert} GPU altered: {first}{more_text}" + ("" if brief else " (r reverts)")
+            return f"{G.alert} {said}" if made else f"{G.alert} unfinished: {said}"
+        word = "altered" if made else "change unfinished"
+        what = f"{G.alert} GPU {word}: {said}"
+        return what if brief else f"{what} (r reverts)"
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state
@@ -203,19 +217,67 @@ class StatusBar(Painted):
         if state.simulated:
             tail += [(" ", "text"), (" SIMULATED ", "reverse")]
         room = max(0, width - row_width(tail))
-        row = joined(self.parts(state), BETWEEN)
-        if row_width(row) > room:
-            brief = self.parts(state, brief=True)
-            row = joined(brief, BETWEEN)
-            needed = brief[: -1 if state.plan else None]  # the preset's name may be cut
-            if (state.alterations or state.unapplied) and row_width(joined(needed, BETWEEN)) > room:
-                least = self.parts(state, brief=True, least=True)
-                needed = least[: -1 if state.plan else None]
-                row = joined(least, BETWEEN)
-                if row_width(joined(needed, BETWEEN)) > room:
-                    named = self._altered(state, brief=True, least=True)
-                    row = tuple((text.replace(named, ALTERED), role) for text, role in row)
-        return [(*fit(row, room), *tail)]
+        return [(*fit_row(self._fitting_row(state, room), room), *tail)]
+
+    def _fitting_row(self, state: SessionState, room: int) -> Row:
+        """Return the parts as one row, as long as `room` cells allow. The name of the preset, the
+        last part, may be cut; a warning about GPU settings is shortened instead."""
+
+        def fits(parts: Sequence[Row]) -> bool:
+            needed = parts[:-1] if state.plan else parts
+            return row_width(join_rows(needed, BETWEEN)) <= room
+
+        whole = join_rows(self.parts(state), BETWEEN)
+        if row_width(whole) <= room:
+            return whole
+        brief = self.parts(state, brief=True)
+        has_warning = state.alterations or state.unapplied
+        if not has_warning or fits(brief):
+            return join_rows(brief, BETWEEN)
+        least = self.parts(state, brief=True, least=True)
+        row = join_rows(least, BETWEEN)
+        if fits(least) or not state.alterations:
+            return row
+        named = self._altered(state, brief=True, least=True)
+        return tuple((text.replace(named, ALTERED), role) for text, role in row)
+
+
+def _short_host_name(state: SessionState, *, least: bool) -> str:
+    name = state.host.name
+    if not least:
+        return name
+    if state.host.simulated:  # the end of the row says SIMULATED
+        name = name.removeprefix("sim:")
+    return cut_middle(name, LEAST_HOST_CELLS)
+
+
+def _plan_runs(view: PlanView, *, brief: bool) -> Row:
+    """Return the name of the plan and how many of its flags were edited: "llama-70b *2"."""
+    name = view.plan.preset_id or view.plan.model or "plan"
+    if brief:
+        name = preset_name(name, view.plan.engine)
+    if not view.edited:
+        return ((name, "text"),)
+    return ((name, "text"), (f" *{view.edited}", "warn"))
+
+
+def _unapplied_rows(state: SessionState, *, brief: bool) -> list[Row]:
+    if not state.unapplied:
+        return []
+    said = "preset not applied (A)" if brief else "settings of the preset: not applied (A)"
+    return [((f"{G.alert} {said}", "warn"),)]
+
+
+def _guard_problem_runs(guard: GuardView, *, brief: bool) -> Row:
+    what, role = ("! guard: a problem", "warn") if guard.running else ("! no guard", "bad")
+    return ((what if brief else f"{what}, 6 says which", role),)
+
+
+def _drift_text(state: SessionState) -> str:
+    """Return what became of altered settings that have other values now."""
+    pending = {(a.gpu_uuid, a.setting) for a in state.alterations if a.state == PENDING}
+    is_cut = all((d.gpu_uuid, d.setting) in pending for d in state.drift)
+    return "change was cut off" if is_cut else "changed by someone else"
 
 
 def stale_age_s(state: SessionState) -> float | None:

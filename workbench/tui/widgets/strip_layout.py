@@ -12,10 +12,11 @@ Group = tuple[int, ...]  # indexes of equal GPUs that are drawn together
 
 MOST_ROWS = (8, 5)  # of a graph in the first and second line of a GPU
 TWO_LINES = 4  # rows of a GPU from which it has a second line of graphs
-# a metric a line over the whole width: "power ", " 98/170W", and the most rows of a line by the
-# rows that the GPUs may take
+# a metric a line over the whole width: "power ", " 98/170W", and the most rows of utilization,
+# power and clock by the rows that the GPUs may take. The limit of the power needs two rows; further
+# ones come when the panes have 14 rows each
 STACKED_LABEL, STACKED_VALUE, STACKED_LEAST, METRICS = 6, 11, 57, 3
-STACKED_ROWS = ((0, 1), (12, 2), (16, 3), (22, 4))
+STACKED_ROWS = ((0, (1, 1, 1)), (12, (1, 2, 1)), (16, (2, 2, 2)), (19, (3, 3, 3)), (22, (4, 4, 4)))
 BLOCK_LEAD, WIDE, GRAPH_LEAST = 10, 100, 5
 MOST_NAME = 15  # cells for the name of a node
 ROW_LEAD, WIDE_ROW_LEAD = 2, 20  # in front of the graphs of a GPU with one row
@@ -62,7 +63,7 @@ def most_rows(height: int) -> int:
     return 5 + round((height - 24) * share)
 
 
-def arrange(
+def arrange_strip(
     groups: Sequence[Group],
     width: int,
     most: int,
@@ -79,7 +80,7 @@ def arrange(
     are shown by number. `labels` asks for a row of labels, for which the strip is one row higher."""
     single = tuple((index,) for group in groups for index in group)
     apart = unfolded or (unfolded is None and named > 0)
-    stacked = _stacked(
+    stacked = _stacked_layout(
         tuple(sorted(single)) if apart else tuple(groups), width, most, named, labels
     )
     if stacked is not None:
@@ -99,14 +100,14 @@ def arrange(
     fits = max(1, most - axis - (has_header and beside >= 1))
     return StripLayout(
         blocks[:fits],
-        _columns(width, blocks, first, 0 if folded else named),
+        _strip_columns(width, blocks, first, 0 if folded else named),
         heights,
         has_header,
         axis,
     )
 
 
-def _stacked(
+def _stacked_layout(
     blocks: Sequence[Group], width: int, most: int, named: int, labels: bool
 ) -> StripLayout | None:
     """Return the layout with one graph a line; None if there is no room for all of them."""
@@ -117,8 +118,8 @@ def _stacked(
     lead = max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
     return StripLayout(
         groups=tuple(blocks),
-        columns=_filled(width, lead, (STACKED_LABEL,), (STACKED_VALUE,)),
-        heights=(min(each, highest),) * METRICS,
+        columns=_fill_columns(width, lead, (STACKED_LABEL,), (STACKED_VALUE,)),
+        heights=tuple(min(each, rows) for rows in highest),
         header=True,
         axis=True,
         stacked=True,
@@ -126,36 +127,38 @@ def _stacked(
     )
 
 
-def _columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Columns:
+def _strip_columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Columns:
     if height == 1:
         return row_columns(width, named)
-    across = _across(width)
+    across = _count_across(width)
     lead = max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
     folded = any(len(block) > 1 for block in blocks)
     noted = NOTE_LABEL if height > 2 else LABEL
     label = NARROW_LABEL if width < WIDE and lead else noted
     if folded:
         label = FOLDED_LABEL
-    return _filled(width, lead, (label,) * across, (0,) * across)
+    return _fill_columns(width, lead, (label,) * across, (0,) * across)
 
 
 def row_columns(width: int, named: int = 0) -> Columns:
     """Return the positions of graphs that are one row high, each with its value behind it. `named`
     is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
-    across = _across(width)
+    across = _count_across(width)
     lead = (
         max(WIDE_ROW_LEAD, named + FIGURE_CELLS)
         if width >= WIDE
         else max(ROW_LEAD, named and named + 1)
     )
-    return _filled(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
+    return _fill_columns(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
 
 
-def _across(width: int) -> int:
+def _count_across(width: int) -> int:
     return min(max(1, width // 19), 3)
 
 
-def _filled(width: int, lead: int, before: tuple[int, ...], after: tuple[int, ...]) -> Columns:
+def _fill_columns(
+    width: int, lead: int, before: tuple[int, ...], after: tuple[int, ...]
+) -> Columns:
     across = len(before)
     room = width - lead - sum(before) - sum(after) - (across - 1)
     return Columns(lead, before, after, max(room // across, GRAPH_LEAST))

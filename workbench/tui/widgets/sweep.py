@@ -6,15 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from workbench.model.operating_map import map_of
-from workbench.model.settings import SWEPT
-from workbench.model.sweep import USERS
+from workbench.model.operating_map import operating_map_of
 from workbench.model.tune import TUNE
-from workbench.tui.cells import Row, cut, fit, row_width, spread
-from workbench.tui.formats import figure, left_text
+from workbench.tui.cells import Row, cut_text, fit_row, paragraph_rows, row_width, spread_row
+from workbench.tui.formats import left_text, measured_where, number_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.experiment import STATES
-from workbench.tui.widgets.plot import KNEE, NOW, POINT, Point, curve, positions
+from workbench.tui.widgets.plot import KNEE, NOW, POINT, Point, curve_rows, positions
 
 if TYPE_CHECKING:
     from workbench.model.experiment import Experiment
@@ -24,14 +22,9 @@ if TYPE_CHECKING:
 SIGNS = {"holds": POINT, "open": G.off, "fails": "x"}  # of the levels on the operating map
 LEAST_PLOT_ROWS = 9
 MOST_PLOT_ROWS = 22
-SETTLING = {
-    **dict.fromkeys((s.key for s in SWEPT), "settling under load"),
-    "flag": "the server starts",
-    TUNE: "the server starts",
-}
 FINAL = "the final: the best against the start preset"
 CONFIRMING = "comparing the best value with the baseline, in pairs"
-AFTER = dict.fromkeys((s.key for s in SWEPT), "reverting to the previous value")
+REVERTING = "reverting to the previous value"
 
 
 def sweep_rows(
@@ -50,14 +43,14 @@ def sweep_rows(
     from workbench.report.blocks import Alert
     from workbench.tui.block_rows import block_rows
 
-    rows = [_state_row(s, width, left_s, now), ()]
+    rows = [_state_row(s, width, left_s, now), *_where_rows(s, width), ()]
     rows += block_rows([series_blocks.points_table(s)], width)
-    found = series_blocks.found_by_sweep(s)
+    found = series_blocks.sweep_finding_blocks(s)
     if s.state == "running":  # the first row says so
         found = [block for block in found if not isinstance(block, Alert)]
     if found:
         rows += [(), *block_rows(found, width)]
-    rows += block_rows(series_blocks.sweep_notes(s), width)
+    rows += block_rows(series_blocks.sweep_note_blocks(s), width)
     # below the last row if there is no room
     room = max(LEAST_PLOT_ROWS, min(MOST_PLOT_ROWS, height - len(rows) - 1))
     return [*rows, (), *(draw or map_rows)(s, width, room)]
@@ -77,7 +70,19 @@ def tune_rows(
     from workbench.tui.block_rows import block_rows
 
     blank: list[Row] = [()] if s.knee_text else []
-    return [_state_row(s, width, left_s, now), *blank, *block_rows(tune_blocks(s, final), width)]
+    head = [_state_row(s, width, left_s, now), *_where_rows(s, width)]
+    return [*head, *blank, *block_rows(tune_blocks(s, final), width)]
+
+
+def _where_rows(s: Sweep, width: int) -> list[Row]:
+    models: list[str] = []
+    preset_id = None
+    if s.spec is not None:
+        preset_id = s.spec.preset_id
+        model = (s.spec.plan or {}).get("model") or s.spec.measured.get("model")
+        models = [str(model)] if model else []
+    about = measured_where(s.host, models, preset_id, s.unix_s)
+    return paragraph_rows(about, width, "dim", "  ")
 
 
 def doing_text(s: Sweep, doing: str) -> str:
@@ -86,12 +91,26 @@ def doing_text(s: Sweep, doing: str) -> str:
     sweep has ended. `doing` is the progress of the running benchmark as text."""
     now = next((p for p in s.points if p.state == "measuring"), None)
     if now is not None:
-        return f"; {now.label}: {doing or SETTLING.get(s.kind, 'starting')}"
+        return f"; {now.label}: {doing or _beginning(s)}"
     if s.state == "running" and all(p.state != "planned" for p in s.points):
         if s.kind == TUNE:
             return f"; {FINAL}"
-        return f"; {CONFIRMING if s.left_s else AFTER.get(s.kind, CONFIRMING)}"
+        return f"; {REVERTING if s.facts.sets_gpu and not s.left_s else CONFIRMING}"
     return ""
+
+
+def time_left_text(s: Sweep, left_s: float | None) -> str:
+    """Return the time left of a running sweep as text, or why it is not known yet; "" if only the
+    work after the last point is left, whose time is not known."""
+    begins = not any(p.state in ("done", "failed") for p in s.points)
+    return left_text(left_s) or ("time left: after the first point" if begins else "")
+
+
+def _beginning(s: Sweep) -> str:
+    """Return what the sweep does before it measures a value."""
+    if s.facts.starts_servers:
+        return "the server starts"
+    return "settling under load" if s.facts.sets_gpu else "starting"
 
 
 def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
@@ -104,13 +123,13 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     now = next((p for p in s.points if p.state == "measuring"), None)
     left.append((doing_text(s, doing), "text"))
     right: list[tuple[str, str]] = [(" SIMULATED ", "reverse")] if s.simulated else []
-    if s.state == "running" and (now is not None or s.left_s):
-        unknown = "time left: after the first point "
+    time_left = time_left_text(s, left_s)
+    if s.state == "running" and time_left and (now is not None or s.left_s or left_s is not None):
         if left_s is not None:
-            right.insert(0, (f"{left_text(left_s)} ", "strong"))
-        elif row_width((*left, *right)) + len(unknown) < width:
-            right.insert(0, (unknown, "dim"))
-    return spread(tuple(left), tuple(right), width)
+            right.insert(0, (f"{time_left} ", "strong"))
+        elif row_width((*left, *right)) + len(time_left) + 1 < width:
+            right.insert(0, (f"{time_left} ", "dim"))
+    return spread_row(tuple(left), tuple(right), width)
 
 
 def map_rows(
@@ -120,15 +139,21 @@ def map_rows(
     tokens per second and, beside it, per joule. `live` is where the server is now, as tokens per
     second of a user and of a GPU. Return the plots of any other sweep, and of a search whose GPUs
     were not read."""
-    found = map_of(s) if s.kind == USERS else None
+    found = operating_map_of(s) if s.facts.counts == "user" else None
     if found is None:
         return plots(s, width, height)
-    legend = (
-        f"  {SIGNS['holds']} holds  {KNEE} the most  {SIGNS['open']} open  {SIGNS['fails']} fails"
-    )
-    legend += f"  {G.rule} SLO" if found.holds and found.fails else ""
-    legend += f"  {NOW} now" if live else ""
-    last: list[Row] = [((cut(legend, width), "dim"),)]
+    marks = {
+        SIGNS["holds"]: "holds",
+        KNEE: "the most",
+        SIGNS["open"]: "open",
+        SIGNS["fails"]: "fails",
+    }
+    if found.holds and found.fails:
+        marks[G.rule] = "SLO"
+    if live:
+        marks[NOW] = "now"
+    legend = "".join(f"  {mark} {word}" for mark, word in marks.items())
+    last: list[Row] = [((cut_text(legend, width), "dim"),)]
     if all(point.tok_per_joule is None for point in found.points):
         return [*_map_plot(found, "gpu_tok_s", "tok/s per GPU", width, height - 1, live), *last]
     half = (width - 3) // 2
@@ -145,20 +170,16 @@ def _map_plot(
     height: int,
     live: tuple[float, float] | None = None,
 ) -> list[Row]:
-    points = [
-        Point(
-            p.user_tok_s,
-            getattr(p, name),
-            figure(p.user_tok_s),
-            KNEE if p is found.holds else SIGNS.get(p.slo_verdict or "", POINT),
-        )
-        for p in found.points
-        if getattr(p, name) is not None
-    ]
+    points = []
+    for p in found.points:
+        value = getattr(p, name)
+        if value is not None:
+            sign = KNEE if p is found.holds else SIGNS.get(p.slo_verdict or "", POINT)
+            points.append(Point(p.user_tok_s, value, number_text(p.user_tok_s), sign))
     limit = None
     if found.holds is not None and found.fails is not None:
         limit = (found.holds.user_tok_s + found.fails.user_tok_s) / 2
-    return curve(
+    return curve_rows(
         points,
         width,
         height,
@@ -172,13 +193,13 @@ def _map_plot(
 def _side_by_side(left: list[Row], right: list[Row], half: int) -> list[Row]:
     rows = max(len(left), len(right))
     both = zip(left + [()] * (rows - len(left)), right + [()] * (rows - len(right)), strict=True)
-    return [(*fit(a, half), ("   ", "text"), *fit(b, half)) for a, b in both]
+    return [(*fit_row(a, half), ("   ", "text"), *fit_row(b, half)) for a, b in both]
 
 
 def plots(s: Sweep, width: int, height: int) -> list[Row]:
-    """Return plots of throughput and efficiency, side by side. Latency replaces efficiency in a
-    sweep of the concurrency, or if too few points have a power reading. Failed points are not
-    drawn: their values are those of invalid results."""
+    """Return plots of throughput and efficiency, side by side; [] if no point is measured. TTFT
+    replaces efficiency in a sweep of the load, or if too few points have a power reading. Failed
+    points are not drawn: their values are those of invalid results."""
     done = [n for n, p in enumerate(s.points) if p.state == "done" and p.tok_s is not None]
     if not done:
         return []
@@ -187,9 +208,8 @@ def plots(s: Sweep, width: int, height: int) -> list[Row]:
         return sum(getattr(s.points[n], name) is not None for n in done)
 
     second = ("tok_per_joule", "tok/J")
-    if s.kind in ("concurrency", "users", "rates") or known("tok_per_joule") < min(
-        len(done), known("ttft_p50_ms")
-    ):
+    few_readings = known("tok_per_joule") < min(len(done), known("ttft_p50_ms"))
+    if s.facts.varies_load or few_readings:
         second = ("ttft_p50_ms", "TTFT p50 ms")
     if not known(second[0]):
         return _plot(s, done, "tok_s", "tok/s", width, height, "spark")
@@ -203,20 +223,19 @@ def _plot(
     s: Sweep, done: Sequence[int], name: str, title: str, width: int, height: int, role: str
 ) -> list[Row]:
     places, joined = positions([p.x for p in s.points])
-    points = [
-        Point(
-            places[n],
-            getattr(s.points[n], name),
-            _tick(s, s.points[n]),
-            KNEE if n == s.knee else POINT,
-        )
-        for n in done
-        if getattr(s.points[n], name) is not None
-    ]
-    named = f"{s.finds} {s.points[s.knee].label}" if s.knee is not None and s.knee in done else ""
-    over = f" over {s.name} {s.unit}".rstrip()
-    whole_title = title + over if len(title + over) + len(named) + 5 <= width else title
-    return curve(points, width, height, whole_title, joined=joined, role=role, named=named)
+    points = []
+    for n in done:
+        value = getattr(s.points[n], name)
+        if value is not None:
+            sign = KNEE if n == s.knee else POINT
+            points.append(Point(places[n], value, _tick(s, s.points[n]), sign))
+    named = ""
+    if s.knee is not None and s.knee in done:
+        named = f"{s.what_it_finds} {s.points[s.knee].label}"
+    whole_title = f"{title} over {s.name} {s.unit}".rstrip()
+    if len(whole_title) + len(named) + 5 > width:
+        whole_title = title
+    return curve_rows(points, width, height, whole_title, joined=joined, role=role, named=named)
 
 
 def _tick(s: Sweep, p: SweepPoint) -> str:

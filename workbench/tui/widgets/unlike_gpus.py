@@ -39,8 +39,8 @@ class UnlikeGpus:
         if 0.0 < left_s <= KEPT_S:  # else the clock was set back
             return kept
         shares = {index: self._shares(index, info, now_s) for index in group}
-        parts = _divided(group, shares)
-        if len(parts) == 1 and len(kept) > 1 and not _alike(group, shares, TOGETHER):
+        parts = _divide_group(group, shares)
+        if len(parts) == 1 and len(kept) > 1 and not _shares_are_alike(group, shares, TOGETHER):
             parts = kept
         stays_s = KEPT_S if len(parts) > 1 else EVERY_S
         self._parts[group], self._until_s[group] = parts, now_s + stays_s
@@ -56,7 +56,7 @@ class UnlikeGpus:
         return shares
 
 
-def _alike(group: Sequence[int], shares: Shares, apart: float) -> bool:
+def _shares_are_alike(group: Sequence[int], shares: Shares, apart: float) -> bool:
     for values in zip(*(shares[index] for index in group), strict=True):
         known = [value for value in values if value is not None]
         if known and max(known) - min(known) > apart:
@@ -64,12 +64,12 @@ def _alike(group: Sequence[int], shares: Shares, apart: float) -> bool:
     return True
 
 
-def _divided(group: Group, shares: Shares) -> tuple[Group, ...]:
+def _divide_group(group: Group, shares: Shares) -> tuple[Group, ...]:
     """Return the GPUs in at most MOST_PARTS parts: each GPU is in the first part with which it is
     alike, and the last part has all others."""
     parts: list[list[int]] = []
     for index in group:
-        part = next((one for one in parts if _alike([*one, index], shares, APART)), None)
+        part = next((one for one in parts if _shares_are_alike([*one, index], shares, APART)), None)
         if part is not None:
             part.append(index)
         elif len(parts) < MOST_PARTS:

@@ -1,0 +1,105 @@
+"""What a session says about a change of several GPUs that was cut off before its commands."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workbench.hosts.local import LocalHost
+from workbench.model.setting_records import (
+    Alteration,
+    Drift,
+    SettingCommand,
+    SettingOutcome,
+    SettingsReport,
+)
+from workbench.session.gpu import alterations
+from workbench.session.gpu.alterations import GpuAlterations
+from workbench.session.gpu.control import GpuControl
+from workbench.session.state import HostView, SessionState
+from workbench.session.state_holder import StateHolder
+from workbench.tui.widgets.status_bar import StatusBar
+
+BEGUN = "a change to 200 W was begun, now 250 W"
+DRIFT = tuple(Drift(n, f"GPU-{n}", "power_limit_w", 250.0, BEGUN) for n in range(4))
+
+
+def cut_off(gpu: int) -> Alteration:
+    return Alteration(gpu, f"GPU-{gpu}", "power_limit_w", 250.0, 200.0, 1.0, state="pending")
+
+
+def made_one(gpu: int) -> Alteration:
+    return replace(cut_off(gpu), state="applied")
+
+
+async def _nothing(*_: object, **_options: object) -> None:
+    return None
+
+
+def test_one_message_names_all_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was one message for each GPU, of which a person saw that about the last one."""
+    monkeypatch.setattr(alterations, "find_drifts", lambda *_: DRIFT)
+    monkeypatch.setattr(alterations.journal, "is_being_changed", _nothing)
+    monkeypatch.setattr(GpuAlterations, "read", _nothing)
+
+    async def scenario() -> str:
+        core, telemetry = StateHolder(LocalHost()), SimpleNamespace(on_reading=[])
+        GpuAlterations(core, telemetry)  # type: ignore[arg-type]
+        core.update(alterations=tuple(map(cut_off, range(4))))
+        (compare,) = telemetry.on_reading
+        compare(None)
+        while not core.state.drift:
+            await asyncio.sleep(0)
+            compare(None)
+        assert core.state.notice is not None
+        return core.state.notice.text
+
+    assert asyncio.run(scenario()).endswith(f": GPU0-3 power limit: {BEGUN}")
+
+
+@pytest.mark.parametrize(("gpus", "said"), [(4, "GPU change was cut off"), (3, "by someone else")])
+def test_the_status_bar_blames_nobody_for_a_change_that_was_cut_off(gpus: int, said: str) -> None:
+    bar = StatusBar()
+    cut = tuple(map(cut_off, range(gpus)))
+    bar.state = SessionState(HostView("box", link="connected"), alterations=cut, drift=DRIFT)
+    assert said in "".join(text for row in bar.rows(120, 1) for text, _ in row)
+
+
+def test_the_status_bar_does_not_call_a_change_made_before_its_outcome_is_known() -> None:
+    """It said "GPU altered" for seconds, until two readings had shown the earlier value."""
+    bar, cut = StatusBar(), tuple(map(cut_off, range(4)))
+    for made, said in ((cut, "change unfinished"), ((made_one(0), *cut[1:]), "GPU altered")):
+        bar.state = SessionState(HostView("box", link="connected"), alterations=made)
+        text = "".join(text for row in bar.rows(120, 1) for text, _ in row)
+        assert f"{said}: " in text and "power limit 250 → 200 W" in text
+
+
+@pytest.mark.parametrize(
+    ("states", "offer"),
+    [(("pending",), alterations.CUT_OFFER), (("pending", "applied"), alterations.OFFER)],
+)
+def test_a_setting_is_called_on_only_if_it_was_made(states: tuple[str, ...], offer: str) -> None:
+    def record(state: str) -> Any:
+        entry = SimpleNamespace(state=state, owner={}, who="root@box")
+        return SimpleNamespace(why_lost=None, owner="dead", entry=entry)
+
+    assert alterations.revert_offers([record(state) for state in states]) == (offer,)
+
+
+def test_a_revert_that_needs_no_command_is_recorded_in_words() -> None:
+    """The activity had empty commands: "$", then "ok"."""
+    core = StateHolder(LocalHost())
+    left = SettingCommand(0, "GPU-0", "power_limit_w", ())
+    control = SimpleNamespace(
+        _core=core,
+        alterations=SimpleNamespace(read=_nothing),
+        _telemetry=SimpleNamespace(refresh=_nothing),
+    )
+    report = SettingsReport((SettingOutcome(left, ok=True),))
+    asyncio.run(GpuControl._follow_up_report(control, report))  # type: ignore[arg-type]
+    (done,) = core.state.activity
+    assert done.command == "# GPU0 power limit: no command was needed"

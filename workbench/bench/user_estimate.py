@@ -1,0 +1,70 @@
+"""How many users a server serves within limits, as one number for a comparison. All functions are pure.
+
+Unlike the search of user_capacity.py, which proves that a level holds or fails, an estimate takes one
+run at each level. Its error is that of one run; experiments repeat it on fresh servers, and judge the
+pairs. The number lies between the highest level that kept the limits and the lowest above it that broke
+one, where the line between the logarithms of the latencies meets the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from workbench.model.lazy_dataclass import dataclass
+
+_GAP = 0.1  # of the users that keep the limits: the search ends at smaller gaps
+_INNER = 0.25  # of a gap: a new level lies at least this far from both ends
+_CLIFF = math.log(2.0)  # a latency further above its limit says nothing about the way there
+
+
+@dataclass(frozen=True, slots=True)
+class UserEstimate:
+    """The levels that were measured so far. `ratios` has for each number of users the logarithm of the
+    latency that the wanted share of requests kept, divided by its limit: of the limit that is worst.
+    """
+
+    ratios: Mapping[int, float]
+    first: int
+    most: int
+
+    @property
+    def breaks(self) -> int | None:
+        """The lowest level that broke a limit; None if none did."""
+        return min((users for users, ratio in self.ratios.items() if ratio > 0), default=None)
+
+    @property
+    def keeps(self) -> int | None:
+        """The highest level that kept all limits, below the lowest that broke one; None if none did."""
+        above = math.inf if self.breaks is None else self.breaks
+        kept = [users for users, ratio in self.ratios.items() if ratio <= 0 and users < above]
+        return max(kept, default=None)
+
+    def next_level(self) -> int | None:
+        """Return the number of users to measure next. None if the estimate is complete."""
+        low, high = self.keeps, self.breaks
+        if not self.ratios:
+            return self.first
+        if low is None:
+            assert high is not None
+            return high // 2 or None
+        if high is None:
+            return min(2 * low, self.most) if low < self.most else None
+        gap = high - low
+        if gap <= max(1, int(_GAP * low)):
+            return None
+        wanted = (low + high) / 2 if self.ratios[high] > _CLIFF else self._meets(low, high)
+        inner = min(max(wanted, low + _INNER * gap), high - _INNER * gap)
+        return min(max(round(inner), low + 1), high - 1)
+
+    def users(self) -> float:
+        """Return the estimate: 0 if one user breaks a limit already."""
+        low, high = self.keeps, self.breaks
+        if low is None:
+            return 0.0
+        return float(low) if high is None else self._meets(low, high)
+
+    def _meets(self, low: int, high: int) -> float:
+        """Return where the latency meets its limit between two levels."""
+        below, above = -self.ratios[low], min(self.ratios[high], _CLIFF)
+        return low + (high - low) * below / (below + above)

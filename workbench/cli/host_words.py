@@ -1,0 +1,49 @@
+"""The host of a command line in the commands that its messages propose. `workbench gpu revert`, said
+about the host gpu-box, becomes `workbench --host gpu-box gpu revert`: copied without the host, it
+would change this machine."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import replace
+
+from workbench.cli.registry import FIRST_WORDS
+from workbench.model.errors import WorkbenchError
+from workbench.model.findings import Finding
+
+_OPTIONS = ("host", "container", "cluster", "simulate")
+_FIRST_WORDS = "|".join(word for word, found in FIRST_WORDS.items() if found.on_host)
+_PROPOSED = re.compile(rf"(?<![\w./-])workbench (?!models copy\b)(?=(?:{_FIRST_WORDS})(?![\w-]))")
+
+
+def host_words(arguments: argparse.Namespace) -> str:
+    """Return the options with which the command line names its host, quoted for a shell, such as
+    "--host gpu-box". "" for this machine."""
+    given = ((option, getattr(arguments, option, None)) for option in _OPTIONS)
+    return shlex.join(word for option, name in given if name for word in (f"--{option}", name))
+
+
+def name_host(text: str, arguments: argparse.Namespace) -> str:
+    """Return the text with the host of the command line in each `workbench` command."""
+    words = host_words(arguments)
+    return _PROPOSED.sub(lambda _: f"workbench {words} ", text) if words else text
+
+
+def name_host_in_fixes(
+    findings: Iterable[Finding], arguments: argparse.Namespace
+) -> tuple[Finding, ...]:
+    """Return the findings with the host of the command line in the commands of their fixes."""
+    return tuple(
+        replace(finding, fix=name_host(finding.fix, arguments)) if finding.fix else finding
+        for finding in findings
+    )
+
+
+def name_host_in_error(error: WorkbenchError, arguments: argparse.Namespace) -> None:
+    """Name the host of the command line in the next step of an error and in its findings."""
+    if error.next_step:
+        error.next_step = name_host(error.next_step, arguments)
+    error.findings = name_host_in_fixes(error.findings, arguments)

@@ -1,0 +1,212 @@
+"""What happened on a host before its power went: the last minute that a screen has recorded under the
+boot before, if nothing says that the host was shut down."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from workbench.engines import gpu_table
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import key_value_pairs, shell_argv
+from workbench.hosts.swept_command import run_swept
+from workbench.model.findings import Finding, Level
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.timeline import ENGINE
+from workbench.model.untrusted_numbers import number_for_field
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import GpuInfo
+    from workbench.store.history_files import EndOfBoot, Kept
+    from workbench.store.recording import Cell
+
+LOOK_S = 10.0
+OUTPUT_MAX_BYTES = 65536
+_APART_S = 120.0  # the journal went on so long: what was recorded is not the end
+_RESTART_S = 1800.0  # without a journal, a later start says nothing about the end of the recording
+_SAME_CLOCK_S = 2.0
+_SHUT_DOWN = re.compile(
+    r"journal stopped|systemd-shutdown|reached target .*(shut ?down|reboot|power.?off|halt|kexec)"
+    r"|system is (rebooting|powering|going)|powering off",
+    re.IGNORECASE,
+)
+_TROUBLE = re.compile(
+    r"kernel panic|\boops\b|nvrm: xid|critical temperature|thermal.*shut|hardware error|\bmce\b"
+    r"|out of memory|aer: .*fatal",
+    re.IGNORECASE,
+)
+_CAP_MHZ = "0-2000"
+_CAP_SOURCE = (
+    "MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark#146 (2450 to 2000 MHz); rwlove/home-ops#13053"
+)
+# $1: boot id. Prints lines of KEY=VALUE: the host's time, when it was started, the last lines of the
+# journal under that boot with their Unix times, and the starts and shutdowns in /var/log/wtmp.
+_SCRIPT = r"""
+limit=$(command -v timeout) && limit="$limit -s KILL 4"
+{
+    date +now=%s
+    if [ -n "${WORKBENCH_SIM_PROFILE-}" ]; then
+        cat "$WORKBENCH_SIM_STATE/before_boot" 2>/dev/null
+        exit 0
+    fi
+    sed -n 's/^btime /started=/p' /proc/stat
+    $limit journalctl --quiet --no-pager -b "$1" -n 60 -o short-unix 2>/dev/null | sed 's/^/journal=/'
+    LC_ALL=C $limit last -x --time-format iso reboot shutdown 2>/dev/null | head -n 40 | sed 's/^/wtmp=/'
+} | head -c 65536
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownFacts:
+    """What a host says about the end of an earlier boot. `journal_last_s` is the time of the journal's
+    last line under it, None if the journal cannot be read. `wtmp` has the time of each start (True)
+    and shutdown (False). Times are Unix seconds of the host's clock, which is `ahead_s` before this
+    machine's."""
+
+    ahead_s: float = 0.0
+    started_s: float | None = None
+    journal_last_s: float | None = None
+    in_order: bool = False
+    trouble: str | None = None
+    wtmp: tuple[tuple[float, bool], ...] = ()
+
+
+async def finding_of_end(host: Host, kept: Kept, boot_id: str | None) -> Finding | None:
+    """Return the finding about the last minute under the boot before `boot_id`. None if nothing was
+    recorded then, if the recording or the host ended in order, or if the recording ended long
+    before the host did. Raises HostError if the host does not answer."""
+    end = kept.cut_off_before(boot_id) if boot_id else None
+    if end is None:
+        return None
+    done = await run_swept(host, shell_argv(_SCRIPT, end.boot_id), timeout_s=LOOK_S)
+    facts = parse_shutdown_facts(
+        done.stdout[:OUTPUT_MAX_BYTES].decode("utf-8", "replace"), time.time()
+    )
+    return judge_end(end, kept.infos, facts)
+
+
+def parse_shutdown_facts(output: str, now: float) -> ShutdownFacts:
+    """Return what the script printed. `now` is the Unix time of this machine. Lines that cannot be
+    understood are skipped."""
+    ahead_s, started_s = 0.0, None
+    journal: list[tuple[float, str]] = []
+    wtmp: list[tuple[float, bool]] = []
+    for key, value in key_value_pairs(output):
+        if key == "now":
+            ahead_s = (_unix_seconds_in(value) or now) - now
+        elif key == "started":
+            started_s = _unix_seconds_in(value)
+        elif key == "journal":
+            at_s = _unix_seconds_in(value.partition(" ")[0])
+            journal += [(at_s, value)] if at_s is not None else []
+        elif key == "wtmp":
+            wtmp += _wtmp_entry(value)
+    texts = [text for _, text in journal]
+    return ShutdownFacts(
+        ahead_s=ahead_s if abs(ahead_s) > _SAME_CLOCK_S else 0.0,
+        started_s=started_s,
+        journal_last_s=journal[-1][0] if journal else None,
+        in_order=any(_SHUT_DOWN.search(text) for text in texts),
+        trouble=next((text for text in reversed(texts) if _TROUBLE.search(text)), None),
+        wtmp=tuple(sorted(wtmp)),
+    )
+
+
+def _unix_seconds_in(text: str) -> float | None:
+    try:
+        return number_for_field("unix_s", float(text))
+    except ValueError:
+        return None
+
+
+def _wtmp_entry(line: str) -> Iterator[tuple[float, bool]]:
+    kind = line.partition(" ")[0]
+    at = re.search(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d\d:?\d\d", line)
+    if at is not None and kind in ("reboot", "shutdown"):
+        try:
+            yield datetime.fromisoformat(at[0]).timestamp(), kind == "reboot"
+        except ValueError:
+            return
+
+
+def judge_end(end: EndOfBoot, infos: Sequence[GpuInfo], facts: ShutdownFacts) -> Finding | None:
+    """Return the finding about the end of a recording, None if nothing may be claimed."""
+    last_s = end.last_s + facts.ahead_s  # by the host's clock
+    after = [entry for entry in facts.wtmp if entry[0] > last_s - _SAME_CLOCK_S]
+    next_s, was_started = after[0] if after else (facts.started_s, None)
+    journal_s = facts.journal_last_s
+    if facts.in_order or was_started is False:
+        return None
+    if journal_s is None and (next_s is None or next_s - last_s > _RESTART_S):
+        return None
+    if journal_s is not None and journal_s - last_s > _APART_S:
+        return None
+    known = journal_s is not None or was_started is True
+    at = datetime.fromtimestamp(end.last_s).astimezone()
+    text = (
+        f"this host went off without a shutdown after {at:%Y-%m-%d %H:%M:%S}, where the recording ends"
+        if known
+        else f"this host was started again after {at:%Y-%m-%d %H:%M:%S}, where the recording ends, and "
+        "whether it was shut down cannot be read"
+    )
+    cells = end.last_minute
+    told = "; ".join(_gpu_texts(end, infos))
+    ran = "; ".join(event.text for event in end.running.values())
+    span_s = round(end.last_s - cells[0].unix_s)
+    text += f". In its last {span_s} s: {told}. What ran: {ran or 'no server of Workbench'}"
+    if facts.trouble:
+        text += f". The journal had: {facts.trouble[:300]}"
+    return _with_remedy(text, infos)
+
+
+def _gpu_texts(end: EndOfBoot, infos: Sequence[GpuInfo]) -> Iterator[str]:
+    """Yield the mean and the highest readings of each GPU, and those of the server."""
+    cells = end.last_minute
+    names = {info.index: info.name for info in infos}
+    for gpu in sorted({gpu for cell in cells for gpu, _ in cell.values if gpu != ENGINE}):
+        parts = [
+            _range_text(cells, gpu, "power_w", "W"),
+            _range_text(cells, gpu, "sm_mhz", "MHz"),
+            _range_text(cells, gpu, "temperature_c", "°C"),
+            _range_text(cells, gpu, "gpu_util_pct", "% utilization"),
+        ]
+        yield f"GPU {gpu} ({names.get(gpu, 'GPU')}) {', '.join(filter(None, parts))}"
+    speed = _range_text(cells, ENGINE, "generation_tok_s", "tok/s")
+    if speed:
+        yield f"the server {speed}"
+
+
+def _range_text(cells: Sequence[Cell], gpu: int, name: str, unit: str) -> str:
+    values = [cell.values[gpu, name] for cell in cells if (gpu, name) in cell.values]
+    if not values:
+        return ""
+    mean, highest = f"{fmean(values):.0f}", f"{max(values):.0f}"
+    return f"{mean} {unit}" + (f" (at most {highest})" if highest != mean else "")
+
+
+def _with_remedy(text: str, infos: Sequence[GpuInfo]) -> Finding:
+    kinds = [gpu_table.find_gpu_type(info.name) for info in infos]
+    unified = any(kind is not None and kind.unified_memory for kind in kinds)
+    if unified:
+        fix = (
+            f"cap the SM clock: workbench gpu set --gpu-clocks {_CAP_MHZ}. Another owner saw 10 °C less, "
+            "the same speed, and no further power-off; measure what it costs here"
+        )
+        return Finding(
+            Level.WARN,
+            "host.power-off",
+            text,
+            fix=fix,
+            source=_CAP_SOURCE,
+            settings=(f"gpu-clocks={_CAP_MHZ}",),
+        )
+    fix = (
+        "check the power supply and its cables: the peaks of several cards are above their limits. "
+        "A lower limit is a test: workbench gpu set --power-limit W"
+    )
+    return Finding(Level.WARN, "host.power-off", text, fix=fix)

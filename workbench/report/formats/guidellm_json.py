@@ -1,0 +1,287 @@
+"""One result in the form of GuideLLM's benchmarks.json (report version 2, guidellm 0.8), as far as
+GuideLLM has a name for what Workbench measured.
+
+GuideLLM describes each metric by a distribution over its requests or tokens, so the result needs its
+single requests. Where GuideLLM's reader requires a metric that Workbench does not have, the
+distribution has the count 0, as GuideLLM itself writes it. A rate has the count 1: Workbench's one
+rate over its window. Delays inside GuideLLM's scheduler have no counterpart; `environment` says so,
+who wrote the file, and whether its values are simulated.
+
+GuideLLM's reader counts an inter-token latency once for each token after the first, and a time per
+output token, which includes the time to the first token, once for each token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, pvariance
+from typing import Any
+
+from workbench.model.bench import BenchResult, BenchSpec
+from workbench.model.declared_options import GUIDELLM
+from workbench.model.distribution import quantile
+from workbench.model.errors import InputError
+from workbench.model.slo import parse_slo
+from workbench.model.untrusted_numbers import replace_non_finite
+from workbench.model.untrusted_text import escape_control_characters
+from workbench.report.content import Report
+from workbench.report.formats.csv_tables import SIMULATED
+from workbench.report.formats.stated_load import (
+    check_load,
+    is_stated,
+    missing_field_error,
+    writer_of_export,
+)
+
+REPORT_VERSION = 2
+_PERCENTILES = {
+    "p001": 0.001,
+    "p01": 0.01,
+    "p05": 0.05,
+    "p10": 0.1,
+    "p25": 0.25,
+    "p50": 0.5,
+    "p75": 0.75,
+    "p90": 0.9,
+    "p95": 0.95,
+    "p99": 0.99,
+    "p999": 0.999,
+}
+_LIMITED = {"ttft": "ttft_ms", "tpot": "tpot_ms", "e2e": "e2el_ms"}
+_NOT_MEASURED = (
+    *("request_concurrency", "request_streaming_iterations_count"),
+    *("time_to_first_output_token_ms", "time_to_last_round_trip_ms", "avg_round_trip_time_ms"),
+    *("prompt_tokens_per_second", "tokens_per_second"),
+    *("output_tokens_per_iteration", "iter_tokens_per_iteration"),
+)
+_DELAYS = (
+    *("resolve_start_delay_avg", "resolve_targeted_start_delay_avg", "request_start_delay_avg"),
+    *("request_targeted_start_delay_avg", "resolve_end_delay_avg", "resolve_time_avg"),
+    *("finalized_delay_avg", "processed_delay_avg"),
+)
+_FROM_REQUESTS = ("ttft_ms", "tpot_ms", "e2e_ms")  # none of a latency that was withheld
+_DELAYS_SAID = (
+    "delays inside GuideLLM's scheduler are 0, because Workbench has no such steps; its distributions"
+    " with the count 0 were not measured, and those of rates have one value, the rate over the window"
+)
+
+
+def render(report: Report) -> str:
+    """Return the one result of `report` as GuideLLM's JSON. Raises InputError if the result has no
+    single requests, or a load that GuideLLM has no word for."""
+    (result,) = report.results
+    check_load(result, GUIDELLM)
+    if result.spec.rate is not None and result.spec.burstiness not in (None, 1.0):
+        raise missing_field_error(result, GUIDELLM, "it has no arrivals with a burstiness")
+    samples = report.samples.get(result.id, ())
+    if not samples:
+        raise InputError(
+            f"result {result.id} has no single requests, which GuideLLM's form needs",
+            next_step="export it in another format, such as --format aiperf",
+        )
+    document = {
+        "metadata": {"version": REPORT_VERSION, "guidellm_version": writer_of_export(result)},
+        "simulated": result.conditions.simulated,
+        "config": {"spec": _scenario_config(result)},
+        "benchmarks": [_benchmark_data(result, samples)],
+    }
+    return (
+        escape_control_characters(
+            json.dumps(replace_non_finite(document), indent=2, ensure_ascii=False)
+        )
+        + "\n"
+    )
+
+
+def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    good = [one for one in samples if not one.get("error") and not one.get("warmup")]
+    ended_s = result.unix_s
+    begun_s = ended_s - result.summary.duration_s
+    return {
+        "config": _strategy_and_slo(result),
+        "scheduler_state": {"start_time": begun_s, "end_time": ended_s},
+        "scheduler_metrics": _scheduler_state(result, begun_s, ended_s),
+        "metrics": _metrics_data(result, good),
+        "requests": {"successful": [], "errored": [], "incomplete": []},
+        "start_time": begun_s,
+        "end_time": ended_s,
+        "duration": result.summary.duration_s,
+        "warmup_duration": 0.0,
+        "cooldown_duration": 0.0,
+    }
+
+
+def _metrics_data(result: BenchResult, good: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the metrics. `good` are the records of the successful requests, as bench/records.py
+    writes them."""
+    summary = result.summary
+    measured = [name for name in _FROM_REQUESTS if getattr(summary, name) is not None]
+    prompt, output = ([one.get(f"{kind}_tokens") for one in good] for kind in ("prompt", "output"))
+    by_token: Counter[float] = Counter()
+    after_first: Counter[float] = Counter()
+    for one in good:
+        tokens = one.get("output_tokens") or 0
+        if tokens and "e2e_ms" in measured:
+            by_token[one["end_us"] / 1000 / tokens] += tokens
+        if tokens > 1 and one.get("gaps_us") and "tpot_ms" in measured:
+            after_first[sum(one["gaps_us"]) / 1000 / (tokens - 1)] += tokens - 1
+    found: dict[str, Any] = {
+        "request_totals": _request_totals(result),
+        "requests_per_second": _distribution_of_values([summary.request_s]),
+        "output_tokens_per_second": _distribution_of_values([summary.output_tok_s]),
+        "request_latency": _distribution_of_values(
+            one["end_us"] / 1e6 for one in good if "e2e_ms" in measured
+        ),
+        "prompt_token_count": _distribution_of_values(prompt),
+        "output_token_count": _distribution_of_values(output),
+        "total_token_count": _distribution_of_values(
+            None if asked is None or answered is None else asked + answered
+            for asked, answered in zip(prompt, output, strict=True)
+        ),
+        "time_to_first_token_ms": _distribution_of_values(
+            _milliseconds(one.get("ttft_us")) for one in good if "ttft_ms" in measured
+        ),
+        "time_per_output_token_ms": _distribution_of_counts(by_token),
+        "inter_token_latency_ms": _distribution_of_counts(after_first),
+        **{name: _distribution_of_values(()) for name in _NOT_MEASURED},
+        **_NO_MEDIA,
+    }
+    if summary.slo_pct is not None:
+        found |= {
+            "slo_attainment": summary.slo_pct / 100,
+            "slo_determined_requests": summary.requests_ok + summary.requests_failed,
+            "request_goodput": _distribution_of_values([summary.goodput_request_s]),
+        }
+    return found
+
+
+def _milliseconds(microseconds: float | None) -> float | None:
+    return None if microseconds is None else microseconds / 1000
+
+
+def _distribution_of_values(values: Iterable[float | None]) -> dict[str, Any]:
+    return _distribution_of_counts(Counter(value for value in values if value is not None))
+
+
+def _distribution_of_counts(counts: Counter[float]) -> dict[str, Any]:
+    """Return GuideLLM's distribution of values that occur so often: all of successful requests."""
+    ordered = sorted(counts.elements())
+    found: dict[str, Any] = dict.fromkeys(_STATISTICS, 0.0)
+    found |= {"count": len(ordered), "percentiles": dict.fromkeys(_PERCENTILES, 0.0)}
+    if ordered:
+        variance = pvariance(ordered)
+        found |= {
+            "mean": fmean(ordered),
+            "median": quantile(ordered, 0.5),
+            "mode": counts.most_common(1)[0][0],
+            "variance": variance,
+            "std_dev": variance**0.5,
+            "min": ordered[0],
+            "max": ordered[-1],
+            "total_sum": float(sum(ordered)),
+            "percentiles": {name: quantile(ordered, p) for name, p in _PERCENTILES.items()},
+        }
+    return {"successful": found}
+
+
+_STATISTICS = ("mean", "median", "mode", "variance", "std_dev", "min", "max", "total_sum")
+_NO_MEDIA: dict[str, dict[str, None]] = {
+    "text": dict.fromkeys(("tokens", "words", "characters")),
+    "image": dict.fromkeys(("tokens", "images", "pixels", "bytes")),
+    "video": dict.fromkeys(("tokens", "frames", "seconds", "bytes")),
+    "audio": dict.fromkeys(("tokens", "samples", "seconds", "bytes")),
+    "tool_call": dict.fromkeys(("tokens", "mixed_tokens", "count")),
+}
+
+
+def _request_totals(result: BenchResult) -> dict[str, int]:
+    ok, failed = result.summary.requests_ok, result.summary.requests_failed
+    return {"successful": ok, "errored": failed, "incomplete": 0, "total": ok + failed}
+
+
+def _scheduler_state(result: BenchResult, begun_s: float, ended_s: float) -> dict[str, Any]:
+    queue, e2e = result.summary.queue_ms, result.summary.e2e_ms
+    starts = ("start_time", "request_start_time", "measure_start_time")
+    ends = ("measure_end_time", "request_end_time", "end_time")
+    return {
+        **dict.fromkeys(starts, begun_s),
+        **dict.fromkeys(ends, ended_s),
+        "requests_made": _request_totals(result),
+        "queued_time_avg": 0.0 if queue is None else queue.mean / 1000,
+        "request_time_avg": 0.0 if e2e is None else e2e.mean / 1000,
+        **dict.fromkeys(_DELAYS, 0.0),
+    }
+
+
+def _strategy_and_slo(result: BenchResult) -> dict[str, Any]:
+    """Return the load as GuideLLM's strategy, and the limits of the SLO without percentages."""
+    spec = result.spec
+    limits = {
+        _LIMITED[limit.latency]: limit.most_ms
+        for limit in (parse_slo(spec.slo) if spec.slo else ())
+    }
+    simulation = {"simulation": SIMULATED} if result.conditions.simulated else {}
+    return {
+        "run_id": f"workbench-{result.id}",
+        "run_index": 0,
+        "strategy": _strategy_config(spec),
+        "constraints": {},
+        "slo": limits or None,
+        "profile": {},
+        "requests": {},
+        "backend": _backend_config(spec),
+        "environment": {
+            "written_by": writer_of_export(result),
+            "window": result.summary.window,
+            **simulation,
+            "absent": _DELAYS_SAID,
+            "notes": [*result.summary.notes, *result.summary.marked],
+            "not_valid": list(result.summary.refused),
+        },
+    }
+
+
+def _scenario_config(result: BenchResult) -> dict[str, Any]:
+    """Return the load in the form of GuideLLM's configuration."""
+    spec = result.spec
+    strategy = _strategy_config(spec)
+    loads: dict[str, Any] = {
+        name: [strategy[name]] for name in ("streams", "rate") if name in strategy
+    }
+    kind = strategy["type_"]
+    profile = _REPLAY if kind == _TRACE else {"kind": kind, **loads}
+    return {"backend": _backend_config(spec), "profile": profile, "data": [_dataset_config(result)]}
+
+
+def _dataset_config(result: BenchResult) -> dict[str, Any]:
+    spec = result.spec
+    file = spec.trace_name or spec.prompts_name
+    if file:
+        name = file.partition(" (")[0]
+        return {"kind": "csv_file" if name.endswith(".csv") else "json_file", "path": file}
+    lengths = {"prompt_tokens": "input_tokens", "output_tokens": "max_tokens"}
+    known = {name: getattr(spec, ours) for name, ours in lengths.items() if is_stated(result, ours)}
+    return {"kind": "synthetic_text", **known}
+
+
+def _strategy_config(spec: BenchSpec) -> dict[str, Any]:
+    if spec.trace_name and not spec.has_conversations:
+        return {"type_": _TRACE, "time_scale": 1 / (spec.speed or 1.0), **_AT_ITS_TIME}
+    if spec.rate is None:
+        return {
+            "type_": "concurrent",
+            "streams": spec.concurrency,
+            "max_concurrency": spec.concurrency,
+        }
+    return {"type_": spec.arrival, "rate": spec.rate, "max_concurrency": None}
+
+
+_TRACE = "trace"
+_AT_ITS_TIME = {"schedule_turn": "timestamp"}
+_REPLAY = {"kind": "replay", **_AT_ITS_TIME}
+
+
+def _backend_config(spec: BenchSpec) -> dict[str, Any]:
+    return {"kind": "openai_http", "target": spec.url, "model": spec.model}

@@ -1,0 +1,54 @@
+"""What an export in the form of another tool may say of a load: nothing that is only a default."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from workbench import __version__
+from workbench.model.bench import BenchResult
+from workbench.model.errors import InputError
+from workbench.model.load_spec import OPTIONS
+from workbench.model.slo import parse_slo
+
+
+def is_stated(result: BenchResult, field: str) -> bool:
+    """Return whether `field` of the workload is known: an imported file may lack it."""
+    known = result.conditions.known_workload
+    return not known or field in known
+
+
+def check_load(result: BenchResult, form: str) -> None:
+    """Raise InputError if nothing says with which load the requests of `result` came, because the
+    other tool's `form` needs one, or if the load has an option for which that form has no word."""
+    if result.spec.command:
+        raise missing_field_error(result, form, "its own command decided the load")
+    if not is_stated(result, "concurrency") and not is_stated(result, "rate"):
+        raise missing_field_error(result, form, "the imported file does not say the load")
+    for option in OPTIONS:
+        is_given = getattr(result.spec, option.field) != option.default
+        if is_given and form in option.unknown_to:
+            raise missing_field_error(result, form, f"it has no word for {option.name}")
+    if repeated := _latency_with_two_limits(result.spec.slo):
+        why = f"it has one limit of {repeated}, and this SLO has several"
+        raise missing_field_error(result, form, why)
+
+
+def _latency_with_two_limits(slo: str) -> str:
+    """Return the first latency that an SLO limits at several percentages, "" if there is none."""
+    limited = Counter(limit.latency for limit in parse_slo(slo)) if slo else {}
+    return next((latency for latency, many in limited.items() if many > 1), "")
+
+
+def missing_field_error(result: BenchResult, form: str, why: str) -> InputError:
+    """Return the error for a result that the other tool's `form` cannot describe."""
+    return InputError(
+        f"result {result.id} cannot be written in {form}'s form: {why}",
+        next_step="export it in Workbench's own form: --format json",
+    )
+
+
+def writer_of_export(result: BenchResult) -> str:
+    """Return who wrote the export and, if it was not Workbench, who measured the values."""
+    measured = result.conditions.imported
+    also = f" (measured by {measured})" if measured else ""
+    return f"Workbench {__version__}{also}"

@@ -1,0 +1,54 @@
+"""Reads the calls of native code in a backtrace that gdb, glibc or llama.cpp has written into a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MARKS = (" 0x0000", "+0x")  # one of them is in each backtrace
+_LONGEST_CALL = 300  # characters
+_CALL = re.compile(
+    r"""
+    # gdb: "#5  0x00007fd741ddef43 in ggml_cuda_error(char const*) () from libggml.so"
+    ^\s*\#\d{1,3}\s+(?:0x[0-9a-f]+\ in\ )?(?P<gdb>[A-Za-z_(<~].*)
+    # glibc: "libggml.so(ggml_abort+0x136)[0x7e716c216266]"
+    | ^\S*?(?P<file>[^/\s()]+)\((?P<symbol>[\w.]*)\+0x[0-9a-f]+\)\s?\[0x
+    """,
+    re.VERBOSE,
+)
+# Calls that every crash has: how it was reported, and how the thread began.
+_NO_PLACE = re.compile(
+    r"ggml_abort|ggml_print_backtrace|ggml_cuda_error|ggml_uncaught_exception|abort|raise|gsignal"
+    r"|pthread_kill|wait4|waitpid|terminate|__cxa_|_Unwind|signal handler called|libc_start|start_thread"
+    r"|clone3?\b"
+)
+_PASSES_ON = re.compile(r"ggml_backend_|ggml_gallocr_|ggml_graph_")
+_NAME = re.compile(r"^(?P<name>[\w:~]+(?:<[^()]*>)?(?:::[\w~]+)*)")
+
+
+def call_in(line: str) -> str | None:
+    """Return the call that a line of a backtrace names, such as "ggml_abort (libggml.so)"; None if
+    the line is none of a backtrace."""
+    if "+0x" not in line and "#" not in line[:8]:
+        return None
+    found = _CALL.match(line)
+    if found is None:
+        return None
+    call = found["gdb"] or f"{found['symbol']} ({found['file']})"
+    return call[:_LONGEST_CALL]
+
+
+def places(calls: Iterable[str]) -> Iterable[str]:
+    """Return the calls, the innermost first, without those that every crash has."""
+    return (call for call in calls if not _NO_PLACE.search(name_of(call)))
+
+
+def name_of(call: str) -> str:
+    """Return the name of the function in a call, without its arguments."""
+    found = _NAME.match(call)
+    return found["name"] if found else call
+
+
+def passes_on(call: str) -> bool:
+    """Return whether the function of a call only passes work to a device or a buffer."""
+    return bool(_PASSES_ON.match(name_of(call)))

@@ -1,0 +1,151 @@
+"""Reads with py-spy where the Python processes of a start that hangs stand.
+
+py-spy is used only if it is installed on the host: on its PATH, or beside the engine's program. It reads
+the memory of another process, without stopping it. The kernel allows this for a process of the same user
+unless kernel.yama.ptrace_scope forbids it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from workbench.hosts.base import Host
+from workbench.hosts.shell_scripts import shell_argv
+from workbench.model.findings import Finding
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import clean_text
+from workbench.server.log_patterns import part_named_in
+
+_MOST_PROCESSES = 8  # one for each rank of a host with eight GPUs
+_EACH_S = 4  # for one process
+_LIMIT_S = 45.0  # for all
+_FRAMES = 4  # of a stack that are shown, the innermost first
+_SHOWN_CHARS = 160  # of a stack
+
+# The arguments are the directory of the engine's program and process ids. Prints for each process a
+# line "pid NUMBER", and what py-spy prints. Without py-spy, prints "absent".
+_SCRIPT = r"""
+spy=$(command -v py-spy) || spy="$1/py-spy"
+[ -x "$spy" ] || { echo absent; exit 0; }
+printf 'scope %s\n' "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)"
+shift
+for pid; do
+    [ -d "/proc/$pid" ] || continue
+    printf 'pid %s\n' "$pid"
+    timeout -s KILL SECONDS "$spy" dump --nonblocking --pid "$pid" 2>&1 </dev/null
+done
+exit 0
+""".replace("SECONDS", str(_EACH_S))
+_THREAD = re.compile(r'^Thread (?:0x)?[0-9A-Fa-f]+ \((?P<state>[^)]*)\)(?:: "(?P<name>[^"]*)")?')
+_FRAME = re.compile(r"^ {4}(?P<function>\S.*?) \((?P<path>[^()]+):(?P<line>\d+)\)$")
+_REFUSED = re.compile(r"permission denied|operation not permitted", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonStack:
+    """Where the main thread of one process stands. `frames` are the innermost calls, first the
+    innermost, as "function (file:line)"."""
+
+    pid: int
+    state: str  # "active" or "idle"
+    frames: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        calls = " < ".join(self.frames)
+        return f"{self.pid} {self.state}: {calls}"[:_SHOWN_CHARS]
+
+
+@dataclass(frozen=True, slots=True)
+class Stacks:
+    """What py-spy said of the processes of a start. `installed` is False if the host has no py-spy.
+    `refused` are the processes whose memory the kernel did not let it read."""
+
+    installed: bool
+    stacks: tuple[PythonStack, ...] = ()
+    refused: tuple[int, ...] = ()
+    ptrace_scope: str = ""
+
+
+async def read_stacks(host: Host, program: str, pids: Sequence[int]) -> Stacks:
+    """Return where the processes `pids`, which Workbench has started, stand. `program` is the path of
+    the engine's program. Raises HostError if the host cannot be queried."""
+    directory = program.rpartition("/")[0] or "/usr/bin"
+    chosen = map(str, pids[:_MOST_PROCESSES])
+    done = await host.run(shell_argv(_SCRIPT, directory, *chosen), timeout_s=_LIMIT_S)
+    return parse_stacks(done.out)
+
+
+def parse_stacks(output: str) -> Stacks:
+    """Return what the script has printed."""
+    head, *blocks = re.split(r"^pid (?=\d+$)", output, flags=re.MULTILINE)
+    if head.strip() == "absent":
+        return Stacks(installed=False)
+    refused: list[int] = []
+    stacks: list[PythonStack] = []
+    for block in blocks:
+        number, _, dump = block.partition("\n")
+        pid = parse_whole_number(number) or 0
+        stack = _main_stack(pid, dump)
+        if stack is not None:
+            stacks.append(stack)
+        elif _REFUSED.search(dump):
+            refused.append(pid)
+    scope = clean_text(head.removeprefix("scope ").strip(), 4)
+    return Stacks(True, tuple(stacks), tuple(refused), scope)
+
+
+def _main_stack(pid: int, dump: str) -> PythonStack | None:
+    """Return the stack of the main thread, or else of the first thread; None if there is none."""
+    threads: list[tuple[str, str, list[str]]] = []
+    for line in dump.splitlines():
+        thread = _THREAD.match(line)
+        frame = _FRAME.match(line)
+        if thread is not None:
+            threads.append((thread["name"] or "", thread["state"], []))
+        elif frame is not None and threads:
+            threads[-1][2].append(f"{frame['function']} ({frame['path']}:{frame['line']})")
+    found = [one for one in threads if one[2]]
+    if not found:
+        return None
+    _, state, frames = next((one for one in found if one[0] == "MainThread"), found[0])
+    return PythonStack(
+        pid, clean_text(state, 20), tuple(clean_text(one, 120) for one in frames[:_FRAMES])
+    )
+
+
+def with_stacks(finding: Finding, stacks: Stacks | None) -> Finding:
+    """Return the finding about a start that hangs, with where its processes stand, or with what is
+    missing to know it."""
+    if stacks is None:
+        return finding
+    if stacks.stacks:
+        part = next(filter(None, map(_engine_part_of_stack, stacks.stacks)), None)
+        where = f". py-spy finds them in {part}" if part else ""
+        told = "; ".join(stack.text for stack in stacks.stacks)
+        evidence = "; ".join(filter(None, (finding.evidence, told)))
+        return replace(finding, text=f"{finding.text}{where}", evidence=evidence)
+    if not stacks.installed:
+        return _with_step(
+            finding, "pip install py-spy on that host lets Workbench show where it waits"
+        )
+    if not stacks.refused:
+        return finding
+    pids = " ".join(map(str, stacks.refused))
+    scope = f" (kernel.yama.ptrace_scope is {stacks.ptrace_scope})" if stacks.ptrace_scope else ""
+    return _with_step(
+        finding,
+        f"the kernel does not let py-spy read process {pids}{scope}: sudo py-spy dump --pid "
+        f"{stacks.refused[0]} shows where it waits",
+    )
+
+
+def _engine_part_of_stack(stack: PythonStack) -> str | None:
+    return next(filter(None, map(part_named_in, stack.frames)), None)
+
+
+def _with_step(finding: Finding, step: str) -> Finding:
+    return replace(finding, fix=f"{finding.fix}; {step}" if finding.fix else step)

@@ -1,0 +1,306 @@
+"""Reads the Python tracebacks of a growing log: which error was raised first, and in which part of the
+engine's code.
+
+A failure of a server is written several times. The process that failed writes a chain of tracebacks,
+and each process that waits for it writes one of its own. The first error that does not merely report
+another one is the cause. The innermost frame that belongs to a known part of the engine, such as
+quantization or LoRA, says where to look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
+
+from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.server import native_backtraces
+
+_MOST_ERRORS = 40  # that are kept: the first ones are the cause
+_MOST_FRAMES = 200  # of one traceback
+_LONGEST_MESSAGE = 500  # characters
+_MOST_WRITERS = 64  # processes of which an unfinished traceback is kept
+_MOST_BETWEEN = 500  # lines of other text within a traceback
+_FRAME = re.compile(
+    r"""
+    # Python, and its faulthandler without the second comma; Rich breaks long lines before a word
+    ^\s*(?:File\ )?"(?P<path>[^"]{1,400})",\ line\ (?P<line>\d{1,7}),?\ in
+    (?:\ (?P<function>\S{1,120})|\s*$)
+    # IPython
+    | ^File\ (?P<shown_path>[^\s"]{1,400}?)(?::(?P<shown_line>\d{1,7}))?,\ in
+    \ (?P<shown_function>[\w.<>]{1,120})\(
+    """,
+    re.VERBOSE,
+)
+_BEGINS = "Traceback (most recent call last)"
+_IN_TRACEBACK = "File "
+_REFUSED = " validation error"  # of pydantic, also without a traceback
+_IGNORED = "Exception ignored in"
+_CRASHED = "Fatal Python error: "
+_CAUSED = "The above exception was the direct cause"
+_WHILE_HANDLING = "During handling of the above exception"
+_MARKS = (
+    *(_CRASHED, _IGNORED, _IN_TRACEBACK, _REFUSED, _CAUSED, _WHILE_HANDLING, _BEGINS),
+    *native_backtraces.MARKS,
+)
+_RAISED = re.compile(
+    r"^(?P<kind>(?:[A-Za-z_]\w*\.)*[A-Z]\w*)(?:\([A-Z]\w*\))?(?:: ?(?P<message>.*))?$"
+)
+_SOURCE = re.compile(r"^\s+assert ")
+_PIECE = re.compile(r"^(?:[\w.<>/]*[\"')]{0,2}|File)\s*$")  # of a line that Rich has broken
+# what stands before the package in the path of a file
+_PACKAGE = (
+    r"^.*(?:site|dist)-packages/|^.*/(?=(?:vllm|sglang|exllamav\d|flashinfer|transformers|torch)/)"
+)
+_TO_PACKAGE = re.compile(rf"{_PACKAGE}|^.*/python3\.\d+/|^.*/(?=(?:backends|endpoints)/)|^/")
+_IN_PACKAGE = re.compile(rf"(?:{_PACKAGE})(?P<package>[A-Za-z]\w*)/")
+_VALIDATION = re.compile(r"\d+ validation errors? for \w+$")
+# An error while one of these is handled says more: a look-up or an attempt has failed before it.
+_ATTEMPTS = re.compile(
+    r"(?:KeyError|IndexError|StopIteration|CancelledError|Empty|ModuleNotFoundError|ImportError"
+    r"|AttributeError|CalledProcessError)$"
+)
+# Their messages have only what was looked up; an error raised from them says what that means.
+_LOOK_UPS = ("KeyError", "IndexError", "StopIteration")
+_FEW_WORDS = 5
+_NUMPY_WARNS = "AttributeError: _ARRAY_API not found"  # then it imports the package all the same
+# what Python calls when a process has ended its work
+_CLEANUP = ("_run_finalizers", "_exit_function", "__del__")
+_SERVES_REQUESTS = re.compile(
+    r"uvicorn/protocols|starlette/(?:middleware|_exception_handler)|fastapi/routing\.py (?:app|run_)"
+    r"|entrypoints/openai/\S*serving\w*\.py (?:create_|_?preprocess|handle_request|_convert|\w+_generator)"
+)
+# what a request or an answer must look like
+_REQUEST_FORM = re.compile(
+    r"validation errors? for (?:Chat|Completion|Embedding|Response|Rerank|Score|Message)\w*"
+    r"(?:Request|Response|Choice|Message|Param)|BadRequestError: "
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One call in a traceback: the file of the code, the function, and the line, None if unknown."""
+
+    path: str
+    function: str
+    line: int | None = None
+
+    @property
+    def call(self) -> str:
+        """The path from the package on, and the function."""
+        return f"/{_TO_PACKAGE.sub('', self.path)} {self.function}"
+
+    @property
+    def place(self) -> str:
+        """The file, its package and the function: "awq.py:12 of vllm, create_weights"."""
+        name = self.path.rpartition("/")[2]
+        file = name if self.line is None else f"{name}:{self.line}"
+        package = f" of {self.package}" if self.package else ""
+        return f"{file}{package}, {self.function}"
+
+    @property
+    def package(self) -> str | None:
+        """The package that the file belongs to; None if its path does not say."""
+        found = _IN_PACKAGE.match(self.path)
+        return found["package"] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedError:
+    """An error at the end of a traceback. `kind` is the name of its class without the module,
+    `number` the number of its line from 1, None if unknown. `frames` are the calls, the innermost
+    last. `replaces` says that it was raised while the error before it was handled, and `caused`
+    that the error before it is its cause."""
+
+    line: str
+    kind: str
+    number: int | None
+    frames: tuple[Frame, ...]
+    replaces: bool = False
+    caused: bool = False
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether the error is of a kind that code often raises and handles, such as a look-up."""
+        return bool(_ATTEMPTS.search(self.kind))
+
+    @property
+    def ended_one_request(self) -> bool:
+        """Whether the error ended the answer to one request, and not the server."""
+        if _REQUEST_FORM.search(self.line):
+            return True
+        starts = any(frame.function == "lifespan" for frame in self.frames)
+        return not starts and any(_SERVES_REQUESTS.search(frame.call) for frame in self.frames)
+
+
+@dataclass(slots=True)
+class _Open:
+    """The traceback that one process is writing."""
+
+    frames: list[Frame] = field(default_factory=list)
+    replaces: bool = False
+    caused: bool = False
+    reading: bool = False
+    ignored: bool = False  # Python goes on after its error
+    crashed: RaisedError | None = None  # by a signal: its frames follow, the innermost first
+    continues: int = 0  # lines that still belong to the message of its last error
+    source: str = ""  # the line of code that the last call shows
+    between: int = 0  # lines since its last call
+    left: bool = False  # something else was written after its last call
+    last: RaisedError | None = None  # the last call as evidence, without an error
+
+
+class TracebackReader:
+    """Collects the errors at the ends of the tracebacks in a log, while lines are added. `split`
+    divides a line into the name of the process that wrote it and the text that it wrote."""
+
+    def __init__(self, split: Callable[[str], tuple[str, str]]) -> None:
+        self._split = split
+        self._open: dict[str, _Open] = {}
+        self.errors: tuple[RaisedError, ...] = ()
+        self.ignored: frozenset[int | None] = (
+            frozenset()
+        )  # lines of errors after which Python went on
+        self.native_calls: tuple[str, ...] = ()  # of the first backtrace of native code
+
+    def feed(self, lines: Sequence[str], first: int | None) -> None:
+        """Add lines of the log. `first` is the number of the first one, None if unknown."""
+        if len(self.errors) >= _MOST_ERRORS:
+            return
+        waiting = any(one.reading or one.continues or one.crashed for one in self._open.values())
+        text = "" if waiting else "\n".join(lines)
+        if not waiting and not any(mark in text for mark in _MARKS):
+            return
+        for offset, line in enumerate(lines):
+            self._read_line(line, None if first is None else first + offset)
+
+    @property
+    def unfinished(self) -> RaisedError | None:
+        """The last traceback at whose end the line with the error is missing, because the log ends
+        before it; None if there is none. `line` and `number` are those of the last call."""
+        cut = (one.last for one in self._open.values() if one.reading and not one.left)
+        found = [last for last in cut if last is not None]
+        return max(found, key=lambda last: last.number or 0, default=None)
+
+    def _read_line(self, line: str, number: int | None) -> None:
+        writer, text = self._split(line)
+        call = native_backtraces.call_in(text)
+        if call is not None:
+            if len(self.native_calls) < _MOST_FRAMES:
+                self.native_calls = (*self.native_calls, call)
+            return
+        if text.startswith(_CRASHED):
+            self._open[writer] = _Open(crashed=RaisedError(text, "Fatal", number, ()))
+            return
+        if text.startswith(_IGNORED):
+            self._open[writer] = _Open(ignored=True)
+            return
+        if _BEGINS in text:
+            if len(self._open) >= _MOST_WRITERS:
+                self._open.clear()
+            before = self._open.get(writer, _Open())
+            begun = _Open([], before.replaces, before.caused, reading=True)
+            begun.ignored = before.ignored
+            self._open[writer] = begun
+            return
+        own = self._open.get(writer)
+        if own is None and (_FRAME.match(text) or _VALIDATION.search(text)):
+            own = self._open[writer] = _Open()  # the beginning of the traceback is not in the log
+        if own is None:
+            return
+        if text.startswith(_CAUSED):
+            own.caused = True
+        elif text.startswith(_WHILE_HANDLING):
+            own.replaces = True
+        elif own.crashed is not None:
+            self._read_crash(own, text)
+        elif own.reading or _FRAME.match(text) or _VALIDATION.search(text):
+            own.reading = True
+            self._read_text_of_process(writer, text, number)
+        elif own.continues and text.strip():
+            last = self.errors[-1]
+            line = f"{last.line} {text.strip()}"[:_LONGEST_MESSAGE]
+            self.errors = (*self.errors[:-1], replace(last, line=line))
+            own.continues -= 1
+
+    def _read_crash(self, own: _Open, text: str) -> None:
+        frame = _FRAME.match(text)
+        if frame is not None and len(own.frames) < _MOST_FRAMES:
+            own.frames.append(_frame_of_match(frame))
+        elif own.frames and own.crashed is not None:
+            frames = tuple(reversed(own.frames))
+            self.errors = (*self.errors, replace(own.crashed, frames=frames))[:_MOST_ERRORS]
+            own.crashed, own.frames = None, []
+        else:
+            own.between += 1
+            own.crashed = own.crashed if own.between < _MOST_BETWEEN else None
+
+    def _read_text_of_process(self, writer: str, text: str, number: int | None) -> None:
+        own = self._open[writer]
+        frame = _FRAME.match(text)
+        if frame is not None:
+            if len(own.frames) < _MOST_FRAMES:
+                own.frames.append(_frame_of_match(frame))
+            own.left, own.between = False, 0
+            own.last = RaisedError(text.strip(), "", number, tuple(own.frames))
+            return
+        raised = _RAISED.match(text)
+        if raised is None or not (own.frames or _VALIDATION.search(text)):
+            own.source = text.strip() if _SOURCE.search(text) else own.source
+            own.left = own.left or not (text[:1].isspace() or _PIECE.match(text))
+            own.between += 1
+            own.reading = own.between < _MOST_BETWEEN
+            return
+        kind = raised["kind"].rpartition(".")[2]
+        told = f"{text}: {own.source}" if text == "AssertionError" and own.source else text
+        error = RaisedError(told, kind, number, tuple(own.frames), own.replaces, own.caused)
+        cleanup = any(frame.function in _CLEANUP for frame in own.frames)
+        if own.ignored or cleanup or told == _NUMPY_WARNS:
+            self.ignored |= {number}
+            del self._open[writer]
+            return
+        self.errors = (*self.errors, error)[:_MOST_ERRORS]
+        for one in self._open.values():
+            one.continues = 0
+        own.frames, own.reading, own.replaces, own.caused = [], False, False, False
+        own.source, own.last = "", None
+        own.continues = _lines_to_come(text)
+
+
+def _says_more_than(error: RaisedError, before: RaisedError) -> bool:
+    """Return whether the error says more than the error before it, from which it was raised."""
+    command = before.kind == "CalledProcessError"
+    repeats = before.line.partition(": ")[2] in error.line
+    looked_up = before.kind in _LOOK_UPS and not repeats and len(error.line.split()) > _FEW_WORDS
+    return (error.replaces and before.is_attempt) or (error.caused and (command or looked_up))
+
+
+def _frame_of_match(found: re.Match[str]) -> Frame:
+    path = found["path"] or found["shown_path"]
+    line = parse_whole_number(found["line"] or found["shown_line"] or "")
+    function = found["function"] or found["shown_function"] or "?"
+    return Frame(path.replace("\\", "/"), function, line)
+
+
+def _lines_to_come(message: str) -> int:
+    """Return how many more lines belong to the message of an error."""
+    if _VALIDATION.search(message):
+        return 2  # the name of the field, then what is wrong with it
+    return 1 if message.endswith(":") else 0
+
+
+def root_error(
+    errors: Sequence[RaisedError], reports_another: Callable[[str], bool]
+) -> RaisedError | None:
+    """Return the error that is the cause of the others; None if there is none. `reports_another` says
+    of a line whether it merely reports another error."""
+    chosen: RaisedError | None = None
+    for error in errors:
+        if reports_another(error.line):
+            continue
+        if chosen is None or _says_more_than(error, chosen):
+            chosen = error
+        elif error.line != chosen.line:  # of another rank
+            break
+    return chosen

@@ -1,0 +1,243 @@
+"""The alerts of a session: which rules are on, what state they are in, and what they raised."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from workbench.model.alerts import (
+    ALL,
+    EFFECTS,
+    END,
+    KEPT,
+    ONCE,
+    RULES,
+    Alert,
+    RuleView,
+    alert_limits,
+)
+from workbench.model.counts import gpus_text
+from workbench.model.secrets import mask_text, remember_secrets, seen_secrets
+from workbench.model.timeline import EventKind
+from workbench.model.untrusted_text import clean_text
+from workbench.session.alerts.events import FIELDS, EventWatch
+from workbench.store.config import ConfigStore
+from workbench.store.config_schema import AlertsConfig
+
+if TYPE_CHECKING:
+    from workbench.advisor.alert_watch import AlertChange, AlertWatch
+    from workbench.model.gpu import Telemetry
+    from workbench.session.alerts.webhook import Webhook
+    from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.history.timeline import Timeline
+    from workbench.session.state import SessionState
+    from workbench.session.state_holder import StateHolder
+
+_FOLLOWED = FIELDS | {"gpu_findings"}
+_TEXT_CHARS = 500  # chat services refuse texts that are much longer
+TEST = "test"  # the rule of an alert that the user asked for
+SWITCHED = ("bell", "mark", "title")  # the effects that `switch_all` sets
+
+
+class Alerts:
+    """Raises the alerts that config.toml asks for, on the session's host, and puts them into
+    `state.alerts`. The screen rings for them; the mark and the webhook are made here. Without a
+    measured rule that is on, no reading costs anything."""
+
+    def __init__(
+        self, core: StateHolder, telemetry: TelemetryWatch, timeline: Timeline, config: ConfigStore
+    ) -> None:
+        self._core, self._telemetry, self._timeline = core, telemetry, timeline
+        self._store = config
+        self._number = 0
+        self._watch: AlertWatch | None = None
+        self._capped: frozenset[int] = frozenset()
+        self._before: dict[str, tuple[str, ...]] = {}  # what `switch_all` replaced in config.toml
+        self.webhook: Webhook | None = None
+        self.use_config(AlertsConfig())
+        core.subscribe(self._follow_state)
+
+    def use_config(self, config: AlertsConfig) -> None:
+        """Raise alerts as `config` says from now on."""
+        if self._watch is not None and self._core.state.telemetry is not None:
+            for change in self._watch.end_all(time.monotonic()):
+                if change.rings:
+                    self._raise_alert_of_change(change, self._core.state.telemetry)
+        self.config = config
+        remember_secrets(config.secrets)
+        self.webhook = None
+        if config.webhook_url:
+            from workbench.session.alerts.webhook import Webhook
+
+            self.webhook = Webhook(config.webhook_url, config.webhook_token, self._core.spawn)
+        self._effects = {name: self._effects_of(name) for name in RULES}
+        self._begin_watching()
+
+    def _effects_of(self, rule: str) -> tuple[str, ...]:
+        """Return the effects that are on for a rule."""
+        return tuple(
+            effect
+            for effect in EFFECTS
+            if not {rule, ALL}.isdisjoint(getattr(self.config, effect))
+            and (effect != "webhook" or self.webhook is not None)
+        )
+
+    def _begin_watching(self) -> None:
+        """Begin to watch the host, of which nothing is known yet."""
+        every = alert_limits(self.config.limits)
+        limits = {name: limits for name, limits in every.items() if self._effects[name]}
+        self._host, self._watch = self._core.host, None
+        self._events = EventWatch(self._core.state)
+        if self._take_telemetry in self._telemetry.on_reading:
+            self._telemetry.on_reading.remove(self._take_telemetry)
+        if limits:
+            from workbench.advisor.alert_watch import AlertWatch
+
+            self._watch = AlertWatch(limits)
+            self._capped = _capped_gpus(self._core.state)
+            self._telemetry.on_reading.append(self._take_telemetry)
+
+    # ---- what happens
+
+    def _take_telemetry(self, telemetry: Telemetry) -> None:
+        from workbench.advisor.alert_rules import LiveFacts
+
+        if self._watch is None:
+            return
+        engine = self._core.state.engine
+        values, server = (engine.values, engine.server) if engine is not None else ({}, "")
+        facts = LiveFacts(telemetry, values, self._capped, server)
+        interval_s = self._core.state.telemetry_interval_s
+        for change in self._watch.take_reading(time.monotonic(), interval_s, facts):
+            if change.rings:
+                self._raise_alert_of_change(change, telemetry)
+
+    def _follow_state(self, state: SessionState, changed: frozenset[str]) -> None:
+        if changed.isdisjoint(_FOLLOWED):
+            return
+        if self._core.host is not self._host:
+            self._begin_watching()
+            return
+        if "gpu_findings" in changed and self._watch is not None:
+            self._capped = _capped_gpus(state)
+        for rule, text in self._events.take(state, changed):
+            self._raise_alert(rule, ONCE, text, self._effects[rule])
+
+    def _raise_alert_of_change(self, change: AlertChange, telemetry: Telemetry) -> None:
+        rule = RULES[change.rule]
+        if change.phase == END and not rule.over:
+            return
+        where = _gpus_text(change.indexes, telemetry) if rule.of_gpu else ""
+        form = rule.over if change.phase == END else rule.text
+        if change.phase == END and change.value is None:
+            form = f"no longer watched: {rule.title}{' ({where})' if where else ''}"
+        text = form.format(where=where, value=rule.value_text(change.value))
+        effects = self._effects[rule.name]
+        if change.phase == END:  # nobody is called for it
+            effects = tuple(effect for effect in effects if effect in ("title", "webhook"))
+        gpus = change.indexes if rule.of_gpu else ()
+        phase = change.phase if rule.over else ONCE
+        self._raise_alert(rule.name, phase, text, effects, gpus, change.value)
+
+    def _raise_alert(
+        self,
+        rule: str,
+        phase: str,
+        text: str,
+        effects: Sequence[str],
+        gpus: tuple[int, ...] = (),
+        value: float | None = None,
+    ) -> None:
+        """Add an alert to the state, and make its mark and its webhook."""
+        if not effects:
+            return
+        self._number += 1
+        alert = Alert(
+            number=self._number,
+            unix_s=time.time(),
+            rule=rule,
+            phase=phase,
+            # cut after it is masked: half a secret would not be recognized
+            text=clean_text(mask_text(clean_text(text), seen_secrets()), _TEXT_CHARS),
+            host=self._core.host.name,
+            simulated=self._core.state.simulated,
+            effects=frozenset(effects),
+            gpus=gpus,
+            value=value,
+        )
+        if "mark" in effects and not (rule in RULES and RULES[rule].marked):
+            self._timeline.add_event(EventKind.ALERT, alert.text, unix_s=alert.unix_s)
+        if "webhook" in effects and self.webhook is not None:
+            self.webhook.send(_webhook_document(alert))
+        self._core.update(alerts=(*self._core.state.alerts, alert)[-KEPT:])
+
+    # ---- for the page
+
+    def rows(self) -> list[RuleView]:
+        """Return the state of each rule now, in the order of the table."""
+        return [self._row(name) for name in RULES]
+
+    def _row(self, name: str) -> RuleView:
+        rule, effects = RULES[name], self._effects[name]
+        watch = self._watch.rules.get(name) if self._watch is not None else None
+        if watch is None:
+            last = next((a for a in reversed(self._core.state.alerts) if a.rule == name), None)
+            limits = self.config.limits.get(name, rule.limits)
+            since_s = time.time() - last.unix_s if last is not None else None
+            return RuleView(rule, limits, effects, "happened" if last else "", since_s)
+        state, since_s, indexes, value = watch.state_for_list(time.monotonic())
+        where = gpus_text(indexes) if indexes and rule.of_gpu else ""
+        return RuleView(rule, watch.limits, effects, state, since_s, where, value)
+
+    def raise_test_alert(self) -> None:
+        """Raise an alert with all effects that any rule has."""
+        used = {effect for effects in self._effects.values() for effect in effects}
+        self._raise_alert(TEST, ONCE, "this is a test of the alerts", sorted(used))
+
+    @property
+    def all_on(self) -> bool:
+        """Whether `switch_all` would turn the alerts off."""
+        return all(getattr(self.config, effect) == (ALL,) for effect in SWITCHED)
+
+    def switch_all(self, on: bool) -> None:
+        """Write to config.toml that all rules ring, mark and show in the title, or that these three
+        are as they were before; by default, if this session did not turn them on. Raises StoreError
+        if the file cannot be written."""
+        if on:  # the file is read again: the user may have changed it since
+            now, usual = ConfigStore(self._store.path).config.alerts, AlertsConfig()
+            found = {effect: getattr(now, effect) for effect in SWITCHED}
+            self._before = {e: rules for e, rules in found.items() if rules != getattr(usual, e)}
+        for effect in SWITCHED:
+            before = self._before.get(effect)
+            back = None if before is None else list(before)
+            self._store.set(("alerts", effect), [ALL] if on else back)
+        self.use_config(self._store.config.alerts)
+
+
+def _capped_gpus(state: SessionState) -> frozenset[int]:
+    """Return the GPUs of which a load has shown that something unnamed caps a clock."""
+    from workbench.gpu.settings.clock_contrasts import UNNAMED
+
+    return frozenset(index for index, text in state.gpu_findings if UNNAMED in text)
+
+
+def _gpus_text(indexes: Sequence[int], telemetry: Telemetry) -> str:
+    info = telemetry.info(indexes[0]) if indexes else None
+    mig = f" ({info.mig_text})" if info is not None and info.mig else ""
+    return f"{gpus_text(indexes)}{mig}"
+
+
+def _webhook_document(alert: Alert) -> Mapping[str, object]:
+    """Return what a webhook sends. Slack, Mattermost and others show the field `text`."""
+    kept = asdict(alert)
+    rule = RULES.get(alert.rule)
+    return {
+        "text": alert.message,
+        "rule": alert.rule,
+        "phase": alert.phase,
+        "what": alert.text,
+        **{name: kept[name] for name in ("host", "simulated", "unix_s", "gpus", "value")},
+        "unit": rule.unit if rule is not None else "",
+    }

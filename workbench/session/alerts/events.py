@@ -1,0 +1,147 @@
+"""Alerts about events: what became of servers, benchmarks, experiments, sweeps and tunes, from the
+changes of the session's state."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.model.series_state import SeriesState
+from workbench.model.server_run import ServerState
+from workbench.session.history.timeline_events import load_text, outcome_text
+
+if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
+    from workbench.model.server_run import ServerStatus
+    from workbench.model.sweep import Sweep
+    from workbench.session.state import SessionState
+
+Told = tuple[str, str]  # the name of a rule, and a sentence
+FIELDS = frozenset({"servers", "bench", "experiment", "sweep", "host"})
+# words in what the lock of a measurement says -> the rule of its end
+_ELSEWHERE = {
+    "benchmark": "benchmark-done",
+    "experiment": "series-done",
+    "sweep": "series-done",
+    "tune": "series-done",
+}
+_RUNS = (ServerState.READY, ServerState.UNRESPONSIVE)
+_SILENT_S = 60.0  # between two alerts about one server
+_OLD_S = 60.0  # an end that was that long ago is told with its time
+
+
+class EventWatch:
+    """Finds the events in each new state of one host. What `state` has already is no event."""
+
+    def __init__(self, state: SessionState) -> None:
+        self._before = state
+        self._servers = {one.run_id: one.state for one in state.servers}
+        self._silent_s: dict[str, float] = {}  # when a server was told to be silent
+
+    def take(self, state: SessionState, changed: frozenset[str]) -> Iterator[Told]:
+        """Yield the events that follow from the changes since the last state. `changed` are the
+        names of the changed fields."""
+        before, self._before = self._before, state
+        if "servers" in changed:
+            yield from self._server_events(state)
+        if "bench" in changed and before.bench.running and not state.bench.running:
+            yield from _events_of_benchmark(before, state)
+        if "host" in changed and (told := _elsewhere_told(before, state)) is not None:
+            yield told
+        if "experiment" in changed and _has_ended(before.experiment, state.experiment):
+            yield "series-done", _experiment_text(state.experiment)
+        if "sweep" in changed and _has_ended(before.sweep, state.sweep):
+            yield "series-done", _sweep_text(state.sweep)
+
+    def _server_events(self, state: SessionState) -> Iterator[Told]:
+        """Yield what became of servers that were seen in another state before. A lost link hides
+        the state, and is no change of it."""
+        for status in state.servers:
+            if status.state is ServerState.UNKNOWN:
+                continue
+            before = self._servers.get(status.run_id)
+            self._servers[status.run_id] = status.state
+            if before is None or before is status.state or status.others:
+                continue
+            for rule, text in _events_of_server(before, status):
+                if rule != "server-silent" or self._silent_anew(status.run_id):
+                    yield rule, text
+
+    def _silent_anew(self, run_id: str) -> bool:
+        """Return whether a server was not told to be silent within the last minute: one that
+        answers now and then must not ring each time."""
+        now_s = time.monotonic()
+        if now_s - self._silent_s.get(run_id, -math.inf) < _SILENT_S:
+            return False
+        self._silent_s[run_id] = now_s
+        return True
+
+
+def _events_of_server(before: ServerState, status: ServerStatus) -> Iterator[Told]:
+    name = f"{status.engine} :{status.port}" if status.port is not None else status.engine
+    reason = f": {status.reason}" if status.reason else ""
+    if status.state is ServerState.READY and before is ServerState.STARTING:
+        after = f" after {status.ready_after_s:.0f} s" if status.ready_after_s else ""
+        doubt = f"?: {status.text_problem}" if status.text_problem else after
+        yield "server-ready", f"{name} is READY{doubt}"
+    elif status.state is ServerState.FAILED:
+        yield "server-failed", f"the start of {name} failed{reason}"
+    elif status.state is ServerState.CRASHED:
+        yield "server-ended", f"{name} ended unexpectedly{_late_end_text(status)}{reason}"
+    elif status.state is ServerState.UNRESPONSIVE and before in _RUNS:
+        yield "server-silent", f"{name} no longer answers{reason}"
+
+
+def _late_end_text(status: ServerStatus) -> str:
+    """Return the time of an end that was found late, such as after a lost link; else ""."""
+    ended = status.ended_unix_s
+    if ended is None or time.time() - ended < _OLD_S:
+        return ""
+    return time.strftime(" at %H:%M", time.localtime(ended))
+
+
+def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[Told]:
+    """Yield the end of a benchmark, unless it is a run of a series, which is told as a whole."""
+    series = (before.experiment, before.sweep, state.experiment, state.sweep)
+    if any(one is not None and one.state is SeriesState.RUNNING for one in series):
+        return
+    spec = before.bench.spec
+    what = load_text(spec) if spec is not None else "a server"
+    yield "benchmark-done", f"the benchmark of {what} has ended: {outcome_text(state.bench)}"
+
+
+def _elsewhere_told(before: SessionState, state: SessionState) -> Told | None:
+    """Return the end of what another Workbench measured on the host, such as a command in a shell;
+    None if it has not ended. What this session measures beside it is no end."""
+    owner = before.host.measured_by
+    if owner is None or owner == state.host.measured_by or state.bench.running:
+        return None
+    rule = next((rule for word, rule in _ELSEWHERE.items() if word in owner.what), None)
+    return None if rule is None else (rule, f"{owner.what} by {owner.owner_text} has ended")
+
+
+def _has_ended(before: Experiment | Sweep | None, now: Experiment | Sweep | None) -> bool:
+    if before is None or now is None or before.id != now.id:
+        return False
+    return before.state is SeriesState.RUNNING and now.state is not SeriesState.RUNNING
+
+
+def _experiment_text(experiment: Experiment | None) -> str:
+    from workbench.session.results.series_rows import experiment_verdict
+
+    return (
+        ""
+        if experiment is None
+        else f"experiment {experiment.id}: {experiment_verdict(experiment)}"
+    )
+
+
+def _sweep_text(sweep: Sweep | None) -> str:
+    from workbench.model.tune import TUNE
+    from workbench.session.results.series_rows import sweep_result_text
+
+    if sweep is None:
+        return ""
+    return f"{'tune' if sweep.kind == TUNE else 'sweep'} {sweep.id}: {sweep_result_text(sweep)}"

@@ -1,0 +1,89 @@
+"""The number of users within an SLO as one result of a server, so that servers can be compared by it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.bench.user_capacity import (
+    FIRST_USERS,
+    MOST_USERS,
+    LevelRun,
+    judge_level,
+    requests_of_a_run,
+)
+from workbench.bench.user_estimate import UserEstimate
+from workbench.model.counts import four_digits
+from workbench.model.errors import BenchError
+from workbench.model.slo import parse_slo
+
+if TYPE_CHECKING:
+    from workbench.model.bench import BenchResult
+    from workbench.session.results.results import Results
+
+_TRIES = 3  # of a run that is invalid
+# Benchmarks a server with fields of BenchSpec, and returns the id of the result.
+Run = Callable[..., Awaitable[int]]
+
+
+async def find_users(run: Run, results: Results, shape: Mapping[str, Any]) -> int:
+    """Search the number of users that keep the SLO of `shape` (fields of BenchSpec), beginning with its
+    concurrency, one run a level. Return the id of a result with that number: the result of the highest
+    level that kept the SLO, with the load that was asked for. Raises BenchError if a level could not
+    be judged, or if one user breaks the SLO."""
+    slo = str(shape.get("slo") or "")
+    if not slo:
+        raise BenchError(
+            "users are counted within limits, and there are none",
+            next_step="give them, for example --slo 'ttft<=500@p95'",
+        )
+    limits = parse_slo(slo)
+    measured: dict[int, BenchResult] = {}
+    estimate = UserEstimate({}, int(shape.get("concurrency") or FIRST_USERS), MOST_USERS)
+    while (users := estimate.next_level()) is not None:
+        fields = {
+            **shape,
+            "concurrency": users,
+            "requests": requests_of_a_run(users, limits),
+            "seconds": None,  # the number of requests decides
+            "warmup": users,
+            "seed": int(shape.get("seed") or 0) + 1000 * users,
+        }
+        measured[users] = result = await _valid_result(run, results, fields)
+        summary = result.summary
+        judged = judge_level(
+            [LevelRun(summary.requests_ok + summary.requests_failed, summary.slo)], limits
+        )
+        assert judged is not None
+        ratios = {**estimate.ratios, users: math.log(judged.ratio)}
+        estimate = UserEstimate(ratios, estimate.first, estimate.most)
+    if estimate.keeps is None:
+        raise BenchError(f"one user breaks a limit of {slo}", next_step="loosen the limits")
+    best, value = measured[estimate.keeps], estimate.users()
+    numbers = ", ".join(f"#{one.id}" for one in measured.values())
+    note = f"{four_digits(value)} users keep {slo}, by {numbers}; the rest is of #{best.id}"
+    first = measured[estimate.first]
+    summary = replace(best.summary, users=value, notes=(*best.summary.notes, note))
+    samples = await asyncio.to_thread(results.db.samples, best.id)
+    return await asyncio.to_thread(results.db.add, first.spec, best.conditions, summary, samples)
+
+
+async def _valid_result(run: Run, results: Results, fields: Mapping[str, Any]) -> BenchResult:
+    """Return the result of one level, measured again if it is invalid. Requests that fail can show
+    that a level breaks the limits; a level that keeps them needs a valid result. Raises BenchError if
+    it stays invalid, or if its limits cannot be judged."""
+    why = ""
+    for _ in range(_TRIES):
+        result = await results.get(await run(**fields))
+        summary = result.summary
+        unknown = next((str(one.limit) for one in summary.slo if one.kept_pct is None), None)
+        failed = bool(summary.requests_failed and summary.requests_ok)
+        breaks = any((one.margin_pct or 0.0) < 0 for one in summary.slo)
+        usable = not summary.refused or (failed and breaks)
+        if summary.slo and unknown is None and usable:
+            return result
+        why = f"{unknown} was not measured" if unknown else next(iter(summary.refused), "no SLO")
+    raise BenchError(f"{fields['concurrency']} users: {why}")

@@ -1,0 +1,116 @@
+"""What an alert does to the terminal: the bell, a notification of the desktop (OSC 9), and the
+title of the window.
+
+tmux passes OSC 9 on only inside a sequence of its own, and since 3.3 only if its option
+allow-passthrough is on. GNU screen has no such option, so nothing is sent there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from workbench.model.alerts import END, ONCE
+from workbench.model.untrusted_text import clean_text
+from workbench.tui.clipboard import ask_tmux
+from workbench.tui.textual_private import send_control
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from workbench.model.alerts import Alert
+
+EVENT_TITLE_S = 60.0  # for which the title shows an event
+_TITLE_CHARS, _DESKTOP_CHARS = 100, 250
+# the terminal keeps the title that was there, and shows it again
+_KEEP_TITLE, _FORMER_TITLE = "\x1b[22;2t", "\x1b[23;2t"
+_BELL, _ESCAPE = "\a", "\x1b"
+NOT_IN_SCREEN = "desktop: GNU screen passes no notifications on"
+TMUX_IS_CLOSED = "desktop: tmux passes it on only after `tmux set -g allow-passthrough on`"
+
+
+def notification_sequence(text: str, env: Mapping[str, str] = os.environ) -> str:
+    """Return the sequence that shows `text` as a notification of the desktop; "" if the terminal
+    multiplexer passes none on. `env` says which one is in use."""
+    plain = f"{_ESCAPE}]9;{clean_text(text, _DESKTOP_CHARS)}{_BELL}"
+    if env.get("TMUX"):
+        inner = plain.replace(_ESCAPE, 2 * _ESCAPE)
+        return f"{_ESCAPE}Ptmux;{inner}{_ESCAPE}\\"
+    return "" if env.get("STY") else plain
+
+
+async def desktop_problem(env: Mapping[str, str] = os.environ) -> str:
+    """Return why no notification of the desktop can arrive; "" if none is known."""
+    if env.get("STY") and not env.get("TMUX"):
+        return NOT_IN_SCREEN
+    if not env.get("TMUX"):
+        return ""
+    # an older tmux has no such option and passes everything on
+    said = await ask_tmux(("show-options", "-Apv", "allow-passthrough"))
+    return TMUX_IS_CLOSED if said == "off" else ""
+
+
+class AlertSignals:
+    """Rings for each new alert of a session. `close` gives the window its former title."""
+
+    def __init__(self, screen: Screen[None]) -> None:
+        self._screen = screen
+        self._seen = 0  # number of the last alert that was shown
+        # by rule and GPUs, the newest last
+        self._titles: dict[tuple[str, tuple[int, ...]], Alert] = {}
+        self._titled = False
+
+    def show(self, alerts: Iterable[Alert]) -> None:
+        """Ring for those of the alerts that are new."""
+        new = [alert for alert in alerts if alert.number > self._seen]
+        if not alerts:  # another host
+            self._titles.clear()
+        for alert in new:
+            self._seen = alert.number
+            self._ring(alert)
+        self._show_title()
+
+    def close(self) -> None:
+        self._titles.clear()
+        self._show_title()
+
+    def _ring(self, alert: Alert) -> None:
+        if "bell" in alert.effects:
+            self._screen.app.bell()
+        if "desktop" in alert.effects:
+            send_control(self._screen.app, notification_sequence(f"Workbench: {alert.message}"))
+        if "title" not in alert.effects:
+            return
+        self._titles = {
+            key: kept for key, kept in self._titles.items() if not _covers_alert(alert, key)
+        }
+        if alert.phase == END:
+            return
+        self._titles[alert.rule, alert.gpus] = alert
+        if alert.phase == ONCE:
+            self._screen.set_timer(EVENT_TITLE_S, lambda: self._forget(alert))
+
+    def _forget(self, alert: Alert) -> None:
+        """Remove an event from the title, unless a later one of its rule is there."""
+        if self._titles.get((alert.rule, alert.gpus)) is alert:
+            del self._titles[alert.rule, alert.gpus]
+            self._show_title()
+
+    def _show_title(self) -> None:
+        """Write the newest alert into the title of the window, or give it its former title."""
+        newest = next(reversed(self._titles.values()), None)
+        text = newest.message if newest is not None else ""
+        if not text and not self._titled:
+            return
+        control = f"{_ESCAPE}]2;{clean_text(text, _TITLE_CHARS)} - Workbench{_BELL}"
+        if not self._titled:
+            control = f"{_KEEP_TITLE}{control}"
+        self._titled = bool(text)
+        send_control(self._screen.app, control if text else _FORMER_TITLE)
+
+
+def _covers_alert(alert: Alert, key: tuple[str, tuple[int, ...]]) -> bool:
+    """Return whether an alert is about the same rule and all GPUs of an earlier one."""
+    rule, gpus = key
+    return alert.rule == rule and set(gpus) <= set(alert.gpus)

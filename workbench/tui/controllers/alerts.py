@@ -1,0 +1,73 @@
+"""The keys of the page about alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.tui.bindings import ALERT_KEYS
+from workbench.tui.controllers.base import Controller
+from workbench.tui.formats import clock_text
+from workbench.tui.pages.base import Page
+
+if TYPE_CHECKING:
+    from workbench.tui.cells import Row
+    from workbench.tui.controllers import Controllers
+
+
+class AlertController(Controller):
+    def __init__(self, controllers: Controllers) -> None:
+        super().__init__(controllers)
+        self._desktop_problem = ""
+
+    def open(self) -> None:
+        """Open the page with the rules of the alerts, their state and the last alerts."""
+        from workbench.tui.alert_signals import desktop_problem
+
+        page = Page(f"Alerts of {self.state.host.name}", self._rows, kind="alerts")
+        page.of_table(ALERT_KEYS, self.controllers)
+        self.services.pages.open(page)
+
+        def found(problem: str) -> None:
+            self._desktop_problem = problem
+            page.draw()
+
+        self.attempt(desktop_problem(), found, only="desktop problem")
+
+    def _rows(self, width: int) -> list[Row]:
+        from workbench.tui.pages.alerts import alert_rows
+
+        return alert_rows(self.session.alerts.rows(), self.state.alerts, self._notes(), width)
+
+    def _notes(self) -> Iterator[str]:
+        """Yield what does not work as it is configured, and where alerts are sent."""
+        alerts = self.session.alerts
+        config, webhook = alerts.config, alerts.webhook
+        if config.desktop and self._desktop_problem:
+            yield self._desktop_problem
+        if config.webhook and not config.webhook_url:
+            yield "webhook: no webhook_url is set in [alerts] of config.toml, so nothing is sent"
+        if webhook is None:
+            return
+        if webhook.problem:
+            at = clock_text(webhook.problem_unix_s)
+            yield f"webhook {config.webhook_place}, at {at}: {webhook.problem}"
+        if webhook.dropped:
+            yield f"webhook: {webhook.dropped} dropped, because too many waited"
+
+    def test(self) -> None:
+        """Raise a test alert, which has every effect that any rule has."""
+        self.session.alerts.raise_test_alert()
+
+    def switch(self) -> None:
+        """Turn the bell, the mark and the title on for all rules, or set them as before."""
+        alerts = self.session.alerts
+        on = not alerts.all_on
+
+        def switch() -> bool:
+            alerts.switch_all(on)
+            return True
+
+        if self.try_now(switch):
+            text = "all rules ring the bell, set a mark and show in the title of the window"
+            self.say(text if on else "the bell, the mark and the title are as before")

@@ -1,0 +1,136 @@
+"""The rows of the page about alerts: each rule with its state, what it does, and the last alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.alerts import END
+from workbench.tui.cells import Row, cut_text, paragraph_rows, rows_beside_label, text_cell
+from workbench.tui.formats import NA, duration_text, moment
+from workbench.tui.glyphs import G
+
+if TYPE_CHECKING:
+    from workbench.model.alerts import Alert, RuleView
+
+_NAME_CELLS, _LEAST_STATE, _EFFECT_CELLS = 19, 40, 34
+# sign and role of a state
+_SIGNS = {
+    "active": (G.alert, "warnb"),
+    "pending": ("~", "warn"),
+    "ended": (G.off, "text"),
+    "happened": (G.dot, "text"),
+    "quiet": (" ", "text"),
+}
+_HINT = "a turns the bell, the mark and the title on; [alerts] of config.toml sets each rule"
+
+
+def alert_rows(
+    rules: Sequence[RuleView], alerts: Sequence[Alert], notes: Iterable[str], width: int
+) -> list[Row]:
+    """Return the rows of the page. `notes` say what does not work as it is configured, and where
+    alerts are sent."""
+    rows: list[Row] = []
+    for note in notes:
+        rows += paragraph_rows(note, width, "warn", "  ")
+    if not any(view.rule.limits is not None and view.effects for view in rules):
+        rows += paragraph_rows(_HINT, width, "dim")
+    on = [view for view in rules if view.effects]
+    off = [view.rule.name for view in rules if not view.effects]
+    if on:
+        rows += [_alert_table_row(" ", "head", "rule", "state", "effects", width)]
+    rows += [_rule_row(view, width) for view in sorted(on, key=_table_order)]
+    if off:
+        rows += rows_beside_label(
+            "  off: ", "dim", paragraph_rows(", ".join(off), max(20, width - 7), "dim")
+        )
+    rows += [(), (("Last alerts, newest first", "title"),)]
+    if not alerts:
+        rows += paragraph_rows("none since this screen opened", width, "dim", "  ")
+    times = [moment(alert.unix_s) for alert in alerts]
+    cells = max((len(at) for at in times), default=0) + 2
+    for alert, at in zip(reversed(alerts), reversed(times), strict=True):
+        role = "dim" if alert.phase == END else "text"
+        text = paragraph_rows(alert.text, max(20, width - cells), role)
+        rows += rows_beside_label(text_cell(at, cells), "dim", text)
+    return [*rows, (), *_meaning_rows(rules, width)]
+
+
+def _table_order(view: RuleView) -> int:
+    """Return the place of a rule in the table: what is wrong now comes first."""
+    return list(_SIGNS).index(view.state) if view.state in ("active", "pending") else len(_SIGNS)
+
+
+def _rule_row(view: RuleView, width: int) -> Row:
+    sign, role = _SIGNS.get(view.state, (" ", "dim"))
+    return _alert_table_row(
+        sign, role, view.rule.name, state_text(view), " ".join(view.effects), width
+    )
+
+
+def _alert_table_row(sign: str, role: str, name: str, state: str, effects: str, width: int) -> Row:
+    """Return a row of the table. A narrow one has no effects: they stand with the meanings."""
+    room = width - 2 - _NAME_CELLS - _EFFECT_CELLS
+    wide = room >= _LEAST_STATE
+    state_cells = room if wide else max(1, width - 2 - _NAME_CELLS)
+    first: Row = ((f"{sign} ", role), (text_cell(name, _NAME_CELLS), role))
+    if not wide:
+        return (*first, (cut_text(state, state_cells), role))
+    return (
+        *first,
+        (text_cell(state, state_cells), role),
+        (cut_text(effects, _EFFECT_CELLS), "dim"),
+    )
+
+
+def state_text(view: RuleView) -> str:
+    """Return the state of a rule in words, such as "active for 12s: GPU0-3 91 %"."""
+    value = view.rule.value_text(view.value)
+    what = " ".join(filter(None, (view.where, value)))
+    ago = duration_text(view.since_s or 0.0)
+    if view.state == "pending":
+        for_s = view.limits.for_s if view.limits is not None else 0.0
+        return _state_with_text(f"pending for {ago} of {duration_text(for_s)}", what)
+    if view.state == "active":
+        return _state_with_text(f"active for {ago}", what)
+    if view.state == "ended":
+        return _state_with_text(f"ended {ago} ago", what)
+    if view.state == "happened":
+        return f"last {ago} ago"
+    if view.state == "quiet":
+        return _state_with_text("quiet", what)
+    if view.rule.limits is not None:
+        return f"{NA}: needs {view.rule.needs}"
+    # not "has not happened": the rule may have been off then
+    return "not among the last alerts"
+
+
+def _state_with_text(state: str, what: str) -> str:
+    return f"{state}: {what}" if what else state
+
+
+def _meaning_rows(rules: Sequence[RuleView], width: int) -> Iterator[Row]:
+    """Yield what each rule is about, and its thresholds."""
+    yield (("Rules", "title"),)
+    for view in rules:
+        effects = f" ({', '.join(view.effects)})" if view.effects else ""
+        text = paragraph_rows(
+            f"{_meaning_text(view)}{effects}", max(20, width - _NAME_CELLS - 2), "dim"
+        )
+        yield from rows_beside_label(
+            text_cell(f"  {view.rule.name}", _NAME_CELLS + 2), "text", text
+        )
+
+
+def _meaning_text(view: RuleView) -> str:
+    limits, rule = view.limits, view.rule
+    if limits is None:
+        return rule.title
+    lasts = f" for {duration_text(limits.for_s)}" if limits.for_s else ""
+    if not rule.unit:
+        return f"{rule.title}{lasts}"
+    more = "or more" if limits.high_value_begins_alert else "or less"
+    return (
+        f"{rule.title}: begins at {limits.begin:g} {rule.unit} {more}{lasts}, ends at "
+        f"{limits.end:g} {rule.unit}"
+    )

@@ -1,0 +1,102 @@
+"""The message at the start of a screen about what happened since the last one closed, and its rows on
+the activity page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from workbench.model.counts import count_of, four_digits
+from workbench.model.server_run import ServerState
+from workbench.session.since_left import last_change_unix_s
+from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
+from workbench.tui.formats import altered_texts_on, day_and_time, moment
+
+if TYPE_CHECKING:
+    from workbench.model.server_run import ServerStatus
+    from workbench.session.bench.row import BenchRow
+    from workbench.session.since_left import SinceLeft
+
+_DAY_S = 86_400.0
+_SERIES = {"A/B": "experiment"}  # by the word in the list of results
+
+
+def since_left_text(since: SinceLeft, gpus: int) -> str:
+    """Return the message in one line: the change itself if there is one, else how many of each kind
+    there are. `gpus` is the number of GPUs of the host."""
+    changes = [text for _, text in _timed_changes(since, gpus)]
+    what = changes[0] if len(changes) == 1 else ", ".join(_count_texts(since))
+    return f"since you left at {_moment_text(since.left_unix_s)}: {what} (l lists it)"
+
+
+def since_left_rows(since: SinceLeft | None, gpus: int, width: int) -> list[Row]:
+    """Return the rows of the activity page about what happened since the last screen closed. [] if
+    nothing did."""
+    if since is None or not since.has_changes:
+        return []
+    rows: list[Row] = [((f"Since you left at {_moment_text(since.left_unix_s)}", "title"),)]
+    changes = [
+        (moment(unix_s) if unix_s else "", text) for unix_s, text in _timed_changes(since, gpus)
+    ]
+    cells = max(len(at) for at, _ in changes) + 2
+    for at, text in changes:
+        lines = paragraph_rows(text, max(20, width - cells), "text", "    ")
+        rows += rows_beside_label(pad_text(at, cells), "dim", lines)
+    return [*rows, ()]
+
+
+def _moment_text(unix_s: float) -> str:
+    at = day_and_time(unix_s)
+    return at.partition(" ")[2] if time.time() - unix_s < _DAY_S else at
+
+
+def _timed_changes(since: SinceLeft, gpus: int) -> Iterator[tuple[float, str]]:
+    """Yield each change with its time, 0.0 if its time is not known."""
+    for row in since.results:
+        yield row.unix_s, _result_text(row)
+    for server in since.servers:
+        yield last_change_unix_s(server), _server_text(server)
+    for by in dict.fromkeys(one.by for one in since.settings):
+        of_user = [one for one in since.settings if one.by == by]
+        at_unix_s = max(one.set_unix_s or one.since_unix_s for one in of_user)
+        for text in altered_texts_on(of_user, gpus or 1):
+            yield at_unix_s, text
+    if since.guard_did:
+        yield 0.0, f"the guard {since.guard_did}"
+
+
+def _result_text(row: BenchRow) -> str:
+    series = row.series
+    if series is not None:
+        said = f": {series.said}" if series.said else ""
+        return f"{_SERIES.get(series.kind, series.kind)} {series.number}{said}"
+    if row.refused:
+        return f"result {row.id} is rejected: {row.refused[0]}"
+    speed = "" if row.output_tok_s is None else f", {four_digits(row.output_tok_s)} tok/s"
+    return f"result {row.id}: {row.label}{speed}"
+
+
+def _server_text(server: ServerStatus) -> str:
+    name = server.engine if server.port is None else f"{server.engine} :{server.port}"
+    if server.state.has_ended:
+        why = f": {server.reason}" if server.reason else ""
+        return f"{name} {server.state}{why}"
+    if server.state is ServerState.READY:
+        return f"{name} became {server.state_word.upper()}"
+    return f"{name} was started"
+
+
+def _count_texts(since: SinceLeft) -> list[str]:
+    alone = [row for row in since.results if row.series is None]
+    counts = [(len(alone), "result", "")]
+    kinds = [_SERIES.get(row.series.kind, row.series.kind) for row in since.results if row.series]
+    counts += [(kinds.count(kind), kind, "") for kind in dict.fromkeys(kinds)]
+    ended = sum(server.state.has_ended for server in since.servers)
+    counts += [
+        (ended, "server ended", "servers ended"),
+        (len(since.servers) - ended, "server started", "servers started"),
+        (len(since.settings), "GPU setting changed", "GPU settings changed"),
+        (int(bool(since.guard_did)), "revert by the guard", ""),
+    ]
+    return [count_of(number, noun, plural) for number, noun, plural in counts if number]

@@ -1,0 +1,124 @@
+"""The rows below the panes while a server runs: the command, and the flags with which the server runs,
+those that the person changed first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from workbench.model.flags import Origin
+from workbench.tui.cells import Row, Run, cut_text, row_width, spread_row, width_of
+from workbench.tui.formats import path_text, value_text
+from workbench.tui.glyphs import G
+
+if TYPE_CHECKING:
+    from workbench.model.flags import FlagRow
+
+_VALUE_CELLS = 24  # of a value; v shows all of it
+_MODEL_CELLS = 28
+_MORE_CELLS = 9  # " +12 more"
+_PARALLEL = "parallel-size"  # ends the names whose short spellings every user knows, such as "tp"
+
+
+def flag_runs(flags: Sequence[FlagRow], *, short: bool = False) -> list[Run]:
+    """Return each flag as one text such as "max-num-seqs=8", with its role. A flag that the plan no
+    longer has stands there with the word "default". With `short`, the parallel sizes have the
+    engine's own short names, such as "tp=4"."""
+    return [
+        (
+            f"{_short_name(flag) if short else flag.name}={_value(flag)}",
+            "goodb" if flag.origin is Origin.EDITED else "text",
+        )
+        for flag in flags
+    ]
+
+
+def running_rows(
+    command: str, model: str, sign: Run, flags: Sequence[FlagRow], ends: Sequence[Row], width: int
+) -> list[Row]:
+    """Return two rows of `width` cells: the command, `sign`, and as many of the flags, at least one, as
+    fit, then the number of the others. `ends` are the forms of the end of the second row, the widest
+    one first. Names and command are shortened before a flag is left out, and the name of `model`
+    stays."""
+    heads = _short_commands(command, model, width // 2)
+    beside = f"$ {command}{sign[0]} {flag_runs(flags)[0][0]}"
+    if width_of(beside) <= width:
+        heads.insert(0, command)
+    starts = [[(("$ ", "strong"), (head, "text"), sign), ()] for head in heads]
+    return _fullest_rows(starts, flags, ends, width)
+
+
+def _short_commands(command: str, model: str, width: int) -> list[str]:
+    """Return short forms of `command`, the longest one first. Each names `model`, of a path the last
+    part: in full in the first ones, which have at most `width` cells, and else its end."""
+    name = model.rstrip("/").rpartition("/")[2]
+    words = command.split(" ")[:2]
+    program = " ".join(word for word in words if not word.startswith("-"))
+    forms = [_cut_at_word(command, width), f"{program} {G.more} {name}", f"{G.more} {name}"]
+    fitting = [form for form in forms if name in form and width_of(form) <= width]
+    return [*fitting, f"{G.more} {path_text(name, _MODEL_CELLS)}"]
+
+
+def running_row(sign: Run, flags: Sequence[FlagRow], ends: Sequence[Row], width: int) -> Row:
+    """Return one row of `width` cells: `sign`, and as many flags as fit, then the number of the others
+    and the end of the row."""
+    return _fullest_rows([[(sign,)]], flags, ends, width)[0]
+
+
+def _fullest_rows(
+    starts: Sequence[Sequence[Row]], flags: Sequence[FlagRow], ends: Sequence[Row], width: int
+) -> list[Row]:
+    """Return the rows in the first of their forms that has room for all flags, or in the last one.
+    `starts` are the beginnings of the rows, the widest ones first."""
+    rows: list[Row] = []
+    for start in starts:
+        for short in (False, True):
+            for end in ends:
+                rows, left = _fill_rows(start, flag_runs(flags, short=short), end, width)
+                if not left:
+                    return rows
+    return rows
+
+
+def _fill_rows(
+    starts: Sequence[Row], runs: Sequence[Run], end: Row, width: int
+) -> tuple[list[Row], int]:
+    """Return the rows with the flags `runs`, of which the last one ends with `end`, and how many flags
+    have no room."""
+    rows: list[Row] = []
+    rest = list(runs)
+    for number, start in enumerate(starts, 1):
+        is_last = number == len(starts)
+        row = [*start]
+        room = width - row_width(row) - (row_width(end) if is_last else 0)
+        while rest:
+            text = f" {rest[0][0]}"
+            more_cells = _MORE_CELLS if is_last and len(rest) > 1 else 0
+            if width_of(text) + more_cells > room:
+                break
+            row.append((text, rest.pop(0)[1]))
+            room -= width_of(text)
+        if is_last and rest:
+            row.append((f" +{len(rest)} more", "dim"))
+        rows.append(spread_row(tuple(row), end, width) if is_last else tuple(row))
+    return rows, len(rest)
+
+
+def _cut_at_word(text: str, width: int) -> str:
+    """Return as many whole words of `text` as fit into `width` cells with the sign of the rest."""
+    if width_of(text) <= width:
+        return text
+    kept = cut_text(text, width - 1).removesuffix(G.more)
+    whole = kept.rpartition(" ")[0]
+    return f"{whole or kept} {G.more}"
+
+
+def _short_name(flag: FlagRow) -> str:
+    aliases = flag.spec.aliases if flag.spec is not None else ()
+    if not flag.name.endswith(_PARALLEL) or not aliases:
+        return flag.name
+    return aliases[0].lstrip("-")
+
+
+def _value(flag: FlagRow) -> str:
+    return "default" if flag.value is None else cut_text(value_text(flag.value), _VALUE_CELLS)

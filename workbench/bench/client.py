@@ -60,6 +60,7 @@ _SLOW_SEND_NS = 100_000
 _KEPT_ENDS = 32
 _BLOCKED_NS = 100_000  # a poll that took longer has waited,
 _BLOCKED_PER_SOCKET_NS = 1_000  # and this much more for each socket that it found
+_OVERSLEPT_NS = 2_000_000  # a poll ends so long after its time limit at most: it counts in ms
 
 
 class Slot:
@@ -142,8 +143,8 @@ class Client:
         self._head = self._request_head(key)
         self._began_ns, self._measured_ns = began_ns, 0
         # When the sockets that the poll before did not return were last known to be empty; whether
-        # the newest poll waited for its sockets; and how many reads after such a poll returned
-        # several chunks.
+        # the newest poll waited for its sockets and ended in time; and how many reads after such a
+        # poll returned several chunks.
         self._empty_ns, self._waited, self._joined = 0, False, 0
         self._merged = 0  # reads that returned a chunk whose time is not known
         # the times from the last content of the newest answers to their end, if that came alone
@@ -227,15 +228,16 @@ class Client:
                 if self._waited and self.clock.first_ns:
                     self._empty_ns = max(began, self.clock.first_ns)
             if chores:
-                began, waited_from = now, NEVER
+                began = until = now
                 ready = self.poller.poll(0)
             else:
-                ready, began = self._wait(read + self._pause.ns, wake)
-                waited_from = began
+                ready, began, until = self._wait(read + self._pause.ns, wake)
             self.clock.first_ns = 0
             self._returned_ns = read = time.monotonic_ns()
-            waited_ns = _BLOCKED_NS + _BLOCKED_PER_SOCKET_NS * len(ready)
-            self._waited = read - waited_from > waited_ns
+            blocked_ns = _BLOCKED_NS + _BLOCKED_PER_SOCKET_NS * len(ready)
+            # A poll that returned long after its end shows that this process was kept from running.
+            on_time = read - until <= _OVERSLEPT_NS
+            self._waited = not chores and on_time and read - began > blocked_ns
             for fd, events in ready:
                 slot = self._by_fd.get(fd)
                 if slot is not None:
@@ -245,10 +247,10 @@ class Client:
             if chores and (not ready or len(self._ended) > self._ahead):
                 self._do_a_chore()
 
-    def _wait(self, rest_until_ns: int, wake: int | None) -> tuple[list[tuple[int, int]], int]:
+    def _wait(self, rest_until_ns: int, wake: int | None) -> tuple[list[tuple[int, int]], int, int]:
         """Wait until a socket is ready, but at least until `rest_until_ns` and at most until
         `wake`, both in monotonic nanoseconds. Return the ready sockets as (file descriptor, event
-        mask), and the time at which the poll began."""
+        mask), and the times at which the poll began and at which it had to end."""
         now = time.monotonic_ns()
         until = now + _SWEEP_NS if wake is None else min(wake, now + _SWEEP_NS)
         if min(rest_until_ns, until) > now:
@@ -256,7 +258,8 @@ class Client:
             now = time.monotonic_ns()
         left_s = max(0, until - now) / _SECOND_NS
         exact = wake is not None and wake <= until
-        return (poll_exactly(self.poller, left_s) if exact else self.poller.poll(left_s)), now
+        ready = poll_exactly(self.poller, left_s) if exact else self.poller.poll(left_s)
+        return ready, now, max(now, until)
 
     def _sweep(self, now: int) -> None:
         self.clock.refresh()

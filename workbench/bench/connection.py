@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 READ_BYTES = 64 * 1024
 _FULL_BYTES = READ_BYTES // 2  # a read of so many may mean that the socket had no room for more
 LATE_NS = 500_000  # a read that is later than this is counted as late
+_SET_NS = 1_000_000  # the wall clock drifts by less between two measurements: more means it was set
 _TIMESPEC = struct.Struct("@qq")
 _unpack_timespec = _TIMESPEC.unpack
 # 35: Linux on x86-64 and aarch64; not in Python's socket
@@ -150,7 +151,8 @@ class ReceiveClock:
 
     def __init__(self) -> None:
         self.ahead_ns = self.rest_ns = self.first_ns = 0
-        self.refresh()
+        self._set_ns = 0  # when the wall clock was last seen to have been set
+        self._measure_ahead()
         self.reset()
         self.unstamped_read = self.cut_read = False
 
@@ -170,16 +172,39 @@ class ReceiveClock:
         seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
         wall_ns: int = seconds * 1_000_000_000 + nanoseconds
         came = wall_ns - self.ahead_ns
-        if came > now_ns:  # the clock was set
+        known = came >= self._set_ns
+        if came > now_ns:  # by a clock that was set ahead, or runs fast
             self.refresh()
-            came = min(wall_ns - self.ahead_ns, now_ns)
+            came = wall_ns - self.ahead_ns
+            known = came - now_ns <= _SET_NS
+            came = min(came, now_ns)
+        elif now_ns - came > LATE_NS and self._is_set(now_ns):
+            known = not self.refresh()
+        if not known:  # the kernel may have read the wall clock before it was set, or after
+            self.unstamped += 1
+            self.unstamped_read = True
+            return now_ns
         if now_ns - came > LATE_NS:
             self.late += now_ns - came > LATE_NS + self.rest_ns
             self.latest_ns = max(self.latest_ns, now_ns - came)
         self.first_ns = self.first_ns or came
         return came
 
-    def refresh(self) -> None:
+    def _is_set(self, now_ns: int) -> bool:
+        """Return whether the wall clock was set since `ahead_ns` was measured."""
+        return abs(time.time_ns() - now_ns - self.ahead_ns) > _SET_NS
+
+    def refresh(self) -> bool:
+        """Measure again how far the wall clock is ahead. Return whether it was set since the last
+        time."""
+        before_ns = self.ahead_ns
+        self._measure_ahead()
+        was_set = abs(self.ahead_ns - before_ns) > _SET_NS
+        if was_set:
+            self._set_ns = time.monotonic_ns()
+        return was_set
+
+    def _measure_ahead(self) -> None:
         """Measure `ahead_ns`, the nanoseconds by which the wall clock is ahead of the monotonic
         clock. Both clocks are read five times, and the fastest of the five readings is used,
         because this process may have been interrupted during a slower one."""

@@ -78,6 +78,36 @@ def test_a_wall_clock_that_is_set_ahead_is_noticed(
     assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now - 700
 
 
+def test_a_time_by_a_wall_clock_that_was_set_back_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = Clocks(monkeypatch)
+    clock = ReceiveClock()
+    clocks.ahead -= 2_400_000_000
+    # stamped before the clock was set, and read after
+    assert clock.stamp(kernel_time(clocks.wall + 2_400_000_000 - 700)) == clocks.now - 700
+    assert not clock.unstamped_read
+    # stamped after
+    assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now
+    assert clock.unstamped_read
+    clock.unstamped_read = False
+    clocks.now += 1_000_000
+    assert clock.stamp(kernel_time(clocks.wall - 700)) == clocks.now - 700
+    assert not clock.unstamped_read
+
+
+def test_a_time_from_before_the_wall_clock_was_set_ahead_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = Clocks(monkeypatch)
+    clock = ReceiveClock()
+    stamped_before = kernel_time(clocks.wall - 700)
+    clocks.ahead += 2_400_000_000
+    clock.refresh()
+    assert clock.stamp(stamped_before) == clocks.now
+    assert clock.unstamped_read
+
+
 def test_no_stamp_is_in_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(monkeypatch)
     assert ReceiveClock().stamp(kernel_time(clocks.wall + 5)) == clocks.now

@@ -407,6 +407,55 @@ class FewAtOnce:
         return self._epoll.poll(timeout_s, 2)
 
 
+class Kept(FewAtOnce):
+    """An epoll whose process is kept from running when the content of an answer has come, until the
+    server has sent the next bytes. The poll then ends long after its time limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.content, self.returns, self.sent, self.read = (threading.Event() for _ in range(4))
+
+    def poll(self, timeout_s: float, /) -> list[tuple[int, int]]:
+        self.read.set()
+        ready = self._epoll.poll(timeout_s)
+        if not (ready and self.content.is_set()):
+            return ready
+        self.content.clear()
+        time.sleep(max(0.0, timeout_s) + 0.05)
+        self.returns.set()
+        assert self.sent.wait(10)
+        self.sent.clear()
+        return self._epoll.poll(0)
+
+    def answer(self, request: Request, number: int) -> Iterator[bytes]:
+        yield HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + frame_of({"role": "assistant"})
+        for _ in range(4):
+            self.content.set()
+            yield frame_of({"content": "a"})
+            assert self.returns.wait(10)
+            self.returns.clear()
+            yield frame_of({"content": ""})
+            self.read.clear()
+            self.sent.set()
+            assert self.read.wait(10)
+        yield frame_of({}, "length") + END
+
+
+def test_a_process_that_was_kept_from_running_does_not_know_when_the_chunks_came() -> None:
+    kept = Kept()
+    with ScriptedServer(kept.answer) as server:
+        spec = replace(
+            SPEC, url=server.url, concurrency=1, requests=1, max_tokens=4, ignore_eos=False
+        )
+        load = Client(spec, resolve_endpoint(spec), None, lambda record: None)
+        load.poller = kept
+        load.run()
+    (record,) = load.counted
+    assert record.error is None and record.chunks == 4
+    # the last content may have been read alone, with its end
+    assert all(early_us >= 50_000 for early_us in time_doubt._early_us_of_chunks(record)[:3])
+
+
 @pytest.mark.slow
 def test_sockets_that_a_poll_had_no_room_for_were_not_empty(
     monkeypatch: pytest.MonkeyPatch,

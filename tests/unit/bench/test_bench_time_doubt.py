@@ -376,8 +376,6 @@ class Writes:
         yield frame_of({}, "length") + END
 
 
-# a busy machine can wake the client later than its own clock shows: seen once, by 4 ms
-@pytest.mark.flaky(reruns=1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "writes",
@@ -470,7 +468,8 @@ def test_sockets_that_a_poll_had_no_room_for_were_not_empty(
 
 def check_times(writes: Writes, change: Callable[[Client], None], streams: int) -> None:
     """Compare the times of a client that does not read for 0.17 s again and again with those of the
-    server."""
+    server. At most 1 % of them may be wrong: a busy machine can wake the client some milliseconds
+    later than its own clock shows."""
     with ScriptedServer(writes.answer) as server:
         spec = replace(SPEC, url=server.url, concurrency=streams, requests=5, ignore_eos=False)
         load = Client(spec, resolve_endpoint(spec), None, lambda record: None)
@@ -485,7 +484,7 @@ def check_times(writes: Writes, change: Callable[[Client], None], streams: int) 
         load.tick = keep_from_reading
         load.run()
     assert [record.error for record in load.counted] == [None] * 5
-    doubted = 0
+    doubted, wrong = 0, []
     numbers = {
         request.body["messages"][0]["content"]: n for n, request in enumerate(server.requests)
     }
@@ -500,7 +499,9 @@ def check_times(writes: Writes, change: Callable[[Client], None], streams: int) 
         for at_us, by_us, (before_ns, after_ns), more_us in zip(
             seen, early, writes.times[number], over_us, strict=True
         ):
-            assert before_ns / 1000 - 1000 <= at_us
-            assert at_us - by_us <= after_ns / 1000 + more_us
+            early_us, late_us = before_ns / 1000 - at_us, at_us - by_us - after_ns / 1000
+            if early_us > 1_000 or late_us > more_us:
+                wrong.append((record.index, early_us, late_us))
         doubted += sum(by_us > 0 for by_us in early)
     assert doubted > 20
+    assert len(wrong) <= 0.01 * 5 * TOKENS, wrong

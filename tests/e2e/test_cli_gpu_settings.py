@@ -529,3 +529,77 @@ def test_a_change_that_a_signal_ends_in_its_middle_is_reverted(
     eventually(lambda: altered() == [("power_limit_w", "applied")], "the revert", 30)
     setting = driver().settings()[0]
     assert (setting.limit_w, setting.gpu_lock_mhz, setting.memory_lock_mhz) == (500.0, None, None)
+
+
+# is killed when the journal has announced the change, before the guard and the first command
+_KILLED_AT_BEGIN = """
+import os, sys
+from workbench.cli import main
+from workbench.gpu.settings import apply
+async def killed(*_):
+    os.kill(os.getpid(), 9)
+apply._start_guard = killed
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _kill_at_begin(box: CommandLine, *changes: str) -> None:
+    words = ("--simulate", PRO, "gpu", "set", *changes, "--yes")
+    argv = [sys.executable, "-c", _KILLED_AT_BEGIN, *words]
+    killed = subprocess.run(argv, env=box.env, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed
+    # a minute later the next look settles it: a slow machine has an hour more
+    path = Path(directory(), "gpu", "journal.json")
+    journal = json.loads(path.read_text())
+    for entry in journal["entries"]:
+        entry["set_unix_s"] += 3600.0
+    path.write_text(json.dumps(journal))
+
+
+@pytest.mark.slow
+def test_a_change_killed_before_its_first_command_is_begun_and_not_altered(
+    box: CommandLine, cli: Callable[..., Any]
+) -> None:
+    """It was "altered", although nothing was set."""
+    _kill_at_begin(box, "--power-limit", "450", "--gpu-clocks", "1000,2000")
+    status = box.ok("gpu", "status")
+    assert status["altered"] == []
+    assert [(one["setting"], one["outcome"]) for one in status["begun"]] == [
+        ("power_limit_w", "begun, not applied"),
+        ("gpu_clocks", "begun, not known whether applied"),
+    ]
+    said = cli("--simulate", PRO, "gpu", "status").out
+    assert "begun, not applied: GPU0 power limit 600 W -> 450 W (workbench gpu revert" in said
+    assert "altered:" not in said
+    codes = {one["code"] for one in box("doctor").document["findings"]}
+    assert "gpu.begun" in codes and "gpu.altered" not in codes
+    box.ok("gpu", "revert")
+    status = box.ok("gpu", "status")
+    assert status["altered"] == status["begun"] == [] and driver().settings()[0].limit_w is None
+
+
+@pytest.mark.slow
+def test_a_second_change_killed_at_its_begin_leaves_the_first_one_altered(box: CommandLine) -> None:
+    box.ok("gpu", "set", "--power-limit", "500", "--yes")
+    box.ok("gpu", "keep")
+    _kill_at_begin(box, "--power-limit", "450")
+    status = box.ok("gpu", "status")
+    assert [(one["before"], one["now"]) for one in status["altered"]] == [(600.0, 500.0)]
+    assert [one["outcome"] for one in status["begun"]] == ["begun, not applied"]
+    box.ok("gpu", "revert")
+    assert box.ok("gpu", "status")["altered"] == [] and driver().settings()[0].limit_w in (
+        None,
+        600,
+    )
+
+
+@pytest.mark.slow
+def test_the_screen_says_that_a_change_was_begun(box: CommandLine, typed: Typed) -> None:
+    _kill_at_begin(box, "--power-limit", "450")
+    screen = typed()
+    screen.until("GPU change begun, not applied: power limit 600 → 450 W")
+    screen.press("6")
+    screen.until("power limit 450 W begun, not applied")
+    screen.press("r")
+    eventually(lambda: box.ok("gpu", "status")["begun"] == [], "the revert", 30)
+    assert driver().settings()[0].limit_w is None

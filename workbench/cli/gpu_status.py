@@ -21,11 +21,12 @@ from workbench.cli.gpu_text import (
 from workbench.cli.open_session import connected, gpus_read, name_unreached
 from workbench.cli.output import emit, emit_or_say, note, say_lines
 from workbench.cli.registry import command
+from workbench.model.begun_changes import split_begun
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError, SettingsError
 from workbench.model.gpu import DriverStatus, GpuState, clocks_text
 from workbench.model.gpu_readings import READINGS
-from workbench.model.setting_commands import user_left_with
+from workbench.model.setting_commands import PENDING, user_left_with
 from workbench.model.settings import HOST, label_of, stored_text, where_setting_applies
 
 if TYPE_CHECKING:
@@ -60,12 +61,14 @@ async def status(arguments: argparse.Namespace) -> int:
             journal_problem = error
         state = session.state
         drift = find_drifts(state.alterations, state.others, telemetry)
+        altered, begun = split_begun(state.alterations, telemetry)
     driver_ok = telemetry.driver.status is DriverStatus.OK
     document = {
         "host": {"name": session.host.name, **asdict(telemetry.host)},
         "driver": asdict(telemetry.driver),
         "gpus": [_gpu_json(telemetry.info(s.index), s) for s in telemetry.gpus],
-        "altered": [a.as_json() for a in state.alterations],
+        "altered": [a.as_json() for a in altered],
+        "begun": [{**one.change.as_json(), "outcome": one.outcome} for one in begun],
         "drift": [d.as_json() for d in drift],
         "others": [a.as_json() for a in state.others],
         "others_doubted": doubts,
@@ -138,6 +141,10 @@ def _status_lines(document: Mapping[str, Any], telemetry: Telemetry) -> Iterator
         for drift in document["drift"]:
             if (drift["gpu_uuid"], drift["setting"]) == (one["gpu_uuid"], one["setting"]):
                 yield f"  {drift['text']}"
+    for one in document["begun"]:
+        where = where_setting_applies(one["gpu_uuid"], one["gpu_index"])
+        change = change_text(one["setting"], one["before"], one["now"])
+        yield f"{one['outcome']}: {where} {change} (workbench gpu revert clears it)"
 
 
 def _instance_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
@@ -266,9 +273,9 @@ def _entry_lines(entry: Mapping[str, Any]) -> Iterator[str]:
         "elsewhere": "is on another machine",
     }[entry["owner_state"]]
     since = time_text(entry["since_unix_s"])
+    state = "begun" if entry["state"] == PENDING else entry["state"]
     yield (
-        f"  {entry['state']} since {since} by {entry['who']}; process "
-        f"{entry['owner'].get('pid')} {owner}"
+        f"  {state} since {since} by {entry['who']}; process {entry['owner'].get('pid')} {owner}"
     )
     if entry["gone"]:
         yield f"  no longer in force: {entry['gone']}"

@@ -214,6 +214,12 @@ class Alteration:
     owner_state: str = ""  # of the Workbench that made it: "this", "alive", "dead" or "elsewhere"
     who: str = ""
     origin: str = ""
+    # while "pending": the value of the change that this one is to replace, None if it replaces none
+    earlier_now: SettingValue | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.gpu_uuid, self.setting
 
     def as_json(self) -> dict[str, Any]:
         """Return this change of a setting as JSON data. The GPU, the setting, its values and the

@@ -72,7 +72,10 @@ def test_the_status_bar_blames_nobody_for_a_change_that_was_cut_off(gpus: int, s
 def test_the_status_bar_does_not_call_a_change_made_before_its_outcome_is_known() -> None:
     """It said "GPU altered" for seconds, until two readings had shown the earlier value."""
     bar, cut = StatusBar(), tuple(map(cut_off, range(4)))
-    for made, said in ((cut, "change unfinished"), ((made_one(0), *cut[1:]), "GPU altered")):
+    for made, said in (
+        (cut, "change begun, not known whether applied"),
+        ((made_one(0), *cut[1:]), "GPU altered"),
+    ):
         bar.state = SessionState(HostView("box", link="connected"), alterations=made)
         text = "".join(text for row in bar.rows(120, 1) for text, _ in row)
         assert f"{said}: " in text and "power limit 250 → 200 W" in text

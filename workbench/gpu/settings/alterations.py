@@ -13,6 +13,7 @@ from workbench.gpu.settings import claims
 from workbench.gpu.settings import journal as journals
 from workbench.gpu.settings.claims import SettingClaim
 from workbench.gpu.settings.current_values import read_values
+from workbench.gpu.settings.cut_changes import entry_before_change
 from workbench.gpu.settings.journal import JournalEntry, Record
 from workbench.hosts.base import Host
 from workbench.model.gpu import Telemetry
@@ -79,6 +80,7 @@ def alteration_of_record(record: Record) -> Alteration:
     """Return an Alteration for the screen, which describes the setting that an entry of this user's
     journal records as changed."""
     entry = record.entry
+    earlier = entry_before_change(entry)
     return Alteration(
         entry.gpu_index,
         entry.gpu_uuid,
@@ -92,6 +94,7 @@ def alteration_of_record(record: Record) -> Alteration:
         owner_state=record.owner,
         who=entry.who,
         origin=entry.origin,
+        earlier_now=earlier.now if earlier is not None else None,
     )
 
 

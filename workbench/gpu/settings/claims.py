@@ -286,7 +286,10 @@ def drift_message(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) 
     if live is None or value_equals(setting, live, now):
         return None
     if entry.get("state") == PENDING:
-        return f"a change to {value_text(setting, now)} was begun, now {value_text(setting, live)}"
+        begun = f"a change to {value_text(setting, now)} was begun"
+        is_as_before = value_equals(setting, live, entry["before"])
+        known = f"{begun}, not applied" if is_as_before else begun
+        return f"{known}, now {value_text(setting, live)}"
     whose = "changed by someone else"
     if by is not None:
         whose = f"set by {by.by} with Workbench at {clock_time_text(by.set_unix_s)}"

@@ -18,9 +18,8 @@ from workbench.gpu.settings.current_values import CurrentValues, read_values
 from workbench.gpu.settings.journal import Journal, JournalEntry, Record
 from workbench.gpu.settings.owners import DEAD, THIS, process_state_of
 from workbench.hosts.base import Host
-from workbench.model.setting_commands import PENDING, is_lock, value_equals
+from workbench.model.setting_commands import APPLIED, PENDING, is_lock, value_equals
 
-APPLIED = "applied"
 SETTLED_S = COMMAND_S  # a command that was sent before the cut can run for so long
 
 

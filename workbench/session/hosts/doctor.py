@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.engines import registry
+from workbench.model.begun_changes import split_begun
+from workbench.model.counts import count_of
 from workbench.model.errors import WorkbenchError
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.model.lazy_dataclass import dataclass
@@ -97,9 +100,13 @@ async def examine_host(session: Session) -> HostReport:
         *_rights_findings(rights),
         *_leftover_findings(runs),
     ]
-    if altered := len(session.state.alterations):
-        text = f"{altered} GPU settings changed by Workbench are still in force"
+    altered, begun = split_begun(session.state.alterations, session.state.telemetry)
+    if altered:
+        text = f"{len(altered)} GPU settings changed by Workbench are still in force"
         found.append(Finding(Level.WARN, "gpu.altered", text, fix="workbench gpu revert"))
+    for outcome, count in Counter(one.outcome for one in begun).items():
+        text = f"{count_of(count, 'change')} of GPU settings by Workbench: {outcome}"
+        found.append(Finding(Level.WARN, "gpu.begun", text, fix="workbench gpu revert"))
     can_change = rights is not None and rights.refusal is None
     return HostReport(seen, by_severity(found), can_change, paths)
 

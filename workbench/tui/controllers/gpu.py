@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
+from workbench.model.begun_changes import split_begun
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
@@ -273,10 +274,14 @@ class GpuController(Controller):
             if not self._say_under_way("r", "nothing is reverted yet"):
                 self.say("no GPU setting is altered")
             return
+        altered, begun = split_begun(state.alterations, state.telemetry)
         texts = [
             f"{gpus}: {now} back to {restored_value(b)}"
-            for gpus, now, b in alteration_texts(state.alterations)
+            for gpus, now, b in alteration_texts(altered)
         ]
+        for change, outcome in begun:
+            ((gpus, now, _),) = alteration_texts([change])
+            texts.append(f"{gpus}: {now}, {outcome}")
         disturbs = state.bench.running or state.host.measured_by is not None
         if not disturbs and not state.host.sudo_password:
             self._revert(texts)

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.geometry import Size
 from textual.widget import Widget
 
+from workbench.model.begun_changes import split_begun
 from workbench.session.state import SessionState
 from workbench.tui.cells import Make, Row, pad_text, paragraph_rows
 from workbench.tui.formats import alteration_texts, setting_name
@@ -216,8 +217,12 @@ class Quit(Modal[dict[str, bool]]):
 
     def _text(self, width: int) -> list[Row]:
         rows: list[Row] = []
-        for gpus, now, before in alteration_texts(self.state.alterations):
+        altered, begun = split_begun(self.state.alterations, self.state.telemetry)
+        for gpus, now, before in alteration_texts(altered):
             rows += paragraph_rows(f"{G.alert} {gpus}: {now}, was {before}", width, "warn")
+        for change, outcome in begun:
+            ((gpus, now, _),) = alteration_texts([change])
+            rows += paragraph_rows(f"{G.alert} {gpus}: {now} {outcome}", width, "warn")
         rows += leaving_rows(self.state, width)
         return [*rows, ()] if rows else []
 

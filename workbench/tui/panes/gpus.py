@@ -5,11 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from workbench.model.begun_changes import split_begun
 from workbench.session.state import SessionState
 from workbench.tui.bindings import Key, bindings_for, change_gpu_settings, keys_of
 from workbench.tui.cells import Row, pad_text, paragraph_rows
 from workbench.tui.countdown import Countdown
-from workbench.tui.formats import NA, alteration_texts, clock_text, gib_text, whole_number_text
+from workbench.tui.formats import (
+    NA,
+    alteration_texts,
+    clock_text,
+    gib_text,
+    setting_text,
+    whole_number_text,
+)
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
 from workbench.tui.widgets.gpu_metrics import elsewhere_warning, gpu_title
@@ -269,12 +277,17 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
     come the settings that this Workbench changed, each with a note if another program has changed
     it since. The settings that other users changed follow."""
     rows: list[Row] = []
-    for alteration in state.alterations:
+    altered, begun = split_begun(state.alterations, state.telemetry)
+    begun_keys = {one.change.key for one in begun}
+    for alteration in altered:
         if alteration.gpu_index == index:
             rows += _altered_rows(alteration, width)
             for one in state.drift:
-                if (one.gpu_uuid, one.setting) == (alteration.gpu_uuid, alteration.setting):
+                if (one.gpu_uuid, one.setting) == alteration.key not in begun_keys:
                     rows += paragraph_rows(f"    {one.text}", width, "warnb", "    ")
+    for change, outcome in begun:
+        if change.gpu_index == index:
+            rows += _begun_rows(change, outcome, width)
     for other in state.others:
         if other.gpu_index == index:
             for _, now, before in alteration_texts([other]):
@@ -283,6 +296,13 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
                     f"  {now} by {by} since {since} (was {before})", width, "text", "    "
                 )
     return rows
+
+
+def _begun_rows(change: Alteration, outcome: str, width: int) -> list[Row]:
+    text = setting_text(change.setting, change.now)
+    at = clock_text(change.set_unix_s or change.since_unix_s)
+    said = f"  {G.alert} {text} {outcome}, at {at} (r clears it)"
+    return paragraph_rows(said, width, "warn", "    ")
 
 
 def _altered_rows(alteration: Alteration, width: int) -> list[Row]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from textual import events
 from textual.message import Message
 
+from workbench.model.begun_changes import split_begun
 from workbench.model.counts import count_of, gpus_text
 from workbench.model.timeline import QUIET_REASONS, History
 from workbench.session.state import SessionState
@@ -496,7 +497,10 @@ class GpuStrip(Painted):
         index = sample.index
         drift = [d for d in state.drift if d.gpu_index == index]
         if drift:
-            return [(f"{G.alert} {setting_name(drift[0].setting)} {drift[0].text}  r asks", "warn")]
+            _, begun = split_begun(state.alterations, state.telemetry)
+            is_begun = any(one.change.key == (drift[0].gpu_uuid, drift[0].setting) for one in begun)
+            key = "r clears it" if is_begun else "r asks"
+            return [(f"{G.alert} {setting_name(drift[0].setting)} {drift[0].text}  {key}", "warn")]
         found = [text for at, text in state.gpu_findings if at == index]
         signs: list[Run] = []
         if found:  # every setting without effect, else one that is in force
@@ -687,10 +691,10 @@ class GpuStrip(Painted):
     def _value_role(self, metric: Metric, *indexes: int) -> str:
         if self.back:
             return "strong"
-        altered = self.state.alterations if self.state else ()
-        if metric.setting and any(
-            a.setting.startswith(metric.setting) and a.gpu_index in indexes for a in altered
-        ):
+        if not metric.setting or self.state is None:
+            return self._role
+        altered, _ = split_begun(self.state.alterations, self.state.telemetry)
+        if any(a.setting.startswith(metric.setting) and a.gpu_index in indexes for a in altered):
             return "warn"
         return self._role
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from workbench.model.begun_changes import NOT_APPLIED, NOT_KNOWN, Begun, split_begun
 from workbench.model.run_options import PROCESS
 from workbench.model.server_run import ServerState, ServerStatus
 from workbench.model.setting_commands import PENDING
@@ -191,18 +192,22 @@ class StatusBar(Painted):
         """Return the warning about altered GPU settings, with their values before and now. This is
         the only place on the main screen that has them: it is there at every size and on every
         page."""
-        if state.drift:
+        altered, begun = split_begun(state.alterations, state.telemetry)
+        not_applied = {one.change.key for one in begun if one.outcome == NOT_APPLIED}
+        if any((one.gpu_uuid, one.setting) not in not_applied for one in state.drift):
             what = f"{G.alert} GPU {_drift_text(state)}"
             return what if least else f"{what} (r asks)"
         gpus = len(state.telemetry.gpus) if state.telemetry is not None else 0
-        made = [one for one in state.alterations if one.state != PENDING]
-        first, *more = altered_texts_on(made or state.alterations, gpus or 1)
+        shown = altered or [one.change for one in begun]
+        first, *more = altered_texts_on(shown, gpus or 1)
         said = f"{first} +{len(more)}" if more else first
         if least:
-            return f"{G.alert} {said}" if made else f"{G.alert} unfinished: {said}"
-        word = "altered" if made else "change unfinished"
+            return f"{G.alert} {said}" if altered else f"{G.alert} begun: {said}"
+        word = "altered" if altered else f"change {_outcome_of_all(begun)}"
         what = f"{G.alert} GPU {word}: {said}"
-        return what if brief else f"{what} (r reverts)"
+        if brief:
+            return what
+        return f"{what} (r reverts)" if altered else f"{what} (r clears it)"
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state
@@ -271,6 +276,12 @@ def _unapplied_rows(state: SessionState, *, brief: bool) -> list[Row]:
 def _guard_problem_runs(guard: GuardView, *, brief: bool) -> Row:
     what, role = ("! guard: a problem", "warn") if guard.running else ("! no guard", "bad")
     return ((what if brief else f"{what}, 6 says which", role),)
+
+
+def _outcome_of_all(begun: Sequence[Begun]) -> str:
+    """Return the outcome of the begun changes; the least certain one if they differ."""
+    outcomes = {one.outcome for one in begun}
+    return NOT_APPLIED if outcomes == {NOT_APPLIED} else NOT_KNOWN
 
 
 def _drift_text(state: SessionState) -> str:

@@ -1,0 +1,61 @@
+"""Changes of GPU settings that were begun and whose end nobody has written down.
+
+The journal announces a change before its commands run. If Workbench is killed then, only the host's
+value tells whether the commands ran. Until the journal says so too, such a change is "begun", and it
+is not called altered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workbench.model.named_tuple import NamedTuple
+from workbench.model.setting_commands import APPLIED, PENDING, value_equals
+
+if TYPE_CHECKING:
+    from workbench.model.gpu import Telemetry
+    from workbench.model.setting_records import Alteration
+
+NOT_APPLIED = "begun, not applied"
+NOT_KNOWN = "begun, not known whether applied"  # nobody can read a clock lock
+
+
+class Begun(NamedTuple):
+    """A change that was begun. `outcome` says in words what the host's value tells about it."""
+
+    change: Alteration
+    outcome: str
+
+
+def split_begun(
+    changes: Iterable[Alteration], telemetry: Telemetry | None
+) -> tuple[tuple[Alteration, ...], tuple[Begun, ...]]:
+    """Return (the settings that are altered, the changes that were begun) of `changes`. If a begun
+    change was to replace an earlier one, that one is still altered."""
+    altered: list[Alteration] = []
+    begun: list[Begun] = []
+    for one in changes:
+        outcome = _outcome(one, telemetry)
+        if outcome is None:
+            altered.append(one)
+            continue
+        begun.append(Begun(one, outcome))
+        if one.earlier_now is not None:
+            altered.append(replace(one, now=one.earlier_now, state=APPLIED, earlier_now=None))
+    return tuple(altered), tuple(begun)
+
+
+def _outcome(one: Alteration, telemetry: Telemetry | None) -> str | None:
+    """Return what the host's value tells about a begun change. None if the change is made, if it has
+    ended, or if somebody else has set a third value."""
+    if one.state != PENDING:
+        return None
+    from workbench.model.settings import setting_of  # not for the first frame
+
+    live = setting_of(one.setting).read(telemetry, one.gpu_uuid) if telemetry is not None else None
+    if live is None:
+        return NOT_KNOWN
+    from_value = one.before if one.earlier_now is None else one.earlier_now
+    return NOT_APPLIED if value_equals(one.setting, live, from_value) else None

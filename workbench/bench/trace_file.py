@@ -89,15 +89,16 @@ Parse = Callable[[str], _Row]
 
 def read_trace(path: str | Path, first: int | None = None) -> Trace:
     """Return the traffic in the file at `path`, or only its `first` requests. Rows without prompt or
-    answer tokens, which are failed requests, are left out. Raises InputError if the file cannot be
-    read or contains an invalid row; the message then names the line."""
+    answer tokens, which are failed requests, are left out, and with them the later turns of their
+    session that add to their prompts. Raises InputError if the file cannot be read or contains an
+    invalid row; the message then names the line."""
     path = Path(path)
     most = MOST_REQUESTS if first is None else min(first, MOST_REQUESTS)
     rows: list[_Row] = []
     sessions = _Sessions(rows)
     blocks = _BlockSize()
     numbers = _BlockNumbers()
-    empty = hashes = 0
+    empty = unknown = hashes = 0
     try:
         if not path.is_file():
             # a pipe would be waited for without end, and a device has no end
@@ -112,6 +113,10 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
                 row = _parse_row(path, number, parse, line)
                 if not row.input_tokens or not row.output_tokens:
                     empty += 1
+                    sessions.note_left_out(row)
+                    continue
+                if sessions.is_prompt_unknown(row):
+                    unknown += 1
                     continue
                 if len(rows) == most:
                     if first is None:
@@ -135,7 +140,7 @@ def read_trace(path: str | Path, first: int | None = None) -> Trace:
     if not rows:
         raise InputError(f"{path} contains no request", next_step=_EXPECTED)
     return _trace_of_rows(
-        path, form, _in_order(rows), _Prompts(blocks.tokens_per_block, numbers), empty
+        path, form, _in_order(rows), _Prompts(blocks.tokens_per_block, numbers), (empty, unknown)
     )
 
 
@@ -145,6 +150,17 @@ class _Sessions:
     def __init__(self, rows: list[_Row]) -> None:
         self._rows = rows
         self._latest: dict[str, int] = {}  # the newest row of each session
+        self._broken: set[str] = set()  # sessions whose newest turn was left out
+
+    def note_left_out(self, row: _Row) -> None:
+        """Note that a row without tokens is in no request."""
+        if row.session:
+            self._broken.add(row.session)
+
+    def is_prompt_unknown(self, row: _Row) -> bool:
+        """Return whether a row adds to the prompt of a turn that was left out. Without that turn its
+        prompt would be too short."""
+        return row.adds and row.session in self._broken
 
     def add(self, path: Path, number: int, row: _Row) -> None:
         """Add a row with the time at which its request begins. A turn of a session begins after the
@@ -164,6 +180,7 @@ class _Sessions:
         else:
             row = row._replace(adds=False, at_s=row.at_s or 0.0)
         if row.session:
+            self._broken.discard(row.session)
             self._latest[row.session] = len(self._rows)
         self._rows.append(row)
 
@@ -186,8 +203,10 @@ def _in_order(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _trace_of_rows(
-    path: Path, form: str, rows: Sequence[_Row], prompts: _Prompts, empty: int
+    path: Path, form: str, rows: Sequence[_Row], prompts: _Prompts, left_out: tuple[int, int]
 ) -> Trace:
+    """Return the trace of rows in the order of their times. `left_out` counts the rows without tokens,
+    and the turns that add to them."""
     begin_s = rows[0].at_s or 0.0
     prompt_tokens = sum([prompts.note_prompt(place, row) for place, row in enumerate(rows)])
     requests = tuple(
@@ -196,19 +215,28 @@ def _trace_of_rows(
         for place, row in enumerate(rows)
     )
     digest = hashlib.sha256("\n".join(requests).encode()).hexdigest()[:12]
-    left_out = f", {count_of(empty, 'row')} without tokens left out" if empty else ""
     turns = sum(row.before is not None for row in rows)
     size = count_of(len(rows), "request")
     if turns:
         size += f", {count_of(turns, 'later turn')} of sessions"
     return Trace(
         requests=requests,
-        name=f"{path.name} ({size}, {form}{left_out}, sha256 {digest})",
+        name=f"{path.name} ({size}, {form}{_left_out_text(*left_out)}, sha256 {digest})",
         seconds=round((rows[-1].at_s or 0.0) - begin_s, 6),
         reuse=round(prompts.reused_tokens / prompt_tokens, 6),
         input_tokens=max(1, round(prompt_tokens / len(rows))),
         output_tokens=max(1, round(sum(row.output_tokens for row in rows) / len(rows))),
     )
+
+
+def _left_out_text(empty: int, unknown: int) -> str:
+    if not empty:
+        return ""
+    text = f", {count_of(empty, 'row')} without tokens left out"
+    if unknown:
+        turns = count_of(unknown, "later turn that adds", "later turns that add")
+        text += f", and {turns} to such rows"
+    return text
 
 
 def _when(row: _Row, begin_s: float) -> float:

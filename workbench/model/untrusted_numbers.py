@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXACT = 2**53  # larger integers are not exact as float
 LAST_UNIX_S = 253_402_300_799  # the end of the year 9999, the last that a date can show
 MOST_GPUS = 1024
+MOST_COUNTED = 10_000_000  # requests or streams of one run, or tokens of one request
 MOST_DIGITS = 18  # of a whole number in a text: all of them fit into 64 bits
 MOST_CHARS = 64  # of a number in a text
 _SHOWN_BITS = 64

@@ -382,6 +382,35 @@ def test_a_turn_of_a_session_adds_to_the_prompt_and_the_answer_before_it(tmp_pat
     assert found.reuse == round((512 + 512 + 1536 + 2236) / (1536 + 700 + 1300 + 2236 + 2326), 6)
 
 
+@pytest.mark.parametrize("missing", ["input_length", "output_length"])
+def test_a_turn_without_tokens_ends_its_session_and_the_name_says_so(
+    tmp_path: Path, missing: str
+) -> None:
+    """Later turns were sent without the text of the turn that was left out."""
+    rows = [*SESSIONS, {**SESSIONS[3], "delay": 700}]
+    rows[1] = rows[1] | {missing: 0, "hash_ids": []}
+    found = read(tmp_path, lines(*rows))
+    load = trace_load(found.requests)
+    assert [load.input_tokens(index) for index in range(3)] == [1536, 700, 1300]
+    assert ", 1 row without tokens left out, and 2 later turns that add to such rows" in found.name
+
+
+def test_a_session_whose_first_turn_has_no_tokens_is_left_out(tmp_path: Path) -> None:
+    rows = [SESSIONS[0] | {"output_length": 0}, *SESSIONS[1:4]]
+    found = read(tmp_path, lines(*rows))
+    assert requests(found) == [(0.0, 700, 30)]
+    assert ", and 2 later turns that add to such rows" in found.name
+
+
+def test_a_turn_that_gives_its_whole_prompt_stays_after_one_without_tokens(tmp_path: Path) -> None:
+    """The lengths of a captured turn are those of the whole prompt."""
+    failed = SESSIONS[4] | {"timestamp": 1200, "output_length": 0}
+    found = read(tmp_path, lines(SESSIONS[2], failed, SESSIONS[4]))
+    load = trace_load(found.requests)
+    assert [load.input_tokens(index) for index in range(2)] == [700, 1300]
+    assert "1 row without tokens left out, sha256" in found.name
+
+
 def test_a_pause_counts_in_the_length_of_a_trace_also_beside_a_timestamp(tmp_path: Path) -> None:
     """A pause of 11 hours beside a timestamp passed the limit of 4 hours, and the replay waited."""
     turns = [SESSIONS[0], {**SESSIONS[3], "timestamp": 1, "delay": 40_000_000}]

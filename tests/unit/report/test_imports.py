@@ -495,6 +495,47 @@ def test_errors_name_the_invalid_field(
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("vllm-0.32.json", {"completed": 10**9, "num_prompts": 10**9}, "answered requests"),
+        ("vllm-0.32.json", {"failed": 10**8}, "failed requests"),
+        ("vllm-0.32.json", {"max_concurrency": 10**12}, "streams"),
+        ("vllm-0.32.json", {"total_output_tokens": 10**12}, "answer tokens of a request"),
+        ("vllm-0.32.json", {"total_input_tokens": 10**15}, "prompt tokens of a request"),
+        ("vllm-0.32-detailed.json", {"output_lens": [10**9] * 8}, "answer tokens of request 0"),
+        ("aiperf-0.13.json", {"input_sequence_length": {"avg": 1e9}}, "prompt tokens of a request"),
+    ],
+)
+def test_a_count_that_no_run_can_have_is_refused(
+    wrote: Callable[[Any], Path], name: str, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=f"result 1: the number of {said} must be a whole number"):
+        read_results(wrote(fixture(name) | change))
+
+
+@pytest.mark.parametrize("tokens", [-1, 2.5, float("inf"), 10**30, "7", True])
+def test_a_request_with_an_impossible_count_is_refused(
+    wrote: Callable[[Any], Path], tokens: Any
+) -> None:
+    document = json.loads(export(made.result(), "json"))
+    document["samples"] = [{"index": 3, "prompt_tokens": tokens}]
+    with pytest.raises(InputError, match="result 1: the number of prompt tokens of request 3"):
+        read_results(wrote(document))
+
+
+def test_a_count_names_the_line_at_which_its_document_begins(
+    wrote: Callable[[Any], Path],
+) -> None:
+    good = json.dumps(fixture("vllm-0.32.json"), indent=1)
+    wrong = json.dumps(fixture("vllm-0.32.json") | {"failed": 10**8})
+    path = wrote(f"{good}\n\n{wrong}")
+    with pytest.raises(InputError) as caught:
+        read_results(path)
+    line = good.count("\n") + 3
+    assert caught.value.message.startswith(f"{path}:{line}: document 2.result 1: the number of")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

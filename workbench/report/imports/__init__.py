@@ -19,7 +19,7 @@ from typing import Any
 from workbench.model.bench import FAILED_SHARE
 from workbench.model.errors import InputError
 from workbench.model.secrets import mask_data
-from workbench.model.untrusted_numbers import parse_error_text
+from workbench.model.untrusted_numbers import MOST_COUNTED, parse_error_text, why_impossible
 from workbench.model.untrusted_text import clean_data, unique_json_object
 from workbench.report.imports.checked_fields import Fields, Imported, ImportOptions
 from workbench.report.proof_document import check_intact, is_proof, split_page
@@ -41,8 +41,10 @@ def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Impo
     """
     found: list[Imported] = []
     empty = InputError(f"{path} has no results", next_step=_NEXT_STEP)
-    for number, document in enumerate(list(_json_documents(path)), start=1):
+    documents = list(_json_documents(path))
+    for number, (begins_at, document) in enumerate(documents, start=1):
         at = "" if number == 1 else f"document {number}"
+        line = begins_at if len(documents) > 1 else None
         if not isinstance(document, dict):
             raise InputError(
                 f"{path}: {at or 'the file'} is not a JSON object", next_step=_NEXT_STEP
@@ -61,7 +63,10 @@ def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Impo
             plain = json.dumps(document, sort_keys=True)
         except RecursionError:
             raise _too_deep_error(path) from None
-        results = tool.read(Fields(path, cleaned, at), stated)
+        fields = Fields(path, cleaned, at, line)
+        results = tool.read(fields, stated)
+        for place, one in enumerate(results):
+            _refuse_impossible_counts(fields, place, one)
         results = [_check_imported(one, path) for one in results]
         if not results:
             raise empty
@@ -72,6 +77,37 @@ def read_results(path: Path, options: ImportOptions | None = None) -> tuple[Impo
     if not found:
         raise empty
     return tuple(found)
+
+
+def _refuse_impossible_counts(fields: Fields, place: int, one: Imported) -> None:
+    """Raise InputError if a result counts what no run can have had: a rate, a mean and a verdict
+    would follow from it."""
+    for name, value in _counts_of(one):
+        whole = not isinstance(value, float) or value.is_integer()
+        if not whole or why_impossible(value, 0, MOST_COUNTED):
+            raise fields.inner_value_error(
+                f"result {place + 1}",
+                f"the number of {name} must be a whole number from 0 to {MOST_COUNTED:,}, "
+                f"found {value!r:.40}",
+            )
+
+
+def _counts_of(one: Imported) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the value of each count of a result. Tokens are those of one request."""
+    made, load = one.summary, one.spec
+    yield "answered requests", made.requests_ok
+    yield "failed requests", made.requests_failed
+    yield "requests", load.requests
+    yield "streams", load.concurrency
+    yield "prompt tokens of a request", load.input_tokens
+    yield "answer tokens of a request", load.max_tokens
+    answered = max(1, made.requests_ok)
+    yield "prompt tokens of a request", (made.prompt_tokens or 0) // answered
+    yield "answer tokens of a request", (made.output_tokens or 0) // answered
+    for sample in one.samples:
+        for name, field in (("prompt", "prompt_tokens"), ("answer", "output_tokens")):
+            if sample.get(field) is not None:
+                yield f"{name} tokens of request {sample.get('index', '?')}", sample[field]
 
 
 def _check_imported(one: Imported, path: Path) -> Imported:
@@ -101,21 +137,23 @@ def _mark_refused(one: Imported, why: str) -> Imported:
     return replace(one, summary=replace(one.summary, refused=(*one.summary.refused, why)))
 
 
-def _json_documents(path: Path) -> Iterator[Any]:
-    """Yield the JSON documents in a file: one, or several one after the other, as vllm's
-    --append-result writes them.
+def _json_documents(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield (line where it begins, JSON document) for each document in a file: one, or several one
+    after the other, as vllm's --append-result writes them.
     """
     _, data = split_page(_read_text(path))
     if data is None:
         raise InputError(f"{path} is a page without a proof in it", next_step=_NEXT_STEP)
     text = data
     decoder, place = json.JSONDecoder(object_pairs_hook=unique_json_object), 0
+    line = 1
     while place < len(text):
         if text[place].isspace():
+            line += text[place] == "\n"
             place += 1
             continue
         try:
-            document, place = decoder.raw_decode(text, place)
+            document, end = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
             raise InputError(
                 f"{path}: line {error.lineno}, column {error.colno}: {error.msg}",
@@ -126,7 +164,10 @@ def _json_documents(path: Path) -> Iterator[Any]:
         except RecursionError:
             raise _too_deep_error(path) from None
         # `vllm bench sweep` writes the results of one setting as a list.
-        yield from document if isinstance(document, list) else (document,)
+        for one in document if isinstance(document, list) else (document,):
+            yield line, one
+        line += text.count("\n", place, end)
+        place = end
 
 
 def _too_deep_error(path: Path) -> InputError:

@@ -178,7 +178,7 @@ def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
         " percentiles; to compare groups of runs, import the file of each run"
     )
     whole = {**fields.data, **joined, "metadata": None}
-    return Fields(fields.file, whole, fields.at), note
+    return Fields(fields.file, whole, fields.at, fields.line), note
 
 
 def _attainment_fields(

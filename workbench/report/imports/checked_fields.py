@@ -27,6 +27,7 @@ from workbench.report.format_values import NOT_IN_FILE
 
 WINDOWS = ("steady", "whole run")  # of BenchSummary.window
 MOST_CHARS = 65_536  # of a text, such as the command line of another tool
+NOTHING_IMPORTED = "no result of this file was imported"
 _RISING = ("min", *PERCENTILES, "max")  # the parts of a distribution, the lowest first
 _ROUNDED = 1e-6  # share by which rounding may change their order
 _SUMS = ("power_w",)  # over GPUs: the range of the unit is that of one GPU
@@ -71,11 +72,14 @@ class Imported:
 
 class Fields:
     """A JSON object of the imported file. `at` is its place in the document, "" for the outermost
-    object. The methods return a field with its type checked, or None if it is absent or null. They
-    raise InputError for a wrong type."""
+    object, and `line` the line at which the document begins, None if the file has only one. The
+    methods return a field with its type checked, or None if it is absent or null. They raise
+    InputError for a wrong type."""
 
-    def __init__(self, file: Path, data: Mapping[str, Any], at: str = "") -> None:
-        self.file, self.data, self.at = file, data, at
+    def __init__(
+        self, file: Path, data: Mapping[str, Any], at: str = "", line: int | None = None
+    ) -> None:
+        self.file, self.data, self.at, self.line = file, data, at, line
 
     def field_error(self, name: str, problem: str) -> InputError:
         """Return the error for a field whose value is invalid. `name` is the field, and `problem` a
@@ -88,9 +92,8 @@ class Fields:
         """Return the error for a value inside of this object. `place` is where it is, such as
         "own.p", and `problem` says what it is."""
         at = f"{self.at}.{place}" if self.at else place
-        return InputError(
-            f"{self.file}: {at}: {problem}", next_step="no result of this file was imported"
-        )
+        place_in_file = f"{self.file}" if self.line is None else f"{self.file}:{self.line}"
+        return InputError(f"{place_in_file}: {at}: {problem}", next_step=NOTHING_IMPORTED)
 
     def number(self, name: str, unit: str = "") -> float | None:
         """Return the field `name`, which must be a finite number that is not negative; None if it
@@ -142,7 +145,7 @@ class Fields:
             return None
         if not isinstance(value, dict):
             raise self.field_error(name, "the field must be an object")
-        return Fields(self.file, value, f"{self.at}.{name}" if self.at else name)
+        return Fields(self.file, value, f"{self.at}.{name}" if self.at else name, self.line)
 
     def objects(self, name: str) -> list[Fields]:
         """Return the field `name`, which must be a list of objects; [] if it is absent."""
@@ -152,7 +155,7 @@ class Fields:
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
             raise self.field_error(name, "the field must be a list of objects")
         at = f"{self.at}.{name}" if self.at else name
-        return [Fields(self.file, v, f"{at}[{i}]") for i, v in enumerate(value)]
+        return [Fields(self.file, v, f"{at}[{i}]", self.line) for i, v in enumerate(value)]
 
     def numbers(self, name: str, unit: str = "") -> list[float] | None:
         """Return the field `name`, which must be a list of numbers as `number` accepts them; None

@@ -126,7 +126,9 @@ def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
             "itls", f"the field must be a list of {len(ttfts)} lists of numbers"
         )
     gaps = [
-        Fields(fields.file, {"itls": g}).numbers("itls", "s") if isinstance(g, list) else None
+        Fields(fields.file, {"itls": g}, fields.at, fields.line).numbers("itls", "s")
+        if isinstance(g, list)
+        else None
         for g in itls
     ]
     columns = {

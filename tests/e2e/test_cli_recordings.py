@@ -63,12 +63,19 @@ def test_replay_needs_a_terminal_and_a_recording(cli: CommandLine, tmp_path: Pat
 def test_ctrl_c_ends_a_recording_and_keeps_it(cli: CommandLine, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     argv = [sys.executable, "-m", "workbench", "--simulate", "four-pcie", "record", str(path)]
-    child = subprocess.Popen(argv, env={**os.environ, **cli.env}, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        argv,
+        env={**os.environ, **cli.env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     deadline = time.monotonic() + 30
     while not (path.exists() and path.read_text().count('"t":') > 2):
         assert time.monotonic() < deadline and child.poll() is None
         time.sleep(0.1)
     child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=20)
-    assert child.returncode == 0 and "workbench replay" in out, out
+    out, said = child.communicate(timeout=60)
+    assert child.returncode == 130 and "workbench replay" in out, out
+    assert f"interrupted: {path} has what was recorded" in said
     assert any(isinstance(item, Cell) for item in recording.open_recording(path)[1])

@@ -43,12 +43,14 @@ def talk(url: str, model: str, turns: int) -> None:
         said.append({"role": "assistant", "content": message["content"]})
 
 
-def sending(port: int, model: str, turns: int) -> threading.Thread:
-    """Talk to the port as soon as it is open, and then interrupt this process."""
+def sending(
+    port: int, model: str, turns: int, end: signal.Signals = signal.SIGINT
+) -> threading.Thread:
+    """Talk to the port as soon as it is open, and then send this process a signal."""
 
     def send() -> None:
-        url, end = f"http://127.0.0.1:{port}", time.monotonic() + WAIT_S
-        while time.monotonic() < end:
+        url, until_s = f"http://127.0.0.1:{port}", time.monotonic() + WAIT_S
+        while time.monotonic() < until_s:
             try:
                 urllib.request.urlopen(f"{url}/v1/models", timeout=WAIT_S).close()
                 break
@@ -57,7 +59,7 @@ def sending(port: int, model: str, turns: int) -> threading.Thread:
         try:
             talk(url, model, turns)
         finally:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), end)
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -81,7 +83,8 @@ def test_a_capture_ends_with_what_it_has_and_how_to_replay_it(cli: Cli, tmp_path
         target = ("--url", server.url)
         ran = cli("trace", "capture", *target, "--port", str(port), "-o", str(path))
         thread.join()
-        assert ran.code == 0, ran
+        assert ran.code == 130, ran
+        assert f"interrupted: {path} has what was captured" in ran.err
         assert "3 requests in" in ran.out and "1 conversation, 2 turns" in ran.out
         assert f"workbench bench --url {server.url} --trace {path}" in ran.out
         assert "planted" not in path.read_text()
@@ -94,6 +97,22 @@ def test_a_capture_ends_with_what_it_has_and_how_to_replay_it(cli: Cli, tmp_path
     assert secret.code == 2 and "is encrypted" in secret.err
 
 
+@pytest.mark.parametrize(("turns", "said"), [(1, "has what was captured"), (0, "nothing was")])
+def test_the_exit_code_of_a_capture_tells_the_signal_that_ended_it(
+    cli: Cli, tmp_path: Path, turns: int, said: str
+) -> None:
+    """It was 0, as at the end of --seconds, and 1 without a request."""
+    port, path = free_port(), tmp_path / "lunch.jsonl"
+    with ScriptedServer(scripted) as server:
+        thread = sending(port, "any", turns, signal.SIGTERM)
+        words = ("--url", server.url, "--port", str(port), "-o", str(path))
+        ran = cli("trace", "capture", *words)
+        thread.join()
+    assert ran.code == 128 + signal.SIGTERM, ran
+    assert "ended by SIGTERM: " in ran.err and said in ran.err
+    assert path.exists() == bool(turns)
+
+
 @pytest.mark.long
 def test_what_was_captured_is_replayed(cli: Cli, run: str, tmp_path: Path) -> None:
     (server,) = cli(*PRO, "servers", "--json").document["servers"]
@@ -101,7 +120,7 @@ def test_what_was_captured_is_replayed(cli: Cli, run: str, tmp_path: Path) -> No
     thread = sending(port, server["model"], 6)
     ran = cli(*PRO, "trace", "capture", run, "--port", str(port), "-o", str(path))
     thread.join()
-    assert ran.code == 0, ran
+    assert ran.code == 130, ran
     assert "6 requests in" in ran.out and "1 conversation, 5 turns" in ran.out
     replay = f"workbench --simulate {PRO[1]} bench {run} --trace {path}"
     assert "SIMULATED" in ran.out and replay in ran.out

@@ -12,6 +12,7 @@ from workbench.cli.open_session import connected, session_of
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, exactly_one_of, option
 from workbench.cli.shared_options import seconds_between
+from workbench.cli.stop_signals import ended_text, wait_for_signal
 
 _MOST_S = 86_400
 _FIRST_S = 20.0  # for the first reading
@@ -66,13 +67,14 @@ async def record(arguments: argparse.Namespace) -> int:
         if arguments.seconds is None:
             note("recording; Ctrl-C ends it")
         try:
-            await asyncio.sleep(arguments.seconds or _MOST_S)
-        except asyncio.CancelledError:
-            if arguments.seconds is not None:
-                raise
+            ended_by = await wait_for_signal(arguments.seconds or _MOST_S)
         finally:
             recorder.close()
-    return _write_recording(arguments, path, recorder.seconds)
+    code = _write_recording(arguments, path, recorder.seconds)
+    if ended_by is None:
+        return code
+    note(ended_text(ended_by, f"{path} has what was recorded"))
+    return 128 + ended_by
 
 
 def _write_recording(arguments: argparse.Namespace, path: Path, cells: int) -> int:

@@ -26,9 +26,14 @@ class EndedBySignal(WorkbenchError):
     def __init__(
         self, number: signal.Signals, left: str = "", *, next_step: str | None = None
     ) -> None:
-        ended = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
-        super().__init__(": ".join(filter(None, (ended, left))), next_step=next_step)
+        super().__init__(ended_text(number, left), next_step=next_step)
         self.exit_code = 128 + number
+
+
+def ended_text(number: signal.Signals, left: str) -> str:
+    """Return that a signal has ended the command, and what the command leaves, "" for nothing."""
+    ended = "interrupted" if number == signal.SIGINT else f"ended by {number.name}"
+    return ": ".join(filter(None, (ended, left)))
 
 
 @asynccontextmanager
@@ -90,6 +95,14 @@ def counted_signals() -> Iterator[asyncio.Queue[signal.Signals]]:
     received: asyncio.Queue[signal.Signals] = asyncio.Queue()
     with _handled(_STOPPING, received.put_nowait):
         yield received
+
+
+async def wait_for_signal(seconds: float) -> signal.Signals | None:
+    """Wait for Ctrl-C, SIGTERM or SIGHUP, which do not end the command meanwhile. Return the signal,
+    or None after the time."""
+    with counted_signals() as received, suppress(TimeoutError):
+        return await asyncio.wait_for(received.get(), seconds)
+    return None
 
 
 def raise_for(received: list[signal.Signals]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
+import signal
 import time
 from collections.abc import Awaitable, Iterator
 from pathlib import Path
@@ -16,9 +17,9 @@ from workbench.cli.output import emit_or_say, note
 from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import seconds_between
-from workbench.cli.stop_signals import counted_signals
+from workbench.cli.stop_signals import EndedBySignal, counted_signals, ended_text
 from workbench.model.counts import count_of
-from workbench.model.errors import BenchError
+from workbench.model.errors import BenchError, WorkbenchError
 
 if TYPE_CHECKING:
     from workbench.bench.traffic_capture import TrafficCapture
@@ -77,31 +78,41 @@ async def capture(arguments: argparse.Namespace) -> int:
                 raise
             whose = arguments.url or f"run {run_id}"
             note(f"{capturing.url} passes on to {whose}; send your requests there")
-            await _wait_until_capture_ends(capturing, arguments)
-            totals = await capturing.end()
-    return _report_capture(
-        arguments, path, run_id, {**totals, **_not_captured_counts(capturing)}, simulated=simulated
-    )
+            ended_by = await _wait_until_capture_ends(capturing, arguments)
+            totals = {**await capturing.end(), **_not_captured_counts(capturing)}
+    if not totals.get("requests"):
+        path.unlink(missing_ok=True)
+        raise _nothing_captured(totals, ended_by)
+    code = _report_capture(arguments, path, run_id, totals, simulated=simulated)
+    if ended_by is None:
+        return code
+    note(ended_text(ended_by, f"{path} has what was captured"))
+    return 128 + ended_by
 
 
 async def _wait_until_capture_ends(
     capturing: TrafficCapture, arguments: argparse.Namespace
-) -> None:
+) -> signal.Signals | None:
     """Wait for the end of the capture: for its time, for a signal, or for the end of the writer. Then
-    wait for the requests in flight, until the next signal."""
+    wait for the requests in flight, until the next signal. Return the first signal, None if there was
+    none."""
     seconds = arguments.seconds
     with counted_signals() as signals:
         if seconds is None:
             note("Ctrl-C ends the capture")
         telling = asyncio.create_task(_print_progress(capturing, arguments))
+        first = asyncio.create_task(signals.get())
         try:
-            await _wait_for_first_of(seconds, signals.get(), capturing.ended.wait())
+            await _wait_for_first_of(seconds, first, capturing.ended.wait())
         finally:
             telling.cancel()
         if capturing.requests_in_flight and not capturing.ended.is_set():
             waiting = count_of(capturing.requests_in_flight, "request is", "requests are")
             note(f"{waiting} in flight; Ctrl-C again cuts them")
-        await _wait_for_first_of(None, capturing.drain(), signals.get(), capturing.ended.wait())
+        next_one = asyncio.create_task(signals.get())
+        await _wait_for_first_of(None, capturing.drain(), next_one, capturing.ended.wait())
+    arrived = [one.result() for one in (first, next_one) if one.done() and not one.cancelled()]
+    return arrived[0] if arrived else None
 
 
 async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespace) -> None:
@@ -131,6 +142,15 @@ def _not_captured_counts(capturing: TrafficCapture) -> dict[str, Any]:
     return {"lost": capturing.lost, "passed": capturing.counts_of_passed}
 
 
+def _nothing_captured(totals: dict[str, Any], ended_by: signal.Signals | None) -> WorkbenchError:
+    """Return the error of a capture without a request, whose file is removed."""
+    said = "".join(("nothing was captured", *(f"; {one}" for one in _not_written_lines(totals))))
+    next_step = "send requests for chat or completions to the port while the capture runs"
+    if ended_by is None:
+        return BenchError(said, next_step=next_step)
+    return EndedBySignal(ended_by, said, next_step=next_step)
+
+
 def _report_capture(
     arguments: argparse.Namespace,
     path: Path,
@@ -139,13 +159,6 @@ def _report_capture(
     *,
     simulated: bool,
 ) -> int:
-    if not totals.get("requests"):
-        path.unlink(missing_ok=True)
-        left = "".join(f"; {line}" for line in _not_written_lines(totals))
-        raise BenchError(
-            f"nothing was captured{left}",
-            next_step="send requests for chat or completions to the port while the capture runs",
-        )
     document = {"written": str(path), "run": run_id, "simulated": simulated, **totals}
     lines = [
         *_capture_lines(path, totals, simulated=simulated),

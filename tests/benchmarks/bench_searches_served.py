@@ -1,7 +1,7 @@
 """The searches for users of Workbench, AIPerf and GuideLLM against one process of the simulated server.
 
     python tests/benchmarks/bench_searches_served.py --aiperf PATH/bin/aiperf
-        --guidellm PATH/bin/guidellm --tokenizer DIRECTORY [--repeat 3] [--requests 300]
+        --guidellm PATH/bin/guidellm --tokenizer DIRECTORY [--repeat 3] [--requests 300] [--minutes 20]
 
 The server has SLOTS slots. With one user more, each request waits for a slot, so its end-to-end time
 rises by a sixth. The limit lies between the times of both, as six runs measure them, so the truth
@@ -10,6 +10,11 @@ own load client: nothing of a tool is copied, and nothing is installed here. Bot
 requests of a run to the user, and state the highest number that passed. The searches of the tools
 take turns, and each is printed when it has ended. A busy machine is no server with a
 truth: the script ends if both times are too near.
+
+AIPerf starts its processes anew for each run, so most of a search is no load. Its documented options
+keep that short here: the prompts come from a file, the server counts the tokens, and one process
+each sends and reads. Each run of its search is printed with its time. A search that has not ended
+after `--minutes` is ended, and its row has what it knew then.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -41,6 +47,8 @@ PRO = ("--simulate", "rtx-pro-6000")
 
 
 SHARE = 0.95  # of the requests that must keep the limit
+PROMPTS = 300  # of AIPerf, which takes them in turn
+LOOK_S = 1.0  # between two looks at what AIPerf has written
 
 Search = Callable[["Served"], "Answer"]
 
@@ -54,12 +62,14 @@ class Served:
     home: Path
     tokenizer: str
     requests: int
+    most_s: float  # of a search
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     holds: int | None
     fails: int | None
+    ended: bool = True  # False: the time was over
 
 
 def ran(argv: list[str], home: Path) -> subprocess.CompletedProcess[str]:
@@ -107,11 +117,16 @@ def of_workbench(served: Served) -> Answer:
 def of_aiperf(program: str, planner: str) -> Search:
     def search(served: Served) -> Answer:
         with tempfile.TemporaryDirectory() as folder:
+            prompts = Path(folder, "prompts.jsonl")
+            prompts.write_text("".join(map(prompt_line, range(PROMPTS))))
             argv = [
                 *(program, "profile", "--model", MODEL, "--url", served.url),
                 *("--endpoint-type", "chat", "--streaming", "--tokenizer", served.tokenizer),
-                *("--isl", str(INPUT_TOKENS), "--osl", str(OUTPUT_TOKENS)),
-                *("--extra-inputs", "ignore_eos:true", "--request-count", str(served.requests)),
+                *("--input-file", str(prompts), "--custom-dataset-type", "single_turn"),
+                *("--extra-inputs", "ignore_eos:true"),
+                *("--extra-inputs", f"max_tokens:{OUTPUT_TOKENS}"),
+                *("--use-server-token-count", "--workers-max", "1", "--record-processors", "1"),
+                *("--request-count", str(served.requests)),
                 *("--search-space", f"phases.profiling.concurrency:1,{MOST}:int"),
                 *("--search-planner", planner, "--search-metric", "output_token_throughput"),
                 *("--search-direction", "maximize", "--search-max-iterations", "20"),
@@ -119,18 +134,62 @@ def of_aiperf(program: str, planner: str) -> Search:
                 *("--ui", "none", "--no-server-metrics", "--no-gpu-telemetry"),
                 *("--output-artifact-dir", folder),
             ]
-            done = ran(argv, served.home)
             history = Path(folder, "search_history.json")
-            if not history.exists():
-                raise SystemExit(f"AIPerf ended with {done.returncode}:\n{done.stdout[-2000:]}")
-            found = json.loads(history.read_text())["boundary_summary"]
+            ended = run_aiperf(argv, served, history)
+            found = read_history(history).get("boundary_summary") or {}
 
         def end(name: str) -> int | None:
-            return int(found[name]["value"]) if found[name] else None
+            return int(found[name]["value"]) if found.get(name) else None
 
-        return Answer(end("feasible_max"), end("infeasible_min"))
+        return Answer(end("feasible_max"), end("infeasible_min"), ended)
 
     return search
+
+
+def prompt_line(number: int) -> str:
+    """Return a request of AIPerf's file: about INPUT_TOKENS words, which begin with its number."""
+    words = [str(number), *("word" for _ in range(INPUT_TOKENS - 1))]
+    return json.dumps({"text": " ".join(words)}) + "\n"
+
+
+def run_aiperf(argv: list[str], served: Served, history: Path) -> bool:
+    """Run a search of AIPerf, and print each of its runs with its time. Return whether the search
+    ended in time; otherwise it is killed."""
+    began_s = last_s = time.monotonic()
+    told = 0
+    with Path(history.parent, "said").open("w+") as said:
+        process = subprocess.Popen(
+            argv, cwd=served.home, stdout=said, stderr=said, start_new_session=True
+        )
+        try:
+            while process.poll() is None and time.monotonic() - began_s < served.most_s:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_S)
+                runs = read_history(history).get("iterations", [])
+                for run in runs[told:]:
+                    now_s = time.monotonic()
+                    (users,) = run["variation_values"].values()
+                    kept = "kept" if run.get("feasible") else "not kept"
+                    print(f"  {users} users: {kept}, {now_s - last_s:.0f} s", file=sys.stderr)
+                    last_s, told = now_s, told + 1
+        finally:
+            ended = process.poll() is not None
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        if not read_history(history):
+            said.seek(0)
+            raise SystemExit(f"AIPerf ended with {process.returncode}:\n{said.read()[-2000:]}")
+    return ended
+
+
+def read_history(path: Path) -> dict[str, Any]:
+    """Return what a search of AIPerf has written so far. It writes the file again after each run, and
+    a look at that moment finds a part of it."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def of_guidellm(program: str) -> Search:
@@ -183,7 +242,10 @@ def timed(name: str, search: Search, served: Served) -> tuple[Answer, float]:
 
 
 def row(name: str, found: list[tuple[Answer, float]]) -> str:
-    shown = ", ".join(f"{one.holds or 'none'} / {one.fails or 'none'}" for one, _ in found)
+    shown = ", ".join(
+        f"{one.holds or 'none'} / {one.fails or 'none'}{'' if one.ended else ' (not ended)'}"
+        for one, _ in found
+    )
     errors = ", ".join(f"{(one.holds or 0) - SLOTS:+d}" for one, _ in found)
     mean_s = sum(took_s for _, took_s in found) / len(found)
     return f"| {name} | {shown} | {errors} | {mean_s / 60:.1f} min |"
@@ -207,6 +269,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="")
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=20.0, help="of one search of AIPerf")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server is stopped then too
     with tempfile.TemporaryDirectory() as folder:
@@ -224,7 +287,14 @@ def main() -> None:
             )
             if beyond < APART * within:
                 raise SystemExit("the machine is too busy: the server has no truth")
-            served = Served(url, sqrt(within * beyond), home, given.tokenizer, given.requests)
+            served = Served(
+                url,
+                sqrt(within * beyond),
+                home,
+                given.tokenizer,
+                given.requests,
+                60 * given.minutes,
+            )
             searches = searches_of(given)
             found: dict[str, list[tuple[Answer, float]]] = {name: [] for name in searches}
             for _ in range(given.repeat):

@@ -49,12 +49,13 @@ class Asked(NamedTuple):
 
 
 class Left(Exception):
-    """Raised for a request that has no row. Its text says why, in words that follow a number."""
+    """Raised for a request that gets no row. Its text is the reason, which follows a count: "3
+    ended before the first token"."""
 
 
 class Row(NamedTuple):
-    """One line of a trace. `reused_tokens` are those of the blocks that prompts before began with.
-    `estimated` says that a length comes from characters."""
+    """One line of a trace. `reused_tokens` counts the tokens of the blocks with which an earlier
+    prompt began. `estimated` says that a length comes from characters."""
 
     at_ms: int
     prompt_tokens: int

@@ -43,8 +43,8 @@ _DEPENDS_ON_TEXT = (
 
 
 def why_text_is_no_answer(summary: BenchSummary) -> str | None:
-    """Return a sentence if the text of a result is no answer, with an excerpt and the speed that
-    says nothing. None if it is one."""
+    """Return a sentence that says why the text of a result is no answer, with an excerpt and the
+    speed. None if it is an answer."""
     broken = summary.broken_text
     if broken is None:
         return None
@@ -56,7 +56,8 @@ def why_text_is_no_answer(summary: BenchSummary) -> str | None:
 
 def arm_text(runs: Sequence[BenchResult]) -> ArmText | None:
     """Return the text of one side of a comparison: that of its first run with a problem, otherwise
-    that of its first run. None if nobody looked at the text of any run."""
+    that of its first run. None if no text of any run was examined, and no server's text is in
+    doubt."""
     looked_at = [run for run in runs if run.summary.text is not None]
     doubted = next((r.conditions.server_text for r in runs if r.conditions.server_text), "")
     broken = next(filter(None, (run.summary.broken_text for run in looked_at)), None)
@@ -91,8 +92,8 @@ def text_warnings(a: ArmText | None, b: ArmText | None, own_tokenizers: bool) ->
 
 
 def different_texts(a: Sequence[BenchResult], b: Sequence[BenchResult]) -> Iterator[str]:
-    """Yield one sentence for each reason why two sides with one model answer differently: what the
-    answers of one load do and those of the other do not, and code words that only one side knows.
+    """Yield one sentence for each reason why two sides with one model answer differently: a feature
+    that only the answers of one side have, and code words that only one side repeats.
     """
     if a[0].conditions.model != b[0].conditions.model:
         return

@@ -25,9 +25,9 @@ _FAILED_MS = 1e9  # stands for the latency of a request that failed
 
 
 def independent_requests(latencies_ms: Sequence[float], most_ms: float, percent: float) -> float:
-    """Return how many independent requests these are worth, at least 1 and at most their number.
-    `latencies_ms` are in the order in which the requests were due, infinite if one failed. `percent`
-    of them should be at most `most_ms`."""
+    """Return how many independent requests these are worth, at least 1 and at most their number;
+    0.0 for no requests. `latencies_ms` are in the order in which the requests were due, infinite if
+    one failed. `percent` of them should be at most `most_ms`."""
     if not latencies_ms:
         return 0.0
     logs = [math.log(min(max(each, _LEAST_MS), _FAILED_MS) / most_ms) for each in latencies_ms]

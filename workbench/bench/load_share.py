@@ -78,6 +78,6 @@ class WarmedUp:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> WarmedUp:
-        """Return the values that `asdict` has made data for JSON of."""
+        """Return the values from `data`, which `asdict` made and JSON carried."""
         tokens = tuple((index, tokens) for index, tokens in data["prompt_tokens"])
         return cls(tokens, tuple(data["durations_s"]), data["begin_ns"])

@@ -60,9 +60,9 @@ class ResultMetric:
         return value_of(summary, self.name)
 
     def possible_error_share(self, runs: Iterable[BenchResult]) -> float:
-        """Return by how much the value of one of `runs` may be wrong at most, as a share of it: 0 if
-        its times are exact. All runs may be wrong in the same direction, so it is no matter of how
-        many they are."""
+        """Return by how much the value of one of `runs` may be wrong at most, as a share of it: 0
+        if its times are exact. More runs do not reduce it, because all may be wrong in the same
+        direction."""
         latency = self.name.partition(".")[0]
         unsure = [
             (run.summary.unsure_ms.get(latency, 0.0), self.value_in(run.summary)) for run in runs
@@ -284,7 +284,7 @@ def _turn_verdict_into_hint(change: MetricChange, stands: bool) -> MetricChange:
 def without_verdicts(found: Iterable[MetricChange], *, of: str = "") -> tuple[MetricChange, ...]:
     """Return the changes of metrics with each verdict "better" or "worse" replaced by "hint only".
     Used if the runs are not comparable or not complete. `of` is the latency that is not comparable,
-    such as "itl_ms"; all metrics without it."""
+    such as "itl_ms"; "" means all metrics."""
 
     def may_stand(change: MetricChange) -> bool:
         return bool(of) and change.metric.partition(".")[0] != of

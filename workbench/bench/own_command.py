@@ -244,8 +244,9 @@ async def _read(stream: asyncio.StreamReader, hear: Callable[[bytes], None]) -> 
 
 
 def command_summary(done: CommandOutcome) -> BenchSummary:
-    """Return the summary of the command's run: its duration, exit code and output. All other
-    metrics are None; `with_counts` adds the numbers of requests and tokens."""
+    """Return the summary of the command's run: its duration, exit code and output. The numbers of
+    requests are 0 and all other metrics None; `with_counts` adds the numbers of requests and
+    tokens."""
     why = "the load was a command of the user, which reports latencies itself"
     absent = dict.fromkeys(
         ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "tokens_per_chunk", "per_stream_tok_s"), why

@@ -122,7 +122,7 @@ class PassThrough:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Cut all connections, and tell of the requests that are cut by it."""
+        """Cut all connections, and report the requests that are cut off."""
         self.closing = True
         if self._listener is not None:
             self._listener.close()

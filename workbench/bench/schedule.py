@@ -103,8 +103,9 @@ class RequestPhase:
 
 
 class LaterTurns:
-    """The requests of a trace that begin after the answer of another one: at once, or after a pause.
-    `speed` divides the pauses. `len` gives the number of those whose request before has ended."""
+    """The requests of a trace that begin after the answer of another one: at once, or after a
+    pause. `speed` divides the pauses. `len` gives the number of queued requests: those whose
+    predecessor has ended."""
 
     def __init__(self, load: TraceLoad | None = None, speed: float = 1.0) -> None:
         self._next = {} if load is None else load.next_turn
@@ -126,7 +127,7 @@ class LaterTurns:
         return self._next.get(index)
 
     def put(self, index: int, now_ns: int) -> None:
-        """Take a request whose request before has ended at `now_ns` (monotonic nanoseconds)."""
+        """Queue request `index`, whose predecessor ended at `now_ns` (monotonic nanoseconds)."""
         pause_s = self._pauses_s.get(index)
         due_ns = 0 if pause_s is None else now_ns + int(pause_s / self._speed * 1e9)
         self._put += 1

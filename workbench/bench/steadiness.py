@@ -26,8 +26,8 @@ _GROWTH = 0.03
 
 
 def why_overloaded(spec: BenchSpec, counted: Sequence[RequestRecord]) -> str | None:
-    """Return a reason to reject the result if the server did not keep up with the requested rate;
-    otherwise None."""
+    """Return why the server did not keep up with the requested rate. None if it did, or if the load
+    has no schedule."""
     if not spec.has_schedule:
         return None
     return why_not_kept_up([(r.due_s, end_s(r)) for r in counted if r.due_s is not None])

@@ -88,9 +88,8 @@ def noise_of(run_pct: float | None, ratios: Sequence[float]) -> Noise | None:
 
 def race_size(candidates: int, starts: int, reserved: int = 0) -> RaceSize:
     """Return the largest race with at most this number of candidates and of starts, of which
-    `reserved` are kept for other work. Candidates are left out before the final gets fewer pairs
-    than `PAIRS`, but for one pair. Raises InputError if there is not room for a race of one
-    candidate."""
+    `reserved` are kept for other work. The final first gives up one of its `PAIRS` pairs, and then
+    candidates are left out. Raises InputError if there is not room for a race of one candidate."""
     for count in range(candidates, 0, -1):
         for pairs in (PAIRS, LEAST_PAIRS):
             size = RaceSize(count, number_kept(count), pairs)
@@ -116,10 +115,10 @@ def second_block(
     *,
     start_holds: bool = True,
 ) -> list[Entry]:
-    """Return the entries of the second block, the best first. An entry that is so far behind that
-    chance does not explain it is none of them: behind the best, or behind the start preset if that
-    one leads and `start_holds`, that is, keeps the limits. If two of the best three gain, and
-    `may_join` allows both in one server, the two joined take the last place."""
+    """Return the entries of the second block, the best first. Entries that are further behind the
+    best than chance explains are left out. The start preset counts as the best if it leads and
+    keeps the limits (`start_holds`). If two of the best three gain, and `may_join` allows both in
+    one server, the two joined take the last place."""
     ranked = sorted(found, key=lambda entry: -found[entry])
     best = max(found.values(), default=0.0)
     first = max(0.0, best) if start_holds else best

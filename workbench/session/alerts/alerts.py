@@ -202,9 +202,9 @@ class Alerts:
         return all(getattr(self.config, effect) == (ALL,) for effect in SWITCHED)
 
     def switch_all(self, on: bool) -> None:
-        """Write to config.toml that all rules ring, mark and show in the title, or that these three
-        are as they were before; by default, if this session did not turn them on. Raises StoreError
-        if the file cannot be written."""
+        """Write to config.toml that all rules ring, mark and show in the title. With `on` False,
+        restore what these three were before this session turned them on, otherwise their defaults.
+        Raises StoreError if the file cannot be written."""
         if on:  # the file is read again: the user may have changed it since
             now, usual = ConfigStore(self._store.path).config.alerts, AlertsConfig()
             found = {effect: getattr(now, effect) for effect in SWITCHED}

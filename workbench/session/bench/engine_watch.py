@@ -108,9 +108,9 @@ class EngineWatch:
     async def read_after_load(
         self, t0_unix: float, t1_unix: float, settled: Callable[[EngineDuring], bool] | None = None
     ) -> EngineDuring:
-        """Return what the engine counted since the call of `before`, and its other metrics between
-        the two Unix times. Waits, at most 3 s, until `settled` is true of the result or the
-        counters no longer change."""
+        """Return what the engine counted since the call of `read_before_load`, and its other
+        metrics between the two Unix times. Waits, at most 3 s, until `settled` is true of the
+        result or the counters no longer change."""
         if self._before is None or not engine_counters.is_readable(self._before):
             now = await self.read()
             if not engine_counters.is_readable(now):

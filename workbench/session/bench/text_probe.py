@@ -81,10 +81,10 @@ def nonsense_expected(spec: BenchSpec, plan: LaunchPlan | None) -> str:
 
 
 class TextProbe:
-    """The probe of one benchmark. `probe_before_load` and `after` send its prompts, and `judge_text` says what
-    follows. `client` sends the requests. `count` counts the tokens of a prompt with the server's
-    tokenizer; None if that is not known. `skipped` is the reason why there is no probe, or why a
-    part of it is missing."""
+    """The probe of one benchmark. `probe_before_load` and `probe_after_load` send its prompts, and
+    `judge_text` says what follows. `client` sends the requests. `count` counts the tokens of a
+    prompt with the server's tokenizer; None if that is not known. `skipped` is the reason why there
+    is no probe, or why a part of it is missing."""
 
     def __init__(self, client: AnswerClient, spec: BenchSpec, nonsense: str = "") -> None:
         self._client, self._spec, self._nonsense = client, spec, nonsense

@@ -42,7 +42,8 @@ class FleetServer:
 
     @property
     def can_answer(self) -> bool:
-        """Whether the server can answer requests: its run is READY, or Workbench did not start it."""
+        """Whether the server can answer requests: its run is READY or READY?, or Workbench did not
+        start it."""
         return self.state in (ServerState.READY, FOUND) or self.text_is_doubted
 
     @property

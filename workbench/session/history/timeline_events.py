@@ -244,7 +244,8 @@ _SERVER_TIMES = (
 
 
 def load_text(spec: BenchSpec) -> str:
-    """Return a benchmark's load as text: its trace, its rate, or its number of streams."""
+    """Return a benchmark's load as text: "a command", its trace, its rate, or its number of
+    streams."""
     if spec.command:
         return "a command"
     if spec.trace_name:

@@ -139,8 +139,8 @@ class ExperimentQuality:
         return await self._store_comparison()
 
     async def end(self, *, done: bool) -> QualityResult | None:
-        """Return the comparison of what was measured, stored, when the experiment has ended. None if
-        it is stored already, or if a resumed experiment can measure the rest (not `done`)."""
+        """Store the comparison of what was measured, and return it. None if it is stored already,
+        or if a resumed experiment can measure what is missing (not `done`)."""
         parts = self._measuring.parts
         both = FIRST in parts.runs and CHANGED in parts.runs
         if self._ended or not (done or both):

@@ -103,16 +103,16 @@ class QualityComparisons:
             await asyncio.wait([work])
 
     def note_done(self, text: str) -> None:
-        """Show what was done for the comparison that is shown."""
+        """Add a line about what was done for the comparison."""
         view = self._core.state.quality
         self._change(said=(*view.said, text) if view is not None else (), step="")
 
     def note_found(self, text: str) -> None:
-        """Show what the comparison has found that is shown."""
+        """Show what the comparison has found."""
         self._change(found=text)
 
     def show_step(self, step: str, done: int, total: int) -> None:
-        """Show how far the comparison is that is shown."""
+        """Show the current step and its progress: `done` of `total`."""
         self._change(step=step, done=done, total=total)
 
     def _change(self, **changes: Any) -> None:

@@ -33,8 +33,7 @@ _MOST_VERSIONS = 1_000
 
 
 def checked_versions(versions: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the versions. Raises InputError unless they are at least two different ones of one
-    kind."""
+    """Return the versions. Raises InputError unless they are several different ones of one kind."""
     for version in versions:
         checked_candidate(version)
     kinds = {version.partition(":")[0] for version in versions}
@@ -61,8 +60,9 @@ class Bisector:
         self._session, self._store, self._tell = session, store, tell
 
     async def carry_out(self) -> Bisection:
-        """Compare versions until the first bad one is known. Return the bisection as done, or as
-        failed with its error."""
+        """Compare versions until the first bad one is known. Return the bisection as done. Raises
+        the error that ended it early, after the bisection was stored as failed or, if the task was
+        cancelled, as stopped."""
         self._change_bisection(state=SeriesState.RUNNING, error=None)
         try:
             while (version := next_version(self.found)) is not None:

@@ -5,9 +5,10 @@ stored result. `advice.py` defines an advice and its expected gain. The rules ar
 `speed_rules.py` (the limit by memory bandwidth, parallel sizes, kernel launches), `gpu_rules.py`
 (power, clocks, temperature), `load_rules.py` (queue, KV cache, prefix cache, client) and
 `scope_rules.py` (what a measured value includes). `advisor.py` applies the rules and sorts the
-findings by gain. `verdicts.py` says what experiments measured for a finding, and `known_answers.py` which changes are
-known to make the answers worse. `alert_rules.py` has what the rules of alerts measure, and `alert_watch.py` when alerts
-begin and end.
+findings by gain. `verdicts.py` says what experiments measured for a finding, and `known_answers.py`
+which changes are known to make the answers worse. `candidates.py` has the changes that a tune
+tries. `alert_rules.py` has what the rules of alerts measure, and `alert_watch.py` when alerts begin
+and end.
 
     from workbench.advisor.advisor import advise
     from workbench.advisor.facts import facts_of_result

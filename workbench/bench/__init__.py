@@ -8,6 +8,7 @@ can run a command of the user. `endpoint_file` describes the server to that comm
 vf-eval, and `own_command_watcher` ends the command together with Workbench.
   client, connection, poller     one epoll loop over non-blocking sockets with the kernel's receive times
   read_pause, text_chunk         less CPU time per token: pauses between reads, a fast path for chunks of plain text
+  whole_answer                   a fast path for short answers that differ only in their id and text
   client_process, client_report  signals, priority and progress of a client process; its report after the run
   several_processes, load_share  one load from several processes
   http1, sse, exchange, reply    one answer: HTTP/1.1, server-sent events, completion chunks
@@ -15,18 +16,23 @@ vf-eval, and `own_command_watcher` ends the command together with Workbench.
   time_limits, client_cpu, tls   limits of a request and a run, CPU use of the client, trusted certificates
   trace_file, trace_load, trace_conversations   recorded traffic, and its requests as the client gets them
   trace_text                     the prompts of a trace: passages of real text whose tokens are known
+  real_text                      excerpts of real text, for synthetic prompts
   profiles, prompt_file, prompt_length   named workloads, the user's prompts, prompts of an exact token count
 
 Capture: `traffic_capture` opens a port in front of a server (`pass_through`) and starts the process
 `trace_writer`, which writes what passed as rows without text (`captured_traffic`).
 
-Result: `command_summary` makes the metrics of a run from `records`, over the `steady_window`, and `energy`
-adds power and energy. `result_validity` and `steadiness` say whether the metrics are valid, `trace_reuse` whether a
+Result: `summary` computes the metrics of a run from its `records`, over the `steady_window`, with
+`request_latency` and, under an SLO, `slo_attainment`. `energy` adds power and energy. `time_doubt` says how exact
+the latencies are, `result_validity` and `steadiness` whether the metrics are valid, and `trace_reuse` whether a
 trace's prefixes were reused.
 
-Several results: `repeated_runs`, `compare` with `metric_changes`, `experiment` with
-`experiment_disturbances` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).
-The search for the number of users under an SLO (`user_capacity`).
+Several results: `repeated_runs`, `compare` with `metric_changes` and `compared_texts`, `experiment`
+with `experiment_disturbances` and, on two hosts, `twins`, and the knee of a sweep (`sweep_knee`).
+  user_capacity, rate_capacity   the searches under an SLO: for the number of users, and for the rate of requests
+  user_estimate                  the number of users as one number for a comparison
+  independent_requests           how many independent requests the requests of a run are worth
+  tune_race, watch_rule          the race of a tune's candidates; whether an upgrade is worse than the pinned version
 
 This file imports nothing, because the worker process must start within 0.15 s.
 """

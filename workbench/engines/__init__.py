@@ -1,10 +1,14 @@
 """Inference engines: command lines, flag catalogs, validation, memory estimates, names of log lines
 and metrics.
 
-base.py             the interface of an engine; a module with the name of each engine, such as vllm.py, implements it
+base.py             the interface of an engine; vllm.py, sglang.py, tabbyapi.py and llamacpp.py implement it
+command_line.py     parse the command line of an engine into a plan
+answer_settings.py  which settings of an engine change its answers
 reported_settings.py  where a running engine reports the values of its settings: log, metrics page, JSON answers
 registry.py         find an engine by its name
 catalog.py          flags and environment variables of each engine version (data in catalogs/): lookup and search
+catalog_files.py    the directory of this data; own_flags.py makes a catalog from the flags that an engine prints
+tunable_flags.py    what a tune may try with the flags of an engine
 flag_groups.py      groups of flags and the most used flags (data in catalogs/)
 flag_values.py      parse, format and check values of flags
 host_entries.py     add the settings of a host in hosts.toml to a plan
@@ -13,7 +17,8 @@ plans.py            make plans from presets, change plans; the rows of a flag ed
 run_as.py           the rows of a flag editor for the launcher (process, systemd, docker, ...) and its options
 containers.py       a server in a container: image, command line, mounted paths and GPUs
 validate.py         check a plan flag by flag; rules.py has the checks of several flags, plan_context.py their input;
-                    trap_rules.py has those of published traps
+                    trap_rules.py has those of published traps, tuning_rules.py those of waste and risk
+memory_locks.py     GPUs on which a lock of the memory clock costs throughput
 memory_estimate.py  whether a plan fits in GPU memory; kv_size.py has the size of the KV cache
 fit_table.py        the quantizations, numbers of GPUs and context lengths with which a model fits in GPU memory
 model_facts.py      the sizes of a plan's model: model_config.py (config.json), gguf.py and weight_files.py (headers of
@@ -26,7 +31,7 @@ engine = engines.get_engine("vllm")
 catalog = engine.catalog("0.33.0")
 plan = engines.plan_from_preset(preset, {"model_dir": "/models"})
 plan = engines.apply_assignments(plan, catalog, ["max-num-seqs=512"])
-findings = engines.validate(plan, catalog)
+findings = engines.validate_plan(plan, catalog)
 command = engine.command(plan)
 """
 

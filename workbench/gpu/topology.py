@@ -84,8 +84,8 @@ def look() -> dict[str, Any]:
 
 
 def gpu(nvml: Nvml, index: int, handle: Any) -> dict[str, Any]:
-    """Return what NVML says about one GPU and its links. A value that it does not report is
-    None."""
+    """Return what NVML says about one GPU and its links. A value that it does not report is left
+    out."""
     mode = nvml.maybe("nvmlDeviceGetMigMode", handle)
     running = nvml.maybe("nvmlDeviceGetComputeRunningProcesses", handle)
     links = [

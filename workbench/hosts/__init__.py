@@ -13,13 +13,18 @@ cluster            several hosts as one, whose commands run on the first
 cluster_network    the network over which the hosts of a cluster reach each other
 interfaces         network interfaces and RDMA devices of a host
 known_hosts        keys of ssh hosts: known, changed, accepted by the user
+login_question     the questions of an SSH login
 reconnecting_link  a connection that is restored after a loss
 port_relay         a local port that leads to a port of a host
 files_via_shell    reads and writes files of a host with commands alone
+directory_names    the names in a directory of a host
+file_marks         marks of files on this machine, which show whether they have changed
+session_marks      marks of the processes of a session, which show whether one has started or ended
 shell_scripts      all POSIX shell code that runs on hosts
 python_programs    Python programs that Workbench sends to a host, which stores them under their hash
 host_facts         properties of a host (user, kernel, memory, GPU tools) from the output of one script
 boot               under which boot a host runs
+allotment          which GPUs a host gives to the programs that run on it
 swept_command      runs a program, then ends all processes that it has left behind
 detached_process   processes that outlive Workbench, each in a run directory
 run_processes      which processes belong to a run

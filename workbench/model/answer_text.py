@@ -4,10 +4,10 @@ A fast answer is worth nothing if it is garbage. Broken kernels, wrong chat temp
 quantizations produce few kinds of garbage, and none of them needs knowledge of the model to be
 seen:
 
-  one token or a short loop, repeated        `Features.collapsed`, `Features.looping`
+  one token or a short loop, repeated        `SetFeatures.collapsed`, `SetFeatures.looping`
   replacement and control characters         `Features.odd_share`
-  many scripts or symbols mixed              `Features.salad`
-  no text at all, or only reasoning          `Answer.empty`, `Answer.reasoning_only`
+  many scripts or symbols mixed              `SetFeatures.salad`
+  no text at all, or only reasoning          `SetFeatures.empty`, `SetFeatures.reasoning_only`
   the same text for different prompts        `SetFeatures.equal`
 
 `Answer` is one answer, and may contain only the first and the last part of a long text. `text_features`

@@ -12,6 +12,7 @@ quality_blocks.py     comparisons of answers as blocks
 finding_blocks.py     the examination of a host, and advice, as blocks
 in_force_blocks.py    the settings of a server, requested and in force, as blocks
 series_blocks.py      comparisons, experiments and sweeps as blocks
+tune_blocks.py        tunes as blocks
 plots.py, svg.py      the data of each plot, and the drawing of plots as inline SVG
 watch_night.py        a night of watches as blocks, Markdown and JUnit XML
 proof_document.py     the file of a shareable proof: its data, its page and their checksums

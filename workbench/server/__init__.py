@@ -17,6 +17,7 @@ its log, read its counters, stop it, and adopt servers that already run.
   run_directory           the files of a run on its host
   old_runs                the mark of runs that have ended, and their removal
   preflight               checks before a start
+  file_limit              the limit of open files, on a host and of a process
   readiness               whether a server answers requests for its health, its models and a few prompts
   text_probe              asks a server the prompts of the probe, and judges its text or its vectors
   small_requests          HTTP requests that never raise, whatever the server answers
@@ -24,6 +25,7 @@ its log, read its counters, stop it, and adopt servers that already run.
   log_reading             the log of a watched run, read from its host
   log_patterns            log lines whose cause and fix Workbench knows
   tracebacks              the tracebacks of a log: the error that was raised first, and its place in the engine's code
+  exit_analysis           why a server has ended, by its log and the log of the kernel
   native_backtraces       the calls in a backtrace of native code, by gdb or glibc
   start_times             how long each phase of a start took, and what differs from the start before
   idle_start              a start in which no process does anything, told from a slow one by their CPU time and reading
@@ -36,7 +38,9 @@ its log, read its counters, stop it, and adopt servers that already run.
   engine_counters         the change of the engine's counters during one benchmark
   engine_rates            rates, shares and gauges of each second, from readings of the counters
   engine_probe            which engine is installed, and its version
+  engine_flags            the flags of an installed engine, which flag_program prints
   external_servers        servers that Workbench did not start
+  process_scan            the processes of this machine that look like an engine; process_command reads one
   tokenizer               prompt lengths, counted by the server
   model_files             weight bytes and config.json of a model
   model_inventory         the copies of models on a host, complete or not, and their hashes

@@ -116,7 +116,7 @@ class _Seen:
 class ExternalServers:
     """The servers of one host that Workbench did not start.
 
-    On this machine, `find_external_servers` reads only what is new since the call before. It asks a port once, and
+    On this machine, `find` reads only what is new since the call before. It asks a port once, and
     again only if the port has not answered, or if processes or ports have changed.
     """
 

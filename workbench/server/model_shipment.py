@@ -192,7 +192,7 @@ async def remaining_files(
 ) -> Remaining:
     """Return which files of `shipment`, a model to copy, must still be sent. Raises InputError if
     the target host has a different file under one of the names and `replace` is False. Raises
-    HostError if the target host has too little free space."""
+    HostError if the target directory cannot be written or has too little free space."""
     argv = shell_argv(_LOOK, shipment.target, shipment.staging, *shipment.sizes)
     rows = [
         line.partition("=")[::2]

@@ -1,4 +1,5 @@
-"""Asks a server the prompts of the probe, once after its start, and judges what comes back.
+"""Asks a server the prompts of the probe, after its start or when the user asks, and judges what
+comes back.
 
 A server that returns tokens may return garbage: health, status 200 and usage say nothing about the
 text. So the text is the proof: one prompt alone, then eight at once, because some kernels break

@@ -161,7 +161,8 @@ class WatchedRun:
 
     @property
     def log_silent_s(self) -> float:
-        """How many seconds ago the last bytes of the log were read."""
+        """Seconds since new bytes of the log were read. Lines that only say that the process waits
+        do not count."""
         return time.monotonic() - self._last_line_s
 
     @property

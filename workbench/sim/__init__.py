@@ -9,9 +9,11 @@ simulated_host.py  the host that a session uses: an environment in which the pro
 profiles.py        hosts and GPUs; model_sizes.py has LLMs (data in JSON files in the same directory)
 driver_state.py    the driver: settings, loads and faults; physics.py computes clocks, power and temperature
 nvml_library.py    the driver as an NVML library, which driver.py gives to the telemetry agent
-nvidia_smi.py      the driver as the program nvidia-smi
+nvidia_smi.py      the driver as the program nvidia-smi; nvidia_smi_fields.py has its query fields
 engine_server.py   the program of an engine: parses its flags, prints its version or runs one server
-engine_process.py  the server, with memory_fit, startup, openai_api, reply_text, scheduler
+engine_process.py  the server, with memory_fit, startup, openai_api, http_server, reply_text, scheduler, step_time
+flag_parser.py     its flags; launch_options.py has what they mean for every engine
+engine_worker.py   a worker process; engine_log.py has the log, engine_metrics.py the values of /metrics
 language_model.py  what it answers with log probabilities; scored_reply.py replies with them
 stand_in/          a torch that copies nothing, for the trial of copies between GPUs
 ranks.py           links between the ranks of a server on several hosts; ray_stand_in.py replaces Ray's program

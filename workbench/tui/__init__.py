@@ -4,6 +4,8 @@ action on the host.
 app, screen     the application that shows one host, and its main screen
 fleet/          the application that shows several hosts
 themed_app      the base class of both applications
+theme, glyphs   styles and signs; no_color is for NO_COLOR
+pane_layout     where the panes stand
 alert_signals   what an alert does to the terminal: bell, notification of the desktop, title
 bindings        the table of keys: each key runs a method of a controller
 controllers/    the classes with these methods
@@ -13,8 +15,14 @@ modals/         forms and questions, in a box over the main screen
 widgets/        the other rows of the main screen, and the parts of panes and pages
 block_rows      blocks of reports as rows
 cells           rows of text, and the base widget, which sends only changed cells to the terminal
+ansi_text       the escape sequences of cells; shown_frame sends only those that differ
+formats         values as texts of few cells; countdown counts seconds left
 bridge          draws the main screen again when the session's state changes
 services        messages and background work, for panes and controllers
+interfaces      screens and widgets as protocols, without importing their classes
+clipboard       copies text
+interval_trails the intervals that an experiment had after each pair
+textual_private the uses of private names of Textual; quiet_driver reads keys with few wake-ups
 """
 
 from __future__ import annotations

@@ -113,9 +113,9 @@ class GuardTerms:
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """The state of the guard. `seen_act` is the Unix time of that revert by the guard which the
-    user has been shown last, as text, or "-" if there is none. `owners` are the names of the
-    heartbeat files of those Workbenches whose heartbeats the guard expects."""
+    """The state of the guard. `seen_act` is the Unix time, as text, of the last revert by the guard
+    that the user was shown; "-" if there was none. `owners` are the names of the heartbeat files of
+    those Workbenches whose heartbeats the guard expects."""
 
     view: GuardView
     seen_act: str = "-"

@@ -4,11 +4,12 @@ it uses only the standard library and Python 3.8.
 A guard that runs as root through sudo serves the user who called sudo, and reads files that this
 user can change. Therefore:
 
-    the guard takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before
-    it opens a file the guard is root only while commands run the guard's programs are chosen at its
-    start, and must be files that only root can change the journal's entries are checked
-    (setting_commands.unfit) before a command line is made from them, and the guard sets only values
-    that were in the journal at its start (guard.py)
+- The guard takes the user from SUDO_UID, which sudo sets, and drops to that user's rights before it
+  opens a file.
+- The guard is root only while commands run.
+- The guard's programs are chosen at its start, and must be files that only root can change.
+- The journal's entries are checked (setting_commands.invalid_part_of_entry) before a command line
+  is made from them, and the guard sets only values that were in the journal at its start (guard.py).
 """
 
 # ruff: noqa: PTH116, PTH117, PTH120, PTH123, PTH208  (pathlib is slow to import, and this runs on every host)

@@ -47,7 +47,7 @@ class Register:
 
 
 def parse_register(text: object) -> Register:
-    """Return the register from the answer of the program on the host (register.exchange). An answer
+    """Return the register from the answer of the program on the host (register.publish_and_read). An answer
     that cannot be used gives a register with a `problem`."""
     try:
         answer = strict_json(str(text))

@@ -9,7 +9,7 @@ stdout:  {"driver": {...}, "simulated": bool}      at start and when it has chan
          {"t", "u", "host": {...}, "gpus": [..]}   each interval; every 5 s, each GPU also has "slow" values;
                                                    "t" is the agent's monotonic clock, "u" the Unix
                                                    time, in seconds
-         {"hung": function, "for_s": s}            while a driver call does not return
+         {"hung": function, "gpu": index, "for_s": s}  while a driver call does not return
 stdin:   {"interval_s": x} | {"refresh": true} | {"quit": true}, one per line; end of file ends the agent.
          "refresh" asks for the infos and the slow values at once.
 argv[1]: {"interval_s": 1.0, "hung_s": 3.0, "slow_s": 5.0, "info_s": 30.0, "retry_s": 3.0}

@@ -1,4 +1,5 @@
-"""The means of the GPUs' readings over a benchmark: power, energy, clocks and utilization."""
+"""The GPUs' readings over a benchmark, summarized: power, energy, clocks, temperature and
+utilization."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def summarize(
     *,
     interval_s: float = 1.0,
 ) -> GpuDuring:
-    """Return the means of these GPUs between `t0_s` and `t1_s` (time.monotonic() of this machine).
+    """Return the readings of these GPUs between `t0_s` and `t1_s` (time.monotonic() of this
+    machine), summarized. Power and energy are summed over the GPUs, clocks and utilization are
+    means, and the temperature is the highest.
 
     The energy of a GPU is the difference of its driver's counter or, without a counter, its power
     integrated with trapezoids. The power is that energy divided by the time. A value that a GPU did

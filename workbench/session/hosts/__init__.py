@@ -5,5 +5,6 @@ settings, check                 the host's settings in config.toml and hosts.tom
 other_hosts                     the sessions of hosts other than the session's own
 cluster_hosts, cluster_check    clusters of hosts.toml, each used as one host, and their check before a start
 doctor                          the examination of the host
+gpu_paths                       the trial of the paths between the GPUs
 models, model_work              model files on hosts: where they are, checks, copies and downloads
 """

@@ -1,4 +1,4 @@
-"""Checks and data that the three kinds of sweeps share before the first measurement."""
+"""Checks and data that all kinds of sweeps share before the first measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Sweeps of a GPU setting, of the concurrency or of flags: started, resumed and cancelled."""
+"""Sweeps of a GPU setting, of the concurrency or of flags, searches under an SLO, and tunes:
+started, resumed and cancelled."""
 
 from __future__ import annotations
 

@@ -213,7 +213,8 @@ class Servers:
     async def adopt(self) -> None:
         """List the host's server runs in the session's state. If no run is selected, select the
         newest live one. If none is alive because the newest run is a restart that failed, perhaps
-        after its screen was closed or killed, select that one: a key goes back to what ran."""
+        after its screen was closed or killed, select that one, so that the user can start the
+        earlier server again."""
         statuses = await self.supervisor.runs()
         self._show()
         chosen = None

@@ -7,5 +7,7 @@ launch                          the page before the start of a server
 bench_form, experiment_form     forms of a benchmark and of an A/B experiment
 how_sure                        the question how precise a quick A/B experiment has to be
 sweep_form, gpu_settings        forms of a sweep and of GPU settings
+tune_form                       the form of a tune
+declared_fields                 fields of forms, made from the declarations of options
 gpu_confirm                     the question before a change of GPU settings, and the rows of the report after it
 """

@@ -8,4 +8,7 @@ texts           rows of the help, a preset and the activity log
 since_left      what happened since the last screen closed
 advice, doctor  rows of the advice on a result, and of the examination of a host
 models          the page with the models on hosts
+differs         what differs between two results
+quality         the answers of A and B
+alerts          rules of alerts, and the last alerts
 """

@@ -7,6 +7,7 @@ it draws.
 base, frame                the interface of a pane, and the border around it
 presets, launch, log       panes 1 to 3; log_lines shortens lines for a narrow log
 results, compare, gpus     panes 4 to 6
+result_groups              the list of results, with each series as one row
 search                     the input row above a pane
 """
 

@@ -4,6 +4,8 @@ status_bar, bars                the first row; tabs, command, message and keys
 progress                        the rows about running measurements, starts and copies
 gpu_strip, gpu_metrics          the telemetry strip, and the metrics of a GPU with their scales
 engine_rows                     the metrics of the engine, below the GPUs of the telemetry strip
+unlike_gpus                     equal GPUs that work differently
+running_rows                    the command and the flags of the running server
 graph, time_axis, strip_layout  one graph; the axis with its marks and cursor; the positions of the graphs
 kept_heads                      cells of the past that are not drawn again
 axis_labels                     what happened, above the time axis

@@ -516,9 +516,20 @@ _ACTING = (
 ACTING = frozenset(f"{where} {key}" for where, keys in _ACTING for key in keys)
 
 
-# The ids of keys that change the plan or the panes, which an open page covers. They do not work
-# while a page is open.
-COVERED = frozenset(f"screen {key}" for key in "uUwnz")
+# The ids of the keys of the main screen that act while a page is open. The page takes every other
+# key, because that would change what the page covers: the plan and the panes.
+_ON_PAGES = (
+    # act on what stays in sight: the GPU rows, the top row, the command and the progress
+    *(key.key for key in (*TIME_KEYS, *REPLAY_KEYS)),
+    *"rTVKRZy",
+    # show a box first, or another page or screen
+    *("full_stop", "exclamation_mark", "question_mark", "f1", "ctrl+p", "colon"),
+    *"sAxbgXSNYhDQvMCHWJlOq",
+    # close the page and go to a pane
+    *("p", "slash", "c", "tab", "shift+tab", "escape"),
+    *"123456",
+)
+ON_PAGES = frozenset(f"screen {key}" for key in _ON_PAGES)
 
 
 def bindings_for(keys: Sequence[ScreenKey[Any]]) -> list[BindingType]:

@@ -20,8 +20,8 @@ from workbench.session.session import Session
 from workbench.session.state import SessionState
 from workbench.tui.bindings import (
     ACTING,
-    COVERED,
     FIRST_KEYS_FIELDS,
+    ON_PAGES,
     REPLAY_KEYS,
     TIME_KEYS,
     bindings_for,
@@ -146,7 +146,7 @@ class MainScreen(Screen[None]):
                 text, Level.WARN, "press q to leave, then open the host with `workbench HOST`"
             )
             return
-        if key in COVERED and self.panes.pages.top is not None:
+        if key not in ON_PAGES and self.panes.pages.top is not None:
             text = f"{KEYS[key].shown} does not work on a page: {KEYS[key].help}"
             self.services.say(
                 text, next_step=f"press esc to close the page, then {KEYS[key].shown}"

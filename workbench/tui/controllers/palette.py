@@ -10,7 +10,7 @@ from workbench.model import fuzzy
 from workbench.model.lazy_dataclass import dataclass
 from workbench.session.hosts.names import LOCAL
 from workbench.store.config_schema import THEMES
-from workbench.tui.bindings import COVERED, PAGE_KEYS, REPLAY_KEYS, Key
+from workbench.tui.bindings import ON_PAGES, PAGE_KEYS, REPLAY_KEYS, Key
 from workbench.tui.cells import pad_text, width_of
 from workbench.tui.controllers.base import Controller
 from workbench.tui.modals.base import Choice, PickModal
@@ -128,7 +128,7 @@ class PaletteController(Controller):
     async def _run(self, key: Key) -> None:
         """Run the action of `key`. If the key belongs to a pane, go to that pane first. The action
         then uses the item under the cursor of the pane. Close the pages that cover what it changes."""
-        if key.id in COVERED:
+        if key.where not in PLACES and key.id not in ON_PAGES:
             self.services.pages.clear()
         if key.where in self.services.panes.frames:
             self.go(key.where)

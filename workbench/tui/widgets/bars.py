@@ -14,7 +14,7 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.model.server_run import ServerState
 from workbench.session.state import Notice, PlanView, SessionState
-from workbench.tui.bindings import COVERED, SHOWN, Key, footer_keys
+from workbench.tui.bindings import ON_PAGES, SHOWN, Key, footer_keys
 from workbench.tui.cells import (
     Painted,
     Row,
@@ -354,11 +354,10 @@ class Footer(Painted):
         hidden = ("q", *self.page.OWN) if self.page else ()
         pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]
         listed = {k.key: k for k in (*self._first, *pane, *footer_keys())}
-        covered = COVERED if self.page else ()
         others = [
             k
             for k in listed.values()
-            if k.key not in own and k.key not in hidden and k.id not in covered
+            if k.key not in own and k.key not in hidden and (self.page is None or k.id in ON_PAGES)
         ]
         return [
             *((SHOWN.get(key, key), word, key) for key, word in own.items()),

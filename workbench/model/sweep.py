@@ -1,5 +1,5 @@
-"""A sweep: one benchmark for each of several values of a GPU setting, of the concurrency, or of a
-flag."""
+"""A sweep: benchmarks at several values of a GPU setting, of the concurrency, or of flags. Searches
+under an SLO and tunes are stored in the same form."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The keys of sweeps: start, show, stop and resume a sweep over a GPU setting, the concurrency or
-flags."""
+"""The keys of sweeps and searches: start, show, stop and resume a sweep over a GPU setting, the
+concurrency or flags, or a search for users or for a rate."""
 
 from __future__ import annotations
 

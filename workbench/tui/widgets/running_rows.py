@@ -1,5 +1,5 @@
-"""The rows below the panes while a server runs: the command, and the flags with which the server runs,
-those that the person changed first."""
+"""The rows below the panes while a server runs: its command and its flags. Flags that the user
+changed come first."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ REVERTED_S = 120.0  # the guard reverts 10 s after the last heartbeat; the machi
 ENDED_S = 3600.0
 MOST_WRITES = 12  # before a kill: a start with its runs makes about five
 AFTER_WRITE_S = 3.0  # between the last of them and the kill, at most
+UNREAD = ("no telemetry within", "the GPUs cannot be read", "neither energy nor power readings")
 KILLS_OF_ONE = 25  # of one tune or night; then it goes on to its end, and a new one begins
 # no benchmark measures the idle GPUs before it
 _PROGRAM = (
@@ -64,6 +65,7 @@ class Kill:
     doing: str = ""
     altered: bool = False
     reverted_s: float = 0.0
+    ended: str = ""  # how the command had ended before
     problem: str | None = None
 
 
@@ -246,9 +248,21 @@ class Series:
             kill.doing = self.place.doing()
             kill.altered = self.place.settings() != self.first
             self._cut(process)
-        failed = f"the command had ended with {ended}: {self._last_line()}" if ended else None
-        kill.problem = failed or before.lost_in(self.place.kept()) or self._not_reverted(kill)
+        not_reverted = self._not_reverted(kill)
+        kill.problem = before.lost_in(self.place.kept()) or not_reverted
+        if ended:
+            kill.ended = f"{ended}: {self._last_line()}"
+            kill.problem = kill.problem or self._failure()
         return kill
+
+    def _failure(self) -> str | None:
+        """Return what is wrong with a command that has ended before its kill. None if the machine was
+        so busy that the GPUs could not be read for long: nothing was killed then."""
+        log = (self.place.directory / "log").read_text(errors="replace")
+        last_command = log.rpartition("\n$ ")[2]
+        if any(text in last_command for text in UNREAD):
+            return None
+        return f"the command had ended: {self._last_line()}"
 
     def _wait_for_writes(self, process: subprocess.Popen[bytes], count: int) -> None:
         """Wait until the command has changed its files this often, or has ended."""

@@ -6,10 +6,12 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.fake_host import FakeHost
+from support.made_results import sweep
 
 from workbench.bench.runner import BenchCancelled
 from workbench.hosts.base import HostUnreachable
@@ -27,6 +29,7 @@ from workbench.session.series.gpu_sweep_plan import values_of
 from workbench.session.series.sweep_parts import (
     UNKNOWN,
     check_minutes,
+    check_same_conditions,
     conditions_of_plan,
     known_to_differ,
 )
@@ -486,3 +489,16 @@ def test_an_unknown_version_does_not_differ_from_a_known_one(
 ) -> None:
     """A tune that began on a busy host, which did not tell the version in time, was never resumed."""
     assert known_to_differ(before, present) is differ
+
+
+def test_gpus_that_a_busy_host_does_not_show_are_not_called_others() -> None:
+    """A tune was to be begun anew, because the GPUs were not read within 20 s at its resume."""
+    stored, measured = sweep(), {"engine": "vllm 0.33.0", "GPU GPU-0": "H100", "driver": "595"}
+    spec: Any = SimpleNamespace(measured=measured)
+    parts: Any = SimpleNamespace(core=SimpleNamespace(host=SimpleNamespace(name="box")))
+    with pytest.raises(BenchError, match="cannot be resumed now: the GPUs cannot be read"):
+        check_same_conditions(parts, stored, spec, {"engine": "vllm 0.33.0"})
+    with pytest.raises(InputError, match="GPU GPU-0 is not known now") as gone:
+        check_same_conditions(parts, stored, spec, {"engine": "vllm 0.33.0", "driver": "595"})
+    assert "start a new sweep" in (gone.value.next_step or "")
+    check_same_conditions(parts, stored, spec, measured)

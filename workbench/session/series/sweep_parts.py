@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.errors import HostError, InputError, SettingsError
+from workbench.model.errors import BenchError, HostError, InputError, SettingsError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.session.conditions import gpus_of_plan
 
@@ -170,7 +170,15 @@ def check_same_conditions(
     parts: SweepParts, sweep: Sweep, spec: SweepSpec, now: Mapping[str, str]
 ) -> None:
     """Raise InputError if the present conditions `now` differ from those under which the stored
-    sweep was measured. Both are texts by name, such as "driver"."""
+    sweep was measured, and BenchError if its GPUs cannot be read now. Both are texts by name, such as
+    "driver"."""
+    if "driver" in spec.measured and "driver" not in now:
+        # a busy host, which says nothing about its GPUs: they need not be others
+        raise BenchError(
+            f"sweep {sweep.id} cannot be resumed now: the GPUs cannot be read",
+            host=parts.core.host.name,
+            next_step="resume it when `workbench gpu status` shows the GPUs",
+        )
     for name, before in spec.measured.items():
         present = now.get(name)
         if present is None or known_to_differ(before, present):

@@ -1,5 +1,5 @@
-"""The command `results`, which lists, shows, annotates, exports, reports and imports stored
-benchmark results."""
+"""The command `results`, which lists, searches, shows, annotates, tags, exports, reports and
+imports stored benchmark results, and verifies proofs."""
 
 from __future__ import annotations
 

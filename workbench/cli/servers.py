@@ -1,4 +1,5 @@
-"""The commands `start`, `servers`, `logs` and `stop` for servers on the host."""
+"""The commands `start`, `servers`, `logs`, `stop`, `adopt`, `restart` and `probe` for servers on
+the host."""
 
 from __future__ import annotations
 

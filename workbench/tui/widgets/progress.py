@@ -57,16 +57,16 @@ class Work:
 
 
 def start_work(server: ServerStatus, state: SessionState) -> Work:
-    """Return the row about a server that is starting. The time left is estimated from earlier
-    starts of the same engine and model."""
-    known = [
+    """Return the row about a server that is starting. The time left is estimated from the newest
+    start of the same engine and model that became READY."""
+    known = [  # newest first, as the state lists the servers
         one.ready_after_s
         for one in state.servers
         if one.ready_after_s is not None
         and (one.engine, one.model) == (server.engine, server.model)
     ]
     took_s = max(0.0, time.time() - server.started_unix_s) if server.started_unix_s else 0.0
-    usual_s = known[-1] if known else None
+    usual_s = known[0] if known else None
     left = (
         f"longer than the last start, {duration_text(usual_s)}"
         if usual_s

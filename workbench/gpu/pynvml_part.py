@@ -56,11 +56,14 @@ def cached_part_directory(users: Sequence[Path]) -> Path | None:
 
 
 def cache_part(users: Sequence[Path]) -> None:
-    """Write pynvml's part for the modules in the files `users` into the user's cache, unless the
-    cache contains it. Do nothing if the cache cannot be written, or if another user can write in
-    its directories: that user could place a link there, and root would write to its target."""
+    """Write pynvml's part for the modules in the files `users` into the user's cache, with its
+    bytecode, unless the cache contains it. Do nothing if the cache cannot be written, or if another
+    user can write in its directories: that user could place a link there, and root would write to
+    its target."""
     if cached_part_directory(users) is not None:
         return
+    import py_compile  # only the first screen needs it
+
     try:
         folder = _cache_directory_for(users)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -68,7 +71,9 @@ def cache_part(users: Sequence[Path]) -> None:
             return
         new = folder / f"pynvml.{os.getpid()}"
         new.write_text(reduced_source(users), "utf-8")
-        new.replace(folder / "pynvml.py")
+        part = new.replace(folder / "pynvml.py")
+        # an agent that compiles the part keeps 2 MiB more for as long as it runs
+        py_compile.compile(str(part), doraise=True)
     except (OSError, RuntimeError):
         return
 

@@ -6,8 +6,10 @@ import ast
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
 import pynvml
@@ -109,6 +111,15 @@ def test_the_next_agent_imports_the_part_that_is_kept(cache: Path) -> None:
     assert (place() / "pynvml.py").stat().st_mtime_ns == written
 
 
+def test_the_part_is_kept_with_its_bytecode(cache: Path) -> None:
+    """An agent that has to compile the part keeps 2 MiB more for as long as it runs."""
+    remote_programs.keep_part_of_pynvml()
+    part = place() / "pynvml.py"
+    loader = SourceFileLoader("pynvml", str(part))
+    loader.source_to_code = lambda *_, **__: pytest.fail("compiled again")  # type: ignore[method-assign]
+    assert loader.get_code("pynvml") is not None
+
+
 def test_a_part_for_other_sources_is_not_used(cache: Path, tmp_path: Path) -> None:
     user = tmp_path / "user.py"
     user.write_text("pynvml.nvmlInitWithFlags(0)")
@@ -135,6 +146,7 @@ def test_nothing_is_written_where_another_user_can_write(cache: Path) -> None:
     """root with another user's cache would follow a link that this user has placed there."""
     remote_programs.keep_part_of_pynvml()
     folder = place()
+    shutil.rmtree(folder / "__pycache__")
     (folder / "pynvml.py").unlink()
     os.chmod(folder, 0o777)
     remote_programs.keep_part_of_pynvml()

@@ -243,6 +243,8 @@ def test_drawing_the_first_frame_loads_no_later_part() -> None:
         "store.database",
     )
     assert not [part for part in parts if f"workbench.{part}" in loaded]
+    unused = ("_directory_tree", "_input", "_option_list", "_placeholder", "_select", "_tree")
+    assert not [name for name in unused if f"textual.widgets.{name}" in loaded]
 
 
 @pytest.mark.slow

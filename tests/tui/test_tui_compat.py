@@ -7,6 +7,7 @@ import contextlib
 import inspect
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
@@ -25,6 +26,8 @@ from workbench.tui.textual_private import (
     make_strip_caches_late,
     run_bindings,
 )
+from workbench.tui.themed_app import ThemedApp
+from workbench.tui.unused_palette import UnusedPalette
 
 
 def test_the_writer_queue_is_where_the_guard_looks() -> None:
@@ -139,3 +142,10 @@ def test_a_sign_that_is_not_looked_up_takes_one_cell() -> None:
     signs = [chr(n) for n in range(32, 0x3000) if shown_frame.ONE_CELL.fullmatch(chr(n))]
     assert {"a", "é", "▁", "█", "⣿", "─", "·"} <= set(signs)
     assert [sign for sign in signs if cell_len(sign) != 1] == []
+
+
+def test_nothing_uses_the_palette_that_is_left_out() -> None:
+    """Textual's other modules need only names of it, and the screen shows no palette."""
+    assert not ThemedApp.ENABLE_COMMAND_PALETTE
+    with pytest.raises(TypeError, match="does not load the palette"):
+        UnusedPalette(UnusedPalette.REPLACED).CommandPalette()

@@ -6,6 +6,7 @@ fleet/          the application that shows several hosts
 themed_app      the base class of both applications
 theme, glyphs   styles and signs; no_color is for NO_COLOR
 pane_layout     where the panes stand
+unused_palette  what stands in place of a part of Textual that is not used
 alert_signals   what an alert does to the terminal: bell, notification of the desktop, title
 bindings        the table of keys: each key runs a method of a controller
 controllers/    the classes with these methods
@@ -27,13 +28,19 @@ textual_private the uses of private names of Textual; quiet_driver reads keys wi
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
+
+from workbench.tui.unused_palette import UnusedPalette
 
 if TYPE_CHECKING:
     from workbench.session.fleet.fleet import Fleet
     from workbench.session.session import Session
     from workbench.tui.app import WorkbenchApp
     from workbench.tui.themed_app import ThemedApp
+
+# before Textual is imported
+sys.modules.setdefault(UnusedPalette.REPLACED, UnusedPalette(UnusedPalette.REPLACED))
 
 
 def run_screen(session: Session, *, mouse: bool | None = None) -> int:
@@ -58,7 +65,6 @@ def _prepare_terminal(mouse: bool | None, instead: str) -> bool:
     advice `instead` as its next step, if standard input is not a usable terminal."""
     import gc
     import os
-    import sys
 
     if os.environ.get("TERM") == "dumb" or not sys.stdin.isatty():
         from workbench.model.errors import InputError
@@ -78,7 +84,6 @@ def _exit_code(app: ThemedApp, code: int | None, host: str) -> int:
     """Return the exit code of the process after the application `app` has ended. It is `code`, or 1
     if an unexpected exception ended `app`. In that case, write a message about the exception and
     the host named `host` to standard error."""
-    import sys
 
     if app.hung_up:
         _write_into_nothing()

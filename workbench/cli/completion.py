@@ -1,5 +1,5 @@
-"""The command `completion`, and the completion of words in the shell: commands, options, presets,
-runs and hosts."""
+"""The command `completion`, and the completion of words in the shell: commands, options, and the
+names of presets, runs, hosts, clusters, simulated hosts and engines."""
 
 from __future__ import annotations
 

@@ -90,8 +90,8 @@ def finding_text(finding: Finding) -> str:
 
 
 def json_text(document: Any, indent: int | None = None) -> str:
-    """Return `document` as JSON. Escape characters that control a terminal or that stdout cannot
-    encode as \\u."""
+    """Return `document` as JSON. Characters that control a terminal are escaped, such as \\u001b. If
+    stdout cannot encode one of the others, all characters outside ASCII are escaped."""
     document = replace_non_finite(document)
     text = escape_control_characters(
         json.dumps(document, ensure_ascii=False, indent=indent, default=str)

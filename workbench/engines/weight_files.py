@@ -36,8 +36,8 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|blk|h)\.(\d{1,6})\.")
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of a weight file. `weights` is the number of weights in the tensor, or None if it
-    packs several weights into one number."""
+    """A tensor of a weight file. `weights` is the number of weights in the tensor, or None if its
+    type may pack several weights into one number."""
 
     name: str
     bytes: int

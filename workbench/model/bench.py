@@ -318,7 +318,7 @@ class MetricChange:
     a: float | None
     b: float | None
     change_pct: float | None
-    interval_pct: float | None  # half width of the change's 95 % interval; None for a single pair
+    interval_pct: float | None  # half width of the change's interval; None for a single pair
     higher_is_better: bool
     verdict: str
     # raw (A, B) in order, if runs were made in pairs
@@ -326,7 +326,7 @@ class MetricChange:
 
 
 def half_width(interval_pct: float, digits: int = 1) -> str:
-    """Return the half width of a 95 % confidence interval as text, for example "0.9" for ± 0.9 %.
+    """Return the half width of a confidence interval as text, for example "0.9" for ± 0.9 %.
     `interval_pct` is the half width in percent. The text is ">999" if the runs scatter too much for
     a useful number."""
     return ">999" if interval_pct > 999 else f"{interval_pct:.{digits}f}"

@@ -223,9 +223,9 @@ def _step_points(points: Sequence[Point]) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A row of a forest plot: a change with the half width of its 95 % interval, both in percent.
-    `good` says whether the change is an improvement; None if the measurement does not show a
-    change."""
+    """A row of a forest plot: a change with the half width of its confidence interval, both in
+    percent. `good` says whether the change is an improvement; None if the measurement does not show
+    a change."""
 
     label: str
     change: float

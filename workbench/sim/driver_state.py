@@ -325,6 +325,8 @@ class SimState:
         xid={"0": 79}             GPU 0 reports this error in each reading
         pressure=30               all processes of the host wait for memory in 30 % of the time
         missing=["nvmlDeviceGetTemperatureV"]  the driver's library lacks these functions
+        p2p=4                     the driver gives this NVML status for the access between each two GPUs
+        copies={"hang": [[0, 1]]}  the trial of copies between GPUs fails; sim/stand_in/torch lists the ways
         """
         with self._hold_lock():
             stored = {**(self._read_json_file("faults.json") or {}), **faults}

@@ -13,7 +13,10 @@ parentheses):
     WORKBENCH_SIM_RANKS       if set, a server with the flag nnodes is one process per node (ranks.py)
     WORKBENCH_SIM_FAULT       comma separated: exit_at_start, never_ready, crash_after_ready=S, unresponsive_after=S,
                               hang_on_term (SIGTERM during the start ends the workers but not the
-                              main process), garbage (each token of an answer is "!")
+                              main process), garbage (each token of an answer is "!"),
+                              kld=NATS, broken_together, broken_second_turn (language_model.Damage),
+                              stale_prompts, zeros (scored_reply.ScoredReply)
+    WORKBENCH_SIM_PEER_LOST_S  seconds until a rank notices that another is lost (ranks.py)
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Sweeps (one benchmark for each of several values of a setting), stored as one JSON file each in
-the data directory. A sweep is written after every value, so that a crash loses nothing. The results
-of its benchmarks are stored like any other result."""
+"""Sweeps (one benchmark for each of several values of a setting), and with them searches for the
+highest load and tunes, stored as one JSON file each in the data directory. A sweep is written after
+every value, so that a crash loses nothing. The results of its benchmarks are stored like any other
+result."""
 
 from __future__ import annotations
 

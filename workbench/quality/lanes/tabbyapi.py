@@ -47,7 +47,8 @@ class TabbyInterface(Interface):
         return await self._request_text(prompt.ids)
 
     async def answerable_prompt(self, prompt: Prompt) -> Prompt:
-        """Return the longest part whose tokens are the same alone as in the whole text."""
+        """Return the longest beginning of the prompt whose text alone has the same tokens as in the
+        whole text. One token if there is none."""
         sent = len(prompt.ids)
         while sent > 1 and await self._end_of_tokens(prompt, sent) is None:
             sent -= 1

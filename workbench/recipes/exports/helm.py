@@ -45,7 +45,7 @@ _HOST_MEMORY_FLAGS = {"cpu-offload-gb": True, "swap-space": True, "kv-offloading
 
 
 def helm_values_text(launch: Launch, notes: Notes) -> str:
-    """Return the text of the values file. Raises InputError for an engine that the chart cannot
+    """Return the text of the values file. Raises InputError for a plan that the chart cannot
     start."""
     engine, plan = launch.engine, launch.plan
     if not engine.helm_chart:

@@ -187,7 +187,8 @@ class ExperimentConduct(Design[ExperimentRun]):
     async def carry_out(self) -> Experiment:
         """Carry out the experiment and return it as done, failed or stopped. A cancelled task, a
         lost link or a failed server is not raised: the experiment's `error` has the reason. Raises
-        StoreError if the experiment cannot be stored, and after that any defect of Workbench."""
+        StoreError if the experiment cannot be stored. An error that is a defect of Workbench is
+        raised too, after the experiment was stored."""
         ending = await conduct_series(self)
         if self._answers is not None:
             self._use_answers(await self._answers.end(done=ending.state == SeriesState.DONE))

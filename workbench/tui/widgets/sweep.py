@@ -87,8 +87,9 @@ def _where_rows(s: Sweep, width: int) -> list[Row]:
 
 def doing_text(s: Sweep, doing: str) -> str:
     """Return what the sweep is doing, as a text to append to its progress: the point that it
-    measures, such as "; 400 W: measuring 31/64", or the work after the last point. Return "" if the
-    sweep has ended. `doing` is the progress of the running benchmark as text."""
+    measures, such as "; 400 W: measuring 31/64", or the work after the last point. Return ""
+    between two points, and if the sweep has ended. `doing` is the progress of the running benchmark
+    as text."""
     now = next((p for p in s.points if p.state == "measuring"), None)
     if now is not None:
         return f"; {now.label}: {doing or _beginning(s)}"

@@ -1,5 +1,6 @@
-"""The boot id of this machine, the load of its GPU driver, and start times and user ids of its
-processes. They identify the process that owns a change or a lock, and show restarts.
+"""The boot id of this machine, the number of its GPU driver's kernel module, which is another after
+a reload, and start times and user ids of its processes. They identify the process that owns a
+change or a lock, and show restarts.
 
 Workbench uses this module itself and sends it to the host, so it uses only the standard library and
 Python 3.8.

@@ -490,10 +490,11 @@ def why_lost(
     """Return why a setting in the journal has no effect any more: "the host was restarted" or "the
     driver was reloaded". None if it may still have its effect.
 
-    `driver_start` is the number of the driver's present load (`Journal.driver_start`), None if
-    unknown. If it is unknown now or in the entry, `energy_j` decides: the GPU's energy counter now,
-    None if unknown. A reload of the driver resets the counter to 0. So the driver counts as
-    reloaded if the counter is below half of the value in the journal.
+    `driver_start` is the number of the driver's kernel module now (`Journal.driver_start`), which
+    is another after a reload; None if unknown. If it is unknown now or in the entry, `energy_j`
+    decides: the GPU's energy counter now, None if unknown. A reload of the driver resets the
+    counter to 0. So the driver counts as reloaded if the counter is below half of the value in the
+    journal.
     """
     if entry["boot_id"] != boot_id:
         return "the host was restarted"

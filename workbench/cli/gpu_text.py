@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.begun_changes import split_begun
 from workbench.model.setting_records import SettingCommand
 from workbench.model.settings import HOST, label_of, stored_text, where_setting_applies
 
@@ -43,6 +44,8 @@ def time_text(unix_s: float) -> str:
 def other_changes_lines(state: SessionState) -> Iterator[str]:
     """Yield one line for each change of a setting that another Workbench process on the host has
     made."""
+    _, begun = split_begun(state.others, state.telemetry)
+    outcomes = {(change.by, change.key): outcome for change, outcome in begun}
     counts: dict[tuple[str, str], int] = {}
     for one in state.others:
         group = (one.by, one.setting)
@@ -54,7 +57,8 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
             f"{where_setting_applies(one.gpu_uuid, one.gpu_index)} "
             f"{change_text(one.setting, one.before, one.now)}"
         )
-        yield f"altered by {one.by}: {change}{kept}, since {time_text(one.since_unix_s)}"
+        said = outcomes.get((one.by, one.key), "altered")
+        yield f"{said} by {one.by}: {change}{kept}, since {time_text(one.since_unix_s)}"
     for (by, setting), count in counts.items():
         if count > OTHERS_SHOWN:
             yield (

@@ -288,12 +288,15 @@ def _changed_rows(state: SessionState, index: int, width: int) -> list[Row]:
     for change, outcome in begun:
         if change.gpu_index == index:
             rows += _begun_rows(change, outcome, width)
+    _, of_others = split_begun(state.others, state.telemetry)
+    outcomes = {(change.by, change.key): outcome for change, outcome in of_others}
     for other in state.others:
         if other.gpu_index == index:
             for _, now, before in alteration_texts([other]):
                 by, since = other.by, clock_text(other.since_unix_s)
+                said = " ".join(filter(None, (now, outcomes.get((by, other.key)))))
                 rows += paragraph_rows(
-                    f"  {now} by {by} since {since} (was {before})", width, "text", "    "
+                    f"  {said} by {by} since {since} (was {before})", width, "text", "    "
                 )
     return rows
 

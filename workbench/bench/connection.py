@@ -244,7 +244,8 @@ class Connection:
 
     def advance(self) -> bool:
         """Continue to open the connection, including the TLS handshake, after the socket became
-        readable or writable. Return whether the connection is open."""
+        readable or writable. Return whether the connection is open. Raises OSError if it cannot be
+        opened."""
         if not self.connected:
             code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:

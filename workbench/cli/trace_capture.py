@@ -128,7 +128,7 @@ async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespa
 
 
 async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:
-    """Return when one of `waits` has ended, or after the time. The others are cancelled."""
+    """Wait until one of `waits` has ended or the time is over, and cancel the others."""
     from workbench.hosts.task_cancellation import end_all
 
     tasks = [asyncio.ensure_future(one) for one in waits]

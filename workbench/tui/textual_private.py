@@ -207,7 +207,7 @@ class _Cells(CompositorUpdate):
 
 
 def _pieces_of(update: ChopsUpdate) -> Iterator[Piece]:
-    """Return the pieces that `ChopsUpdate.render_segments` sends, each as (column, row, cells)."""
+    """Yield the pieces that `ChopsUpdate.render_segments` sends, each as (column, row, cells)."""
     for y, first, last in update.spans:
         for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
             if strip is None or x > last or end <= first:

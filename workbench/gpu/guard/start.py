@@ -28,8 +28,8 @@ REFUSED_S = 5.0  # a guard of an earlier version that has not made way by then d
 
 
 def give_memory_back() -> None:
-    """Return the memory to the system that was needed to compile this program. The C library keeps
-    it otherwise; one other than glibc lacks the function."""
+    """Give the memory back to the system that was needed to compile this program. glibc keeps it
+    otherwise; another C library lacks the function."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)

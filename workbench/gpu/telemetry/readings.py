@@ -237,7 +237,7 @@ class GpuReader:
     def sample(self, now: float, slow: bool) -> dict[str, Any]:
         """Read the GPU once, at the time `now` in seconds, and return its values by name. With
         `slow`, also read the values that are read rarely. They and the reasons for missing ones are
-        under "slow"."""
+        under "slow". Raises GpuDown if the GPU cannot be read now."""
         self.bad = 0
         seldom = self.gather(self.slow) if slow else None
         if seldom is not None:
@@ -266,7 +266,7 @@ class GpuReader:
     def batch(self, now: float) -> None:
         """Read power, energy, PCIe traffic and memory temperature of the GPU in one NVML call, in
         which each value has a return code of its own. Store the values, and the reasons for missing
-        ones."""
+        ones. Raises GpuDown if the GPU is lost."""
         values: dict[int, tuple[Any, int]] = {}
         slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))

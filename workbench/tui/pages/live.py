@@ -232,7 +232,7 @@ class SweepPage(Live):
 
     def _live(self, s: Sweep) -> tuple[float, float] | None:
         """Return where the server of a search for users is now, as tokens per second of a user and
-        of a GPU. Steps of a fiftieth: plotting takes long."""
+        of a GPU. Both have two digits, so that they seldom change: plotting takes long."""
         found = operating_map_of(s) if s.facts.counts == "user" else None
         now = live_point(s, self.state.engine, found.gpus) if found is not None else None
         if now is None:

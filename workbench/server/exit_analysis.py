@@ -8,6 +8,7 @@ log says whether the kernel killed it, or a signal for an invalid memory access 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 from collections.abc import Sequence
@@ -22,6 +23,7 @@ from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_numbers import parse_decimal, parse_whole_number, range_of
 from workbench.model.untrusted_text import clean_text
 from workbench.server import log_patterns
+from workbench.server.explained_log import cause_in
 from workbench.server.watched_run import WatchedRun
 
 # An error so many lines before the line that reports a part's end is the reason of that end.
@@ -96,25 +98,24 @@ class KernelLog:
         return self.killed_line is not None or bool(self.oom_kills)
 
 
-async def analyse_exit(host: Host, run: WatchedRun) -> Ending:
-    """Return why the server of `run`, which has ended, ended. Its log must have been read."""
+async def analyse_exit(host: Host, run: WatchedRun, first_error: str | None) -> Ending:
+    """Return why the server of `run`, which has ended, ended. Its log must have been read.
+    `first_error` is the line of the log that explains the end, None if no line does."""
     lines = run.follower.ring.lines()
     part = first_ended_process(lines, run.engine)
-    name = run.record.engine
     if part is not None:
         before = lines[max(0, part.number - _LINES_BEFORE) : part.number]
-        error = log_patterns.logged_error(before, name)
-        if error is None or error.only_reports:
-            kernel = await read_kernel_log(host, run, part)
-            return _ending_of_part(part, kernel, run)
-        return Ending(error.text)
-    error = log_patterns.logged_error(lines, name)
+        cause = await asyncio.to_thread(cause_in, before, run.record.engine)
+        if cause is not None:
+            return Ending(cause)
+        kernel = await read_kernel_log(host, run, part)
+        return _ending_of_part(part, kernel, run)
     ended_by = run.facts.exit_signal
     if ended_by not in _VIOLENT or run.facts.launched is not None:
-        return Ending(error.text if error else None)
+        return Ending(first_error)
     kernel = await read_kernel_log(host, run, None)
-    if error is not None and not (kernel.lines or kernel.oom_kills):
-        return Ending(error.text)
+    if first_error is not None and not (kernel.lines or kernel.oom_kills):
+        return Ending(first_error)
     return Ending(None, _kernel_findings(kernel, ended_by))
 
 

@@ -311,9 +311,10 @@ class ExplainedLog:
         phases = (engines.get_engine(name or "").start_phase_of_line(line) for name in known)
         return next(filter(None, phases), None)
 
-    def _first_error(self, findings: Sequence[Finding]) -> str | None:
-        """Return the line of the first cause; if there is none, and the server neither served
-        nor was stopped, the first line that looks like an error. None if there is none either."""
+    def first_error(self, findings: Sequence[Finding]) -> str | None:
+        """Return the line of the first cause among `findings`, those about this log; if there is
+        none, and the server neither served nor was stopped, the first line that looks like an
+        error. None if there is none either."""
         causes = (one.evidence for one in findings if one.level is Level.ERROR)
         first = next(causes, None)
         stopped = any(log_patterns.tells_an_end(one) for one in findings)
@@ -327,13 +328,35 @@ class ExplainedLog:
             "lines": self._lines.total,
             "unread": self._unread or None,
             "phase": self._last_start_phase(),
-            "first_error": self._first_error(findings),
+            "first_error": self.first_error(findings),
             "findings": [{**f.as_json(), "count": self.count(f)} for f in findings],
             "unknown_lines": self._unknown_lines,
             "unknown": [
                 {"line": self._known_number(number), "text": text} for number, text in self._unknown
             ],
         }
+
+
+def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:
+    """Return the explanation of the lines of a log that `ring` has kept."""
+    explained = ExplainedLog(engine)
+    lines, gap = ring.lines(), ring.gap_index
+    if gap is None:
+        explained.add(lines)
+        return explained
+    explained.add(lines[: gap + 1])
+    explained.note_gap(lines[gap])
+    explained.add(lines[gap + 1 :])
+    return explained
+
+
+def cause_in(lines: Sequence[str], engine: str | None) -> str | None:
+    """Return the line of the cause that the lines of a log name; None if they name none, or only
+    report that something else failed."""
+    explained = ExplainedLog(engine)
+    explained.add(lines)
+    causes = (one.evidence for one in explained.findings if one.level is Level.ERROR)
+    return next(causes, None)
 
 
 def _of_engine(findings: Iterable[Finding], engine: str) -> Sequence[Finding]:

@@ -53,16 +53,31 @@ def level_of_line(line: str) -> str:
     return "error" if _ERROR.search(head) else ""
 
 
+# each state that `level_of_line` calls an error has one of these
+_SIGN_OF_ERROR = re.compile(r"(?i:error|exception)|CRITICAL|FATAL|GGML_A|ault|dumped|panicked|\bE ")
+
+
 def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
-    """Return one line of the log as clean text, with `secrets` masked. If the line is a progress
-    bar that was overwritten several times, only its last state is returned."""
+    """Return one line of the log as clean text, with `secrets` masked. If the line was overwritten
+    several times, as a progress bar is, return its last state that is an error, because the program
+    may have ended there, or else its last state."""
     text = raw.decode("utf-8", "replace")
     if not text.isprintable():
-        states = (
-            clean_text(part.expandtabs(8), len(part) * 8) for part in reversed(text.split("\r"))
-        )
-        text = next((state for state in states if state.strip()), "")
+        text = _state_to_keep(text.split("\r"))
     return clean_text(mask_text(text, secrets))
+
+
+def _state_to_keep(states: Sequence[str]) -> str:
+    newest_first = (
+        clean_text(state.expandtabs(8), len(state) * 8) for state in reversed(states)
+    )
+    last = next((state for state in newest_first if state.strip()), "")
+    errors = (state for state in newest_first if _is_error_state(state))
+    return last if _is_error_state(last) else next(errors, last)
+
+
+def _is_error_state(state: str) -> bool:
+    return bool(_SIGN_OF_ERROR.search(state)) and level_of_line(state) == "error"
 
 
 def log_lines(raw: Sequence[bytes], secrets: Collection[str] = ()) -> list[str]:
@@ -102,8 +117,7 @@ class LineAssembler:
         within_line = self._within_line
         self._within_line = within_line and not complete
         if len(rest) > self._limit:
-            # of a progress bar, only the last state matters
-            rest = rest[max(rest.rfind(b"\r", 0, -1), 0) :]
+            rest = _without_old_states(rest)
         if len(rest) > self._limit:
             complete.append(rest)
             rest = b""
@@ -144,6 +158,16 @@ class LineAssembler:
     def drop(self) -> None:
         self._rest = b""
         self._within_line = False
+
+
+def _without_old_states(line: bytes) -> bytes:
+    """Return the unfinished line of a progress bar without the states that `log_line` leaves out."""
+    *old, last = line[:-1].split(b"\r")
+    if not old:
+        return line
+    errors = (one for one in reversed(old) if _is_error_state(log_line(one)))
+    kept = [one for one in (next(errors, None),) if one is not None]
+    return b"\r".join([*kept, last]) + line[-1:]
 
 
 def _without_first_words(line: str) -> str:
@@ -226,6 +250,11 @@ class LogRing:
             if self.dropped
             else None
         )
+
+    @property
+    def gap_index(self) -> int | None:
+        """The index of the line about dropped lines; None if none were dropped."""
+        return None if self._gap_text() is None else len(self._head)
 
     def __len__(self) -> int:
         return len(self._head) + self._tail_length + (1 if self._gap_text() else 0)

@@ -955,17 +955,21 @@ def logged_error(lines: Sequence[str], engine: str | None = None) -> LoggedError
     is none, it is the first exception or error that does not merely report an earlier error.
     """
     split = "\n".join(lines).split("\n")
+    first_of_form: dict[str, int] = {}  # a busy log repeats a few forms of lines
+    for index, form in enumerate(forms_of(split)):
+        first_of_form.setdefault(form, index)
+    distinct = list(first_of_form.values())
     known = [
-        (i, line)
-        for p, i, line in _matches_in_lines(split, engine)
+        (distinct[i], line)
+        for p, i, line in _matches_in_lines([split[index] for index in distinct], engine)
         if p.level_of(line) is Level.ERROR and not p.general
     ]
     if known:
         index, line = min(known)
         return LoggedError(plain_line(line), index=index)
     wrapper: LoggedError | None = None
-    for index, line in enumerate(split):
-        error, message = _error_in_line(line)
+    for index in distinct:
+        error, message = _error_in_line(split[index])
         if not error:
             continue
         detail = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from workbench.hosts.base import FileError, Host
@@ -61,10 +62,15 @@ async def explain_ended_run(host: Host, run: WatchedRun, emit: Emit) -> None:
     the findings about the causes. Findings that are no errors did not end the server, so they are
     left out."""
     from workbench.server import exit_analysis
+    from workbench.server.explained_log import explain_lines_in_memory
 
     await read_log_to_end(host, run, emit)
-    ending = await exit_analysis.analyse_exit(host, run)
+    # the reader of `workbench explain-log`, so that both say the same about one log
+    ring = run.follower.ring
+    explained = await asyncio.to_thread(explain_lines_in_memory, ring, run.record.engine)
+    findings = await asyncio.to_thread(lambda: explained.findings)
+    ending = await exit_analysis.analyse_exit(host, run, explained.first_error(findings))
     reason = mask_text(ending.reason, run.secrets) if ending.reason else None
-    of_log = (finding for finding in run.scan.to_act_on if finding.level is Level.ERROR)
+    of_log = (finding for finding in findings if finding.level is Level.ERROR)
     disk = await old_runs.disk_full_finding(host, run.run_dir)
     run.explained = (reason, (*ending.findings, *of_log, *disk))

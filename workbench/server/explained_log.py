@@ -168,7 +168,10 @@ class ExplainedLog:
             self._failed = number
         if kind.finding is not None:
             code = kind.finding.code
-            if code not in self._found:
+            first = self._found.get(code)
+            passed = first is not None and (first.line or 0) < self._last_success
+            if first is None or (passed and kind.finding.level is Level.ERROR):
+                self._found.pop(code, None)  # findings stay in the order of their lines
                 self._found[code] = replace(kind.finding, line=number)
             self._counts[code] += 1
             self._last[code] = number
@@ -186,9 +189,16 @@ class ExplainedLog:
         found = self._found.values()
         own = found if engine is None else _of_engine(found, engine)
         passed = self._passed_errors(own)
+        stopped = self._stop_line(own)
         own = [self._as_it_went_on(finding, passed) for finding in own]
-        causes = log_patterns.possible_causes(own, self._tracebacks, engine, passed.keys())
-        if not any(finding.level is Level.ERROR for finding in causes):
+        own = [self._after_the_stop(finding, stopped) for finding in own]
+        own = [self._with_later_success(finding) for finding in own]
+        no_causes = passed.keys() | self._errors_after(stopped)
+        before = self._errors_before_success()
+        causes = log_patterns.possible_causes(own, self._tracebacks, engine, no_causes | before)
+        if before and not _has_error(causes):
+            causes = log_patterns.possible_causes(own, self._tracebacks, engine, no_causes)
+        if not _has_error(causes):
             causes = (*causes, *self._without_pattern(causes, engine))
         ended = (self._as_it_ended(finding, engine) for finding in causes)
         return by_severity(replace(one, line=self._known_number(one.line)) for one in ended)
@@ -200,19 +210,23 @@ class ExplainedLog:
         if cut is not None:
             return (log_patterns.without_end(cut),)
         lines = self._lines.lines()
-        error = log_patterns.logged_error(lines, engine)
+        error = self._logged_error(lines, engine)
         served = self._ready or self._answered
         if error is None and not served and not any(map(log_patterns.tells_an_end, told)):
             phase = self._last_start_phase()
             return (log_patterns.start_without_end(phase, lines[-1]),) if phase else ()
         if error is None or any(one.evidence == error.text for one in told):
             return ()
+        if error.only_reports and (quoted := log_patterns.quoted_error(error)) is not None:
+            return (quoted,)
         if error.only_reports:
             ends = any(log_patterns.tells_an_end(one) for one in told)
             before = lines[error.index - 1] if error.index else ""
             return () if ends else (log_patterns.error_without_cause(error, before),)
         number = error.index + 1 if not self._lines.dropped else None
-        if number is not None and number in self._tracebacks.ignored:
+        stopped = self._stop_line(told)
+        after_stop = stopped is not None and number is not None and number > stopped
+        if after_stop or (number is not None and number in self._tracebacks.ignored):
             return ()
         near = (one for one in told if one.level is Level.WARN and one.line and number)
         if any(abs((one.line or 0) - (number or 0)) <= _LINES_OF_ONE_FAILURE for one in near):
@@ -222,17 +236,44 @@ class ExplainedLog:
             log_patterns.error_by_its_text(error, number, Level.WARN if later else Level.ERROR),
         )
 
+    def _logged_error(
+        self, lines: Sequence[str], engine: str | None
+    ) -> log_patterns.LoggedError | None:
+        """Return the error that explains the end: the first one after the last success, or else the
+        first one."""
+        success = 0 if self._lines.dropped else self._last_success
+        later = log_patterns.logged_error(lines[success:], engine) if success else None
+        if later is not None:
+            return replace(later, index=later.index + success)
+        return log_patterns.logged_error(lines, engine)
+
+    @property
+    def _last_success(self) -> int:
+        """The last line that shows that the server became ready, or that it answered requests and did
+        not fail; 0 if there is none."""
+        goes_on = self._failed <= self._ready
+        return max(self._ready, self._answered if goes_on else 0)
+
+    def _errors_before_success(self) -> frozenset[int]:
+        """Return the numbers of the errors at the ends of tracebacks before the last success."""
+        raised = (one.number or 0 for one in self._tracebacks.errors)
+        return frozenset(number for number in raised if 0 < number < self._last_success)
+
     def _as_it_ended(self, finding: Finding, engine: str | None) -> Finding:
         """Return the finding with the fix for the engine that the log names. An error after which the
         server became ready or answered requests is a warning."""
         finding = finding if engine is None else log_patterns.with_fix_for(finding, engine)
+        return self._with_later_success(finding)
+
+    def _with_later_success(self, finding: Finding) -> Finding:
+        """Return the finding; as a warning if the server became ready or answered requests after its
+        last line."""
         last = self._last_line(finding)
-        if finding.level is Level.ERROR and 0 < last < self._ready:
+        if finding.level is not Level.ERROR or not 0 < last < self._last_success:
+            return finding
+        if last < self._ready:
             return self._without_end(finding, "became ready", self._ready, Level.WARN)
-        goes_on = self._failed <= self._ready and last < self._answered
-        if finding.level is Level.ERROR and last > 0 and goes_on:
-            return self._without_end(finding, "answered requests", self._answered, Level.WARN)
-        return finding
+        return self._without_end(finding, "answered requests", self._answered, Level.WARN)
 
     def _without_end(self, finding: Finding, then: str, line: int, level: Level) -> Finding:
         """Return the finding, with `level`, as one about an error that did not end the server, which did
@@ -249,28 +290,67 @@ class ExplainedLog:
             return finding
         return self._without_end(finding, "went on with its start", later, Level.HINT)
 
+    def _stop_line(self, findings: Iterable[Finding]) -> int | None:
+        """Return the number of the line that says that the server was stopped from outside. None if
+        there is none, or if a start follows it, which makes it the end of an earlier server."""
+        stops = (one.line for one in findings if one.code == "log.stopped" and one.line)
+        stop = next(stops, None)
+        if stop is None or self._lines.dropped:
+            return None
+        return None if self._phases_between(stop, self._lines.total + 1) else stop
+
+    def _errors_after(self, stop: int | None) -> frozenset[int]:
+        """Return the numbers of the errors at the ends of tracebacks after the line `stop`."""
+        if stop is None:
+            return frozenset()
+        raised = (one.number or 0 for one in self._tracebacks.errors)
+        return frozenset(number for number in raised if number > stop)
+
+    def _after_the_stop(self, finding: Finding, stop: int | None) -> Finding:
+        """Return the finding; as a warning if it is about an error after the line `stop`."""
+        follows = stop is not None and (finding.line or 0) > stop
+        if finding.level is not Level.ERROR or not follows:
+            return finding
+        text = f"{finding.text}. The server had been stopped before, in line {stop}"
+        return replace(finding, level=Level.WARN, text=text)
+
     def _last_line(self, finding: Finding) -> int:
         """Return the number of the last line that the finding is about; 0 if unknown."""
         return self._last.get(finding.code, finding.line or 0)
 
     def _passed_errors(self, findings: Iterable[Finding]) -> Mapping[int, int]:
         """Return the numbers of the lines with errors after which their process went on with its start,
-        with the line that shows it. The last error is none of them, because it ended the server."""
+        with the line that shows it. The last error is none of them, because it ended the server, unless
+        it stands before the start and only its kind is known: then the script that starts the server
+        wrote it."""
         cut = self._tracebacks.unfinished
         raised = {one.number or 0 for one in self._tracebacks.errors if not one.ended_one_request}
         told = {self._last_line(one) for one in findings if one.level is Level.ERROR}
         end = max([*told, *raised, (cut.number or 0) if cut else 0], default=0)
-        early = sorted(number for number in told | raised if 0 < number < end)
-        if not early or self._lines.dropped:
+        numbers = sorted(number for number in told | raised if number > 0)
+        if not numbers or self._lines.dropped:
             return {}
-        phases = self._phases_between(early[0], end)
+        phases = self._phases_between(numbers[0], self._lines.total + 1)
+        before_start = bool(phases) and not self._phases_between(0, numbers[-1])
+        of_script = {
+            self._last_line(one)
+            for one in findings
+            if before_start and log_patterns.is_general(one)
+        }
         passed = {}
-        for number in early:
+        for number in numbers:
             (line,) = self._lines.lines(number - 1, 1)
             writer = log_patterns.writer_of(line)
             in_traceback = number in raised or log_patterns.is_in_traceback(line)
             anyone = not (writer or in_traceback)
-            later = (one for one, who in phases if one > number and (anyone or writer == who != ""))
+            if number == end and not (anyone and number in of_script):
+                continue
+            until = self._lines.total + 1 if number == end else end
+            later = (
+                one
+                for one, who in phases
+                if number < one < until and (anyone or writer == who != "")
+            )
             shown = next(later, None)
             if shown is not None:
                 passed[number] = shown
@@ -279,13 +359,17 @@ class ExplainedLog:
     def _phases_between(self, first: int, last: int) -> Sequence[tuple[int, str]]:
         """Return the numbers of the lines between two that report a phase of the start, with the
         process that wrote each. Progress bars do not count: they are often written late."""
-        lines = enumerate(self._lines.lines(first, last - first - 1), first + 1)
-        phases = ((number, line, self._phase_in(line)) for number, line in lines)
-        return [
-            (number, log_patterns.writer_of(line))
-            for number, line, phase in phases
-            if phase and "%" not in phase
-        ]
+        lines = self._lines.lines(first, last - first - 1)
+        forms = log_patterns.forms_of(lines) if lines else []
+        told: dict[str, str | None] = {}  # a busy log repeats a few forms of lines
+        found = []
+        for number, (line, form) in enumerate(zip(lines, forms, strict=True), first + 1):
+            if form not in told:
+                told[form] = self._phase_in(line)
+            phase = told[form]
+            if phase and "%" not in phase:
+                found.append((number, log_patterns.writer_of(line)))
+        return found
 
     @property
     def _most_named_engine(self) -> str | None:
@@ -335,6 +419,10 @@ class ExplainedLog:
                 {"line": self._known_number(number), "text": text} for number, text in self._unknown
             ],
         }
+
+
+def _has_error(findings: Iterable[Finding]) -> bool:
+    return any(finding.level is Level.ERROR for finding in findings)
 
 
 def explain_lines_in_memory(ring: LogRing, engine: str | None) -> ExplainedLog:

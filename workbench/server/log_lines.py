@@ -68,9 +68,7 @@ def log_line(raw: bytes, secrets: Iterable[str] = ()) -> str:
 
 
 def _state_to_keep(states: Sequence[str]) -> str:
-    newest_first = (
-        clean_text(state.expandtabs(8), len(state) * 8) for state in reversed(states)
-    )
+    newest_first = (clean_text(state.expandtabs(8), len(state) * 8) for state in reversed(states))
     last = next((state for state in newest_first if state.strip()), "")
     errors = (state for state in newest_first if _is_error_state(state))
     return last if _is_error_state(last) else next(errors, last)

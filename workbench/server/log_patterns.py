@@ -73,9 +73,9 @@ class LogPattern:
 
     def level_of(self, line: str) -> Level:
         """Return the level of a finding about `line`. What the engine itself calls a warning did not
-        end it."""
-        warns = self.level is Level.ERROR and _is_marked_as_warning(line)
-        return Level.WARN if warns else self.level
+        end it, nor did what it writes where it handles a request."""
+        goes_on = _is_marked_as_warning(line) or bool(_BY_REQUEST_HANDLER.search(line))
+        return Level.WARN if self.level is Level.ERROR and goes_on else self.level
 
     def is_in(self, line: str) -> bool:
         # compiled when it is first needed
@@ -663,10 +663,12 @@ def _doing_at(frames: Sequence[Frame]) -> str | None:
     """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; None if
     they do not show it."""
     rows = _patterns_document()["doings"]
-    found = (
-        row["doing"] for row in rows if any(re.search(row["call"], one.call) for one in frames)
-    )
-    return next(found, None)
+    return next((row["doing"] for row in rows if _shows_doing(row, frames)), None)
+
+
+def _shows_doing(row: Mapping[str, Any], frames: Sequence[Frame]) -> bool:
+    shown = frames[-1:] if row.get("innermost") else frames
+    return any(re.search(row["call"], one.call) for one in shown)
 
 
 def _place(error: RaisedError) -> tuple[Frame, EnginePart] | tuple[None, None]:
@@ -785,7 +787,7 @@ _PLAIN_ERROR = re.compile(
 )
 # Lines that only report that something else went wrong.
 _WRAPPER = re.compile(
-    r"(?:EngineCore|WorkerProc) failed to start|Engine core initialization failed"
+    r"^s\w+: error: \S+: tasks? [\d,-]+: |(?:EngineCore|WorkerProc) failed to start|Engine core initialization failed"
     r"|WorkerProc initialization failed|EngineCore encountered a fatal error|EngineDeadError"
     r"|See root cause above|\b\w+ hit an exception|Received sigquit from a child"
     r"|SIGQUIT received|child process.*(?:died|exited|failed)|crashed with exit code"
@@ -820,6 +822,10 @@ _REQUEST = re.compile(r"Received request |Receive: obj=|Finish: obj=")
 # What a server says about one request, which it answers with an error and goes on.
 _OF_REQUEST = re.compile(
     r'"[A-Z]{3,7} /\S* HTTP/\d(?:\.\d)?" \d{3}|\blog_server_r(?:equest)?\b|\bsend_error: task id'
+)
+# the place in vLLM that wrote the line, in front of the message
+_BY_REQUEST_HANDLER = re.compile(
+    r"ERROR [^\[]{0,40}\[(?:serving_\w+|\w*tool_parser|serving)\.py:\d+\]"
 )
 # the settings in force, which the engines write at each start
 _SETTINGS = re.compile(
@@ -889,6 +895,27 @@ def error_without_cause(error: LoggedError, before: str) -> Finding:
         source="messages of the engines",
         evidence=error.text,
     )
+
+
+# another process quotes the error of one whose traceback may be missing
+_QUOTED = re.compile(r"\bfailed with error ['\"](?P<error>.{3,400}?)['\"](?:,|\.|$)")
+
+
+def quoted_error(error: LoggedError) -> Finding | None:
+    """Return the finding about the error that the line of another process quotes; None if it quotes
+    none."""
+    quoted = _QUOTED.search(error.text)
+    if quoted is None:
+        return None
+    raised = f"RuntimeError: {quoted['error']}"
+    known = explain_line(raised) or error_by_its_text(error, None, Level.ERROR)
+    text = f"{known.text}. Another process reports this error, whose traceback is not in the log"
+    return replace(known, text=text, evidence=error.text)
+
+
+def is_general(finding: Finding) -> bool:
+    """Return whether the finding explains only the kind of an error."""
+    return finding.code in _general_codes()
 
 
 def tells_an_end(finding: Finding) -> bool:

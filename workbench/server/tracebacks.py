@@ -59,7 +59,7 @@ _VALIDATION = re.compile(r"\d+ validation errors? for \w+$")
 # An error while one of these is handled says more: a look-up or an attempt has failed before it.
 _ATTEMPTS = re.compile(
     r"(?:KeyError|IndexError|StopIteration|CancelledError|Empty|ModuleNotFoundError|ImportError"
-    r"|AttributeError|CalledProcessError)$"
+    r"|AttributeError|CalledProcessError|FileNotFoundError)$"
 )
 # Their messages have only what was looked up; an error raised from them says what that means.
 _LOOK_UPS = ("KeyError", "IndexError", "StopIteration")
@@ -70,6 +70,7 @@ _CLEANUP = ("_run_finalizers", "_exit_function", "__del__")
 _SERVES_REQUESTS = re.compile(
     r"uvicorn/protocols|starlette/(?:middleware|_exception_handler)|fastapi/routing\.py (?:app|run_)"
     r"|entrypoints/openai/\S*serving\w*\.py (?:create_|_?preprocess|handle_request|_convert|\w+_generator)"
+    r"|/(?:tool_parsers?|reasoning|function_call)/\S+\.py (?:extract_|parse_|detect_|structure_info)"
 )
 # what a request or an answer must look like
 _REQUEST_FORM = re.compile(

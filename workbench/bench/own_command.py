@@ -281,7 +281,8 @@ def command_summary(done: CommandOutcome) -> BenchSummary:
 
 def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
     """Return the summary with the numbers of requests and tokens that the engine counted while the
-    command ran. They include the requests of all clients of the engine."""
+    command ran. They include the requests of all clients of the engine. `requests_ok` is 0 if the
+    engine does not count requests; `absent` then has the reason under "request_s"."""
     absent = dict(summary.absent)
     for name, counter in (
         ("prompt_tokens", "prompt_tokens"),

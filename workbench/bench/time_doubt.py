@@ -44,7 +44,7 @@ class Doubt:
 
 
 def any_unsure(good: Sequence[RequestRecord]) -> bool:
-    """Return whether any time of these requests lies in a range."""
+    """Return whether any time of these requests is known only as a range."""
     return any(record.unsure or record.send_us for record in good)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import struct
 import time
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from workbench.bench.http1 import HttpError, ResponseReader
 from workbench.hosts.base import LOOPBACK
@@ -25,6 +27,8 @@ MOST_KEPT = 64 << 20  # bytes of one request or answer
 _MOST_HEAD = 64 * 1024
 _MOST_WAITING = 1000  # requests of one connection that were sent before the answer to the first
 _CONNECT_S = 10.0
+_ACCEPT_AGAIN_S = 1.0
+_MOST_UNSENT, _FEW_UNSENT = 64 << 10, 16 << 10  # bytes that wait for one end
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -62,7 +66,8 @@ class PassThrough:
         self, server: tuple[str, int], paths: Collection[str], hear: Callable[[Exchange], None]
     ) -> None:
         self._server, self.paths, self.hear = server, paths, hear
-        self._listener: asyncio.Server | None = None
+        self._places: list[tuple[socket.AddressFamily, Any]] = []  # of the server, by its name
+        self._listener: socket.socket | None = None
         self._joined: set[_Joined] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
@@ -70,36 +75,79 @@ class PassThrough:
         self.closing = False
 
     async def listen(self, port: int) -> int:
-        """Open the port, 0 for any free one. Return its number. Raises InputError if it is taken."""
+        """Open the port, 0 for any free one. Return its number. Raises InputError if it is taken, or
+        if the server's name is not known."""
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(self._make_client_end, LOOPBACK, port)
+            found = await loop.getaddrinfo(*self._server, type=socket.SOCK_STREAM)
+        except OSError as error:
+            raise InputError(
+                f"the address of {self._server[0]} is not known: {error.strerror or error}",
+                next_step="check the name of the server",
+            ) from None
+        self._places = [(family, place) for family, _, _, _, place in found]
+        try:
+            self._listener = socket.create_server((LOOPBACK, port))
         except OSError as error:
             raise InputError(
                 f"port {port} of {LOOPBACK} cannot be opened: {error.strerror or error}",
                 next_step="give another --port, or leave it out",
             ) from None
-        return int(self._listener.sockets[0].getsockname()[1])
+        self._listener.setblocking(False)
+        self._accept_more()
+        return int(self._listener.getsockname()[1])
 
-    def _make_client_end(self) -> asyncio.BaseProtocol:
-        joined = _Joined(self)
-        self._joined.add(joined)
-        return joined.client
+    def _accept_more(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
-    def connect(self, joined: _Joined) -> None:
-        """Begin to join a client's connection with one to the server."""
-        task = asyncio.create_task(self._connect(joined))
+    def _accept(self) -> None:
+        """Accept the connections that wait."""
+        while self._listener is not None:
+            try:
+                client, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:  # no more files: those that wait are accepted later
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._listener)
+                loop.call_later(_ACCEPT_AGAIN_S, self._accept_more)
+                return
+            joined = _Joined(self, _ready_socket(client))
+            self._joined.add(joined)
+            self._connect(joined)
+
+    def _connect(self, joined: _Joined) -> None:
+        """Join a client's connection with one to the server. On loopback the kernel opens it at once,
+        so the request is passed on without another turn of the event loop."""
+        family, place = self._places[0]
+        server = _new_socket(family)
+        if server is not None and _is_open(server, place):
+            joined.begin(server)
+            return
+        task = asyncio.create_task(self._connect_in_time(joined, server))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._forget_task, server))
 
-    async def _connect(self, joined: _Joined) -> None:
-        loop = asyncio.get_running_loop()
+    async def _connect_in_time(self, joined: _Joined, begun: socket.socket | None) -> None:
+        """Join a client's connection with the first address of the server that accepts one. The
+        connection to the first address has `begun`; None if it could not."""
         try:
             async with asyncio.timeout(_CONNECT_S):
-                await loop.create_connection(lambda: joined.server, *self._server)
-        except (OSError, TimeoutError):
-            self.passed.refused += 1
-            joined.reset_both()
+                for number, (family, place) in enumerate(self._places):
+                    server = _new_socket(family) if number else begun
+                    if server is not None and await _opens(server, place):
+                        joined.begin(server)
+                        return
+        except TimeoutError:
+            pass
+        self.passed.refused += 1
+        joined.reset_both()
+
+    def _forget_task(self, begun: socket.socket | None, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled() and begun is not None:  # perhaps before its first step
+            begun.close()
 
     def forget_connection(self, joined: _Joined) -> None:
         self._joined.discard(joined)
@@ -114,22 +162,61 @@ class PassThrough:
         """Accept no more connections, and wait until no request is in flight. A connection ends with
         the answer that it carries."""
         self.closing = True
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         for joined in tuple(self._joined):
             joined.end_if_idle()
         if self.passed.in_flight:
             await self._idle.wait()
 
     async def close(self) -> None:
-        """Cut all connections, and report the requests that are cut off."""
+        """Cut all connections, and tell of the requests that are cut by it."""
         self.closing = True
-        if self._listener is not None:
-            self._listener.close()
+        self._stop_listening()
         await end_all(self._tasks)
         for joined in tuple(self._joined):
             joined.reset_both()
-        await asyncio.sleep(0)  # the transports tell their ends that they are lost
+
+    def _stop_listening(self) -> None:
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            asyncio.get_running_loop().remove_reader(listener)
+            listener.close()
+
+
+def _ready_socket(sock: socket.socket) -> socket.socket:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _new_socket(family: socket.AddressFamily) -> socket.socket | None:
+    """Return a socket to the server, None if there are no more files."""
+    try:
+        return _ready_socket(socket.socket(family, socket.SOCK_STREAM))
+    except OSError:
+        return None
+
+
+def _is_open(sock: socket.socket, place: Any) -> bool:
+    """Begin to connect a socket. Return whether the connection is open already."""
+    code = sock.connect_ex(place)
+    if code == errno.EINPROGRESS:
+        code = sock.connect_ex(place)  # the kernel may have done it meanwhile
+    return code in (0, errno.EISCONN)
+
+
+async def _opens(sock: socket.socket, place: Any) -> bool:
+    """Return whether a connection opens. Otherwise its socket is closed."""
+    opened = False
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, place)
+        opened = True
+    except OSError:
+        pass
+    finally:
+        if not opened:
+            sock.close()
+    return opened
 
 
 # what was read last, of any connection: asyncio's own buffer is new for each read, which takes longer
@@ -137,76 +224,143 @@ class PassThrough:
 _READ = memoryview(bytearray(1 << 16))
 
 
-class _End(asyncio.BufferedProtocol):
-    """One end of a joined connection: that of the client or that of the server."""
+class _End:
+    """One end of a joined connection: that of the client or that of the server. It reads and writes
+    its socket itself: a transport of asyncio does the same in more steps, which are in the time of
+    every first token."""
 
-    def __init__(
-        self, connected: Callable[[], None], hear: Callable[[bytes], None], lost: Callable[[], None]
-    ) -> None:
-        self._connected, self._hear, self._lost = connected, hear, lost
-        self.transport: asyncio.Transport | None = None
+    def __init__(self, hear: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+        self._hear, self._lost = hear, lost
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._waiting = bytearray()  # what the socket did not take yet
+        self._ends = self._closes = False  # after what waits
         self.other: _End | None = None
         self.read_all = False
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        self._connected()
+    @property
+    def is_open(self) -> bool:
+        return self._socket is not None
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return _READ
+    def open(self, sock: socket.socket) -> None:
+        """Take a connected socket, of which nothing is read yet."""
+        self._socket = sock
 
-    def buffer_updated(self, nbytes: int) -> None:
-        assert self.other is not None
-        data = bytes(_READ[:nbytes])
-        far = self.other.transport
-        if far is not None and not far.is_closing():
-            far.write(data)
+    def begin_reading(self) -> None:
+        """Read what comes, from what has come already on."""
+        if self._socket is not None and not (self.read_all or self._closes):
+            self._loop.add_reader(self._socket, self._receive)
+
+    def _stop_reading(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket)
+
+    def _receive(self) -> None:
+        assert self._socket is not None and self.other is not None
+        try:
+            size = self._socket.recv_into(_READ)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.reset()
+            return
+        if not size:
+            self._receive_end()
+            return
+        data = bytes(_READ[:size])
+        self.other.send(data)
         self._hear(data)
 
-    def eof_received(self) -> bool:
+    def _receive_end(self) -> None:
         assert self.other is not None
         self.read_all = True
-        far = self.other.transport
-        if far is not None and not far.is_closing():
-            far.write_eof()
+        self._stop_reading()  # the other direction stays open
+        self.other.send_end()
         if self.other.read_all:
             self.close()
             self.other.close()
-        return True  # the other direction stays open
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        assert self.other is not None
-        self.transport = None
-        if exc is None:
-            self.other.close()
-        else:
-            self.other.reset()
-        self._lost()
+    def send(self, data: bytes) -> None:
+        """Send bytes to this end: at once, or when its socket takes more."""
+        if self._socket is None or self._closes:
+            return
+        if not self._waiting:
+            try:
+                size = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                size = 0
+            except OSError:
+                self._loop.call_soon(self.reset)  # first these bytes are told of
+                return
+            if size == len(data):
+                return
+            data = data[size:]
+            self._loop.add_writer(self._socket, self._send_waiting)
+        self._waiting += data
+        if len(self._waiting) > _MOST_UNSENT and self.other is not None:
+            self.other._stop_reading()
 
-    def pause_writing(self) -> None:
-        assert self.other is not None
-        if self.other.transport is not None:
-            self.other.transport.pause_reading()
+    def _send_waiting(self) -> None:
+        assert self._socket is not None and self.other is not None
+        try:
+            size = self._socket.send(self._waiting)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.reset()
+            return
+        del self._waiting[:size]
+        if len(self._waiting) <= _FEW_UNSENT:
+            self.other.begin_reading()
+        if self._waiting:
+            return
+        self._loop.remove_writer(self._socket)
+        if self._closes:
+            self._lose()
+        elif self._ends:
+            self._shut_down()
 
-    def resume_writing(self) -> None:
-        assert self.other is not None
-        if self.other.transport is not None:
-            self.other.transport.resume_reading()
+    def send_end(self) -> None:
+        """Tell this end that no more bytes come, after those that wait."""
+        self._ends = True
+        if self._socket is not None and not self._waiting and not self._closes:
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(OSError):  # it has gone meanwhile, which the next read tells
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        if self.transport is not None:
-            self.transport.close()
+        """Close the connection after the bytes that wait, and then the other end too."""
+        if self._socket is None or self._closes:
+            return
+        self._closes = True
+        self._stop_reading()
+        if not self._waiting:
+            self._lose()
 
     def reset(self) -> None:
-        """Close the connection with a TCP reset. A normal end would look like the end of a complete
-        but short answer."""
-        if self.transport is None:
+        """Close the connection and the other end with a TCP reset. A normal end would look like the
+        end of a complete but short answer."""
+        if self._socket is None:
             return
-        sock = self.transport.get_extra_info("socket")
         with contextlib.suppress(OSError):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._lose(failed=True)
+
+    def _lose(self, *, failed: bool = False) -> None:
+        assert self._socket is not None and self.other is not None
+        sock, self._socket = self._socket, None
+        self._loop.remove_reader(sock)
+        self._loop.remove_writer(sock)
+        sock.close()
+        self._waiting.clear()
+        if failed:
+            self.other.reset()
+        else:
+            self.other.close()
+        self._lost()
 
 
 class _Asked(NamedTuple):
@@ -221,11 +375,12 @@ class _Asked(NamedTuple):
 class _Joined:
     """A client's connection and the one to the server, and what is understood of their bytes."""
 
-    def __init__(self, port: PassThrough) -> None:
+    def __init__(self, port: PassThrough, client: socket.socket) -> None:
         self._port = port
-        self.client = _End(self._client_connected, self._client_sent, self._end_lost)
-        self.server = _End(self._server_connected, self._server_sent, self._end_lost)
+        self.client = _End(self._client_sent, self._end_lost)
+        self.server = _End(self._server_sent, self._end_lost)
         self.client.other, self.server.other = self.server, self.client
+        self.client.open(client)
         self._read = True
         self._head = b""
         self._head_began_s = 0.0
@@ -239,30 +394,24 @@ class _Joined:
 
     # ---- the connections
 
-    def _client_connected(self) -> None:
-        # before Python 3.11.4, a transport does not pause while it tells of its connection
-        asyncio.get_running_loop().call_soon(self._pause)
-        self._port.connect(self)
-
-    def _pause(self) -> None:
-        """Read nothing of the client until the server can have it."""
-        if self.client.transport is not None:
-            self.client.transport.pause_reading()
-
-    def _server_connected(self) -> None:
-        if self.client.transport is None:
+    def begin(self, server: socket.socket) -> None:
+        """Pass on what comes, now that there is a connection to the server."""
+        self.server.open(server)
+        if not self.client.is_open:
             self.server.close()
             return
-        self.client.transport.resume_reading()
+        self.server.begin_reading()
+        self.client.begin_reading()
 
     def _end_lost(self) -> None:
         if self._read and self._asked:
             self._cut_exchanges()
         self._stop_reading(understood=True)
-        if self.client.transport is None and self.server.transport is None:
+        if not self.client.is_open and not self.server.is_open:
             self._port.forget_connection(self)
 
     def reset_both(self) -> None:
+        """Cut both connections."""
         self.client.reset()
         self.server.reset()
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from workbench.bench.captured_traffic import PATHS
 from workbench.bench.pass_through import Exchange, PassThrough
+from workbench.bench.short_slice import ask_for_short_slice
 from workbench.bench.trace_writer import TOTALS_WANTED, encode_exchange
 from workbench.hosts.base import LOOPBACK
 from workbench.hosts.local_process import LocalProcess, start_process
@@ -54,6 +55,7 @@ class TrafficCapture:
         self.url = f"http://{LOOPBACK}:{number}"
         self._began_s = time.monotonic()
         gc.freeze()  # a collection of all that the command has loaded would delay answers
+        ask_for_short_slice()  # a byte would wait until the process on the core has used up its own
 
     async def _start_writer(self) -> None:
         package = os.pathsep.join(p for p in (str(_PACKAGE_ROOT), os.getenv("PYTHONPATH", "")) if p)

@@ -221,6 +221,78 @@ def test_a_server_that_is_not_there_resets_the_connection() -> None:
     run(go())
 
 
+def test_a_server_known_by_its_name_is_reached() -> None:
+    async def answer(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(PLAIN)
+
+    async def go() -> None:
+        async with in_front_of(answer) as (port, _, heard):
+            named = PassThrough(("localhost", port._server[1]), {CHAT}, heard.append)
+            try:
+                assert await talk(await named.listen(0), asked(b"{}")) == PLAIN
+                assert named.passed.refused == 0
+            finally:
+                await named.close()
+
+    run(go())
+
+
+def test_a_server_whose_name_is_not_known_is_named() -> None:
+    async def go() -> None:
+        with pytest.raises(InputError, match=r"the address of nowhere\.invalid is not known"):
+            await PassThrough(("nowhere.invalid", 80), {CHAT}, lambda _: None).listen(0)
+
+    run(go())
+
+
+def test_a_slow_reader_holds_back_the_server_and_loses_nothing() -> None:
+    """The port keeps only a little of what one end does not take."""
+    part = bytes(range(256)) * 256
+    parts = 0
+    held_back = asyncio.Event()
+
+    async def answer(reader: Reader, writer: Writer) -> None:
+        nonlocal parts
+        await reader.readuntil(b"{}")
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\n")
+        while not held_back.is_set():  # as much as the kernel's buffers take
+            parts += 1
+            writer.write(part)
+            await writer.drain()
+
+    async def go() -> None:
+        async with in_front_of(answer) as (port, number, _):
+            reader, writer = await asyncio.open_connection("127.0.0.1", number, limit=len(part))
+            writer.write(asked(b"{}"))
+            await until(lambda: any(len(one.client._waiting) for one in port._joined))
+            (joined,) = port._joined
+            assert len(joined.client._waiting) < 4 * len(part)
+            held_back.set()
+            await reader.readuntil(b"\r\n\r\n")
+            body = await reader.read()
+            assert body == part * parts
+            writer.close()
+
+    run(go())
+
+
+def test_a_port_that_is_closed_while_it_connects_leaves_nothing_open() -> None:
+    async def go() -> None:
+        # nobody answers there, so the connection stays begun, or there is no way to it
+        port = PassThrough(("192.0.2.1", 80), {CHAT}, lambda _: None)
+        number = await port.listen(0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        await until(lambda: bool(port._joined or port.passed.refused))
+        await port.close()
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+        assert not port._joined and not port._tasks
+
+    run(go())
+
+
 def test_the_end_waits_for_answers_and_accepts_no_more() -> None:
     more = asyncio.Event()
 

@@ -47,7 +47,7 @@ async def measure(gpus: int, interval_s: float, seconds: float, script: Path) ->
     script.write_text(f"gpus * {gpus}\n{FIELDS}")
     source = TelemetrySource(LocalHost(), interval_s)
     await source.start()
-    await source.first()
+    await source.wait_for_first_reading()
     await asyncio.sleep(1)
     pid = agent_pid(str(script))
     began, agent, own = time.monotonic(), cpu_s(pid), time.process_time()

@@ -341,7 +341,7 @@ def test_without_python3_telemetry_is_read_with_nvidia_smi(
         host.environment = lambda: {**SimulatedHost.environment(host), "PATH": f"{BIN}:/few"}  # type: ignore[method-assign]
         source = TelemetrySource(host)
         await source.start()
-        reading = await source.first()
+        reading = await source.wait_for_first_reading()
         assert reading.infos and reading.driver.source == "nvidia-smi"
         await source.close()
         await host.close()

@@ -135,7 +135,7 @@ def test_a_guard_that_fails_in_each_round_is_not_called_guarding(
     cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli(*ON_HOST, "set", "--power-limit", "450", "--yes").code == 0
-    monkeypatch.setattr("workbench.gpu.guard.client.STALLED_S", 6.5)
+    monkeypatch.setattr("workbench.gpu.guard.client.STALLED_AFTER_S", 6.5)
     assert cli(*ON_HOST, "status", "--json").document["guard"]["guarding"]
     resource.prlimit(guard_pid(), resource.RLIMIT_AS, (1, 1))
     eventually(lambda: "a defect in the guard" in log(), "the guard to fail")

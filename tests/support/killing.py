@@ -41,7 +41,7 @@ from workbench.model.gpu import Telemetry  # noqa: E402
 from workbench.model.settings import ClockRange, GpuSettings  # noqa: E402
 from workbench.session.gpu.alterations import CUT_OFFER, OFFER, revert_offers  # noqa: E402
 
-SCRIPTS = {client.LOOK: "look at guard"}
+SCRIPTS = {client.READ_STATUS_SCRIPT: "look at guard"}
 REQUESTS = {
     b'{"do": "lock"': "lock and read journal",
     b'{"do": "read"': "read journal",

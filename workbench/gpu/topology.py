@@ -25,13 +25,13 @@ import os
 
 from pynvml import NVMLError
 
-from workbench.gpu.telemetry.nvml_library import DRIVER_MESSAGES, Nvml, read_text, reason
+from workbench.gpu.telemetry.nvml_library import DRIVER_MESSAGES, Nvml, nvml_error_text, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ANCESTORS = {
+COMMON_ANCESTOR_TEXTS = {
     0: "one board",
     10: "one PCIe switch",
     20: "several PCIe switches",
@@ -39,7 +39,7 @@ ANCESTORS = {
     40: "one NUMA node",
     50: "several NUMA nodes",
 }
-P2P = {
+P2P_STATUS_TEXTS = {
     0: "ok",
     1: "not supported by the chipset",
     2: "not supported by the GPU",
@@ -59,22 +59,25 @@ SYSFS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys")
 
 
 def main() -> None:
-    print(json.dumps(look()), flush=True)
+    print(json.dumps(read_topology()), flush=True)
 
 
-def look() -> dict[str, Any]:
+def read_topology() -> dict[str, Any]:
     """Return what this program prints, as a dict."""
     nvml = Nvml()
     try:
         nvml.open()
-        count = nvml.call("nvmlDeviceGetCount")
-        handles = [nvml.call("nvmlDeviceGetHandleByIndex", i) for i in range(min(count, MOST_GPUS))]
-        gpus = [gpu(nvml, index, handle) for index, handle in enumerate(handles)]
+        count = nvml.call_function("nvmlDeviceGetCount")
+        handles = [
+            nvml.call_function("nvmlDeviceGetHandleByIndex", i)
+            for i in range(min(count, MOST_GPUS))
+        ]
+        gpus = [read_gpu_links(nvml, index, handle) for index, handle in enumerate(handles)]
     except NVMLError as error:
         said = DRIVER_MESSAGES.get(error.value)
-        return {"error": said[1] if said else reason(error.value)}
-    found: dict[str, Any] = {"gpus": gpus, "pairs": pairs(nvml, handles)}
-    driver = nvml.maybe("nvmlSystemGetDriverVersion")
+        return {"error": said[1] if said else nvml_error_text(error.value)}
+    found: dict[str, Any] = {"gpus": gpus, "pairs": read_gpu_pairs(nvml, handles)}
+    driver = nvml.call_or_none("nvmlSystemGetDriverVersion")
     if driver is not None:
         found["driver"] = driver
     if not nvml.simulated:
@@ -83,39 +86,39 @@ def look() -> dict[str, Any]:
     return found
 
 
-def gpu(nvml: Nvml, index: int, handle: Any) -> dict[str, Any]:
+def read_gpu_links(nvml: Nvml, index: int, handle: Any) -> dict[str, Any]:
     """Return what NVML says about one GPU and its links. A value that it does not report is left
     out."""
-    mode = nvml.maybe("nvmlDeviceGetMigMode", handle)
-    running = nvml.maybe("nvmlDeviceGetComputeRunningProcesses", handle)
+    mode = nvml.call_or_none("nvmlDeviceGetMigMode", handle)
+    running = nvml.call_or_none("nvmlDeviceGetComputeRunningProcesses", handle)
     links = [
         number
         for number in range(MOST_LINKS)
-        if nvml.maybe("nvmlDeviceGetNvLinkState", handle, number) == 1
+        if nvml.call_or_none("nvmlDeviceGetNvLinkState", handle, number) == 1
     ]
     found = {
         "index": index,
-        "uuid": nvml.maybe("nvmlDeviceGetUUID", handle),
-        "name": nvml.maybe("nvmlDeviceGetName", handle),
+        "uuid": nvml.call_or_none("nvmlDeviceGetUUID", handle),
+        "name": nvml.call_or_none("nvmlDeviceGetName", handle),
         "mig": bool(mode and mode[0]),
         "busy": None if running is None else len(running),
-        "pcie_gen_max": nvml.maybe("nvmlDeviceGetMaxPcieLinkGeneration", handle),
-        "pcie_width": nvml.maybe("nvmlDeviceGetCurrPcieLinkWidth", handle),
-        "pcie_width_max": nvml.maybe("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        "pcie_gen_max": nvml.call_or_none("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "pcie_width": nvml.call_or_none("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "pcie_width_max": nvml.call_or_none("nvmlDeviceGetMaxPcieLinkWidth", handle),
         "nvlinks": len(links),
     }
     if links:
-        found["nvlink_version"] = nvml.maybe("nvmlDeviceGetNvLinkVersion", handle, links[0])
-    info = nvml.maybe("nvmlDeviceGetPciInfo", handle)
+        found["nvlink_version"] = nvml.call_or_none("nvmlDeviceGetNvLinkVersion", handle, links[0])
+    info = nvml.call_or_none("nvmlDeviceGetPciInfo", handle)
     if info is not None:
         said = (
             info.busId.decode("ascii", "replace") if isinstance(info.busId, bytes) else info.busId
         )
-        found.update(place(said))
+        found.update(read_pci_place(said))
     return {name: value for name, value in found.items() if value is not None}
 
 
-def place(bus_id: str) -> dict[str, Any]:
+def read_pci_place(bus_id: str) -> dict[str, Any]:
     """Return what the kernel says of the device: NUMA node, IOMMU, slot and ACS of its bridges."""
     domain, _, rest = bus_id.lower().partition(":")
     address = domain[-4:] + ":" + rest
@@ -135,7 +138,7 @@ def place(bus_id: str) -> dict[str, Any]:
             found["slot"] = slots[device.rpartition(".")[0]]
             break
     if os.path.isdir(folder):
-        found["acs"] = {bridge: acs(bridge) for bridge in way[:-1]}
+        found["acs"] = {bridge: read_acs_redirects(bridge) for bridge in way[:-1]}
     return found
 
 
@@ -149,7 +152,7 @@ def slot_names() -> dict[str, str]:
     return {(read_text("%s/%s/address" % (folder, name)) or "").strip(): name for name in names}
 
 
-def acs(bridge: str) -> list[str] | None:
+def read_acs_redirects(bridge: str) -> list[str] | None:
     """Return which redirects the bridge's Access Control Services have switched on. None if they
     cannot be read: only root may read more than the first bytes of the configuration space."""
     try:
@@ -169,19 +172,19 @@ def acs(bridge: str) -> list[str] | None:
     return []
 
 
-def pairs(nvml: Nvml, handles: list[Any]) -> list[dict[str, Any]]:
+def read_gpu_pairs(nvml: Nvml, handles: list[Any]) -> list[dict[str, Any]]:
     """Return each pair of GPUs with the common ancestor of their PCIe paths and what peer access
     NVML reports. What it does not report is missing."""
     found = []
     for a, one in enumerate(handles):
         for b in range(a + 1, len(handles)):
             pair: dict[str, Any] = {"a": a, "b": b}
-            level = nvml.maybe("nvmlDeviceGetTopologyCommonAncestor", one, handles[b])
-            if level in ANCESTORS:
-                pair["ancestor"] = ANCESTORS[level]
+            level = nvml.call_or_none("nvmlDeviceGetTopologyCommonAncestor", one, handles[b])
+            if level in COMMON_ANCESTOR_TEXTS:
+                pair["ancestor"] = COMMON_ANCESTOR_TEXTS[level]
             for name, capability in P2P_CAPABILITIES:
-                status = nvml.maybe("nvmlDeviceGetP2PStatus", one, handles[b], capability)
-                if status in P2P:
-                    pair[name] = P2P[status]
+                status = nvml.call_or_none("nvmlDeviceGetP2PStatus", one, handles[b], capability)
+                if status in P2P_STATUS_TEXTS:
+                    pair[name] = P2P_STATUS_TEXTS[status]
             found.append(pair)
     return found

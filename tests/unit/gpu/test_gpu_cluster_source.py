@@ -30,7 +30,7 @@ def test_a_node_that_says_nothing_costs_the_others_nothing(tmp_path: Path) -> No
         source = source_of(host, 0.1)
         await source.start()
         try:
-            await source.first()
+            await source.wait_for_first_reading()
             silent = source._nodes[NAMES[1]]  # type: ignore[attr-defined]
             await silent.close()
             silent._arrived = time.monotonic() - 60

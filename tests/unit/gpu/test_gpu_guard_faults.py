@@ -156,11 +156,11 @@ def test_settings_of_another_boot_are_gone_with_it(box: GuardedHost) -> None:
 def test_its_files_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # back after it: the guard's files begin where it is
     (tmp_path / "gpu").mkdir()
-    files = guard_files.Files(str(tmp_path / "gpu"))
+    files = guard_files.GuardFiles(str(tmp_path / "gpu"))
     files.prepare()
     monkeypatch.setattr(guard_files, "LOG_BYTES", 20_000)
     for turn in range(1200):
-        files.log(
+        files.append_to_log(
             f"GPU{turn} power_limit_w: FAILED: a reason of some length that is written down "
             "each time"
         )

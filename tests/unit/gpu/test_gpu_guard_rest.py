@@ -15,10 +15,10 @@ from support.guarded import GuardedHost, guarded, run
 from support.procs import eventually
 
 from workbench.gpu.guard import rest as rests
-from workbench.gpu.guard.files import Files
-from workbench.gpu.guard.guard import QUIET_TICKS, TICK_S, Guard
+from workbench.gpu.guard.files import GuardFiles
+from workbench.gpu.guard.guard import IDLE_ROUND_TICKS, TICK_S, Guard
 from workbench.gpu.guard.privileges import Programs
-from workbench.gpu.guard.rest import Rest
+from workbench.gpu.guard.rest import InterruptibleSleep
 from workbench.model.settings import ClockRange, GpuSettings
 
 LONG_S, WITHIN_S = 60.0, 20.0
@@ -33,9 +33,9 @@ def opened(tmp_path: Path) -> Iterator[int]:
     os.close(handle)
 
 
-def ends_early(rest: Rest, why: Callable[[], object]) -> bool:
+def ends_early(rest: InterruptibleSleep, why: Callable[[], object]) -> bool:
     """Return whether a long rest ends after `why` was called, long before its time."""
-    thread = threading.Thread(target=rest.rest, args=(LONG_S,), daemon=True)
+    thread = threading.Thread(target=rest.sleep, args=(LONG_S,), daemon=True)
     thread.start()
     why()
     thread.join(WITHIN_S)
@@ -43,7 +43,7 @@ def ends_early(rest: Rest, why: Callable[[], object]) -> bool:
 
 
 def test_a_rest_ends_when_a_file_is_written_or_replaced(tmp_path: Path, opened: int) -> None:
-    rest = Rest(opened)
+    rest = InterruptibleSleep(opened)
     journal, new = tmp_path / "journal.json", tmp_path / ".new"
     assert ends_early(rest, lambda: journal.write_text("{}"))
 
@@ -55,45 +55,45 @@ def test_a_rest_ends_when_a_file_is_written_or_replaced(tmp_path: Path, opened: 
 
 
 def test_a_rest_ends_when_it_is_ended_even_before_it_began(opened: int) -> None:
-    rest = Rest(opened)
-    assert ends_early(rest, rest.end)
+    rest = InterruptibleSleep(opened)
+    assert ends_early(rest, rest.wake)
     for _ in range(100_000):  # more than a pipe holds
-        rest.end()
+        rest.wake()
     assert ends_early(rest, lambda: None)
 
 
 def test_a_rest_that_hears_nothing_has_its_time(opened: int) -> None:
-    rest = Rest(opened)
+    rest = InterruptibleSleep(opened)
     began = time.monotonic()
-    rest.rest(0.2)
+    rest.sleep(0.2)
     assert time.monotonic() - began >= 0.19, "a loop without a rest takes a whole core"
 
 
 def test_without_inotify_a_rest_can_still_be_ended(
     opened: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rests, "watch", lambda directory: -1)
-    rest = Rest(opened)
+    monkeypatch.setattr(rests, "open_directory_watch", lambda directory: -1)
+    rest = InterruptibleSleep(opened)
     assert not rest.hears_changes
-    assert ends_early(rest, rest.end)
+    assert ends_early(rest, rest.wake)
 
 
 def test_the_watch_of_a_directory_that_is_gone_counts_no_more(tmp_path: Path) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    rest = Rest(handle)
+    rest = InterruptibleSleep(handle)
     assert rest.hears_changes
     folder.rmdir()
-    rest.end()
-    rest.rest(LONG_S)
+    rest.wake()
+    rest.sleep(LONG_S)
     assert not rest.hears_changes
     os.close(handle)
 
 
 @pytest.fixture
 def guard(tmp_path: Path) -> Guard:
-    files = Files(str(tmp_path))
+    files = GuardFiles(str(tmp_path))
     files.prepare()
     made = Guard(files, Programs({}))
     made.entries = [entry(heartbeat_s=30.0)]
@@ -106,7 +106,7 @@ def entry(**watch: object) -> dict[str, Any]:
 
 
 def test_the_rest_is_long_only_while_nothing_is_wrong_or_due(guard: Guard) -> None:
-    assert guard.pause_s() == QUIET_TICKS * TICK_S
+    assert guard.pause_s() == IDLE_ROUND_TICKS * TICK_S
     for name, value in {
         "failed": "nvidia-smi failed",
         "broken": "the journal is damaged",
@@ -123,7 +123,7 @@ def test_the_rest_is_long_only_while_nothing_is_wrong_or_due(guard: Guard) -> No
 
 
 def test_the_rest_ends_when_a_heartbeat_or_a_trial_is_due(guard: Guard) -> None:
-    soon_s = (TICK_S + QUIET_TICKS * TICK_S) / 2
+    soon_s = (TICK_S + IDLE_ROUND_TICKS * TICK_S) / 2
     for due in (entry(heartbeat_s=soon_s), entry(trial="t", trial_s=soon_s)):
         guard.entries = [due]
         guard.check_heartbeats()

@@ -16,7 +16,7 @@ from support.hostile import hostile_numbers, hostile_texts
 
 from workbench.cli.gpu_status import _gpu_json, _reading_texts
 from workbench.gpu.telemetry import nvidia_smi
-from workbench.gpu.telemetry.agent_messages import Decoder, hung_call
+from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder, decode_hung_call
 from workbench.model.gpu import GpuSample, HostSample, Telemetry
 from workbench.model.gpu_readings import READINGS
 from workbench.model.untrusted_numbers import range_of
@@ -92,11 +92,11 @@ def assert_shown(reading: Telemetry) -> None:
 
 @given(st.dictionaries(st.sampled_from([*SAMPLE, "state", "absent"]), anything, min_size=1))
 def test_whatever_a_host_sends_for_a_gpu_is_shown_or_refused(odd: dict[str, Any]) -> None:
-    decoder = Decoder()
-    decoder.feed({"driver": {"status": "ok"}, "simulated": False})
-    decoder.feed({"infos": [INFO]})
+    decoder = AgentMessageDecoder()
+    decoder.decode_message({"driver": {"status": "ok"}, "simulated": False})
+    decoder.decode_message({"infos": [INFO]})
     try:
-        reading = decoder.feed(document({**SAMPLE, **odd}))
+        reading = decoder.decode_message(document({**SAMPLE, **odd}))
     except ValueError:
         assert odd.keys() & {"index", "uuid", "state", "slow"}, "these decide about the whole"
         return
@@ -113,7 +113,7 @@ def test_whatever_a_host_sends_for_a_gpu_is_shown_or_refused(odd: dict[str, Any]
 @given(st.dictionaries(st.sampled_from(["t", "u", "host", "gpus"]), anything))
 def test_whatever_a_host_sends_as_a_reading_is_shown_or_refused(odd: dict[str, Any]) -> None:
     try:
-        reading = Decoder().feed({**document(SAMPLE), **odd})
+        reading = AgentMessageDecoder().decode_message({**document(SAMPLE), **odd})
     except ValueError:
         return
     assert reading is not None
@@ -122,12 +122,12 @@ def test_whatever_a_host_sends_as_a_reading_is_shown_or_refused(odd: dict[str, A
 
 @given(st.sampled_from([*INFO, "pcie_gen_max", "unified_memory", "absent"]), anything)
 def test_whatever_a_host_sends_as_properties_is_shown_or_refused(name: str, value: object) -> None:
-    decoder = Decoder()
+    decoder = AgentMessageDecoder()
     try:
-        decoder.feed({"infos": [{**INFO, name: value}]})
+        decoder.decode_message({"infos": [{**INFO, name: value}]})
     except ValueError:
         return
-    reading = decoder.feed(document(SAMPLE))
+    reading = decoder.decode_message(document(SAMPLE))
     assert reading is not None
     assert_shown(reading)
 
@@ -135,7 +135,7 @@ def test_whatever_a_host_sends_as_properties_is_shown_or_refused(name: str, valu
 @given(anything, anything, anything)
 def test_a_hung_call_is_possible_or_refused(function: object, gpu: object, for_s: object) -> None:
     try:
-        call = hung_call({"hung": function, "gpu": gpu, "for_s": for_s})
+        call = decode_hung_call({"hung": function, "gpu": gpu, "for_s": for_s})
     except ValueError:
         return
     assert f"{call.for_s:.0f}".isdecimal() and (call.gpu is None or call.gpu >= 0)
@@ -152,9 +152,9 @@ def test_whatever_nvidia_smi_prints_is_shown_or_refused(odd: dict[str, str]) -> 
     read = nvidia_smi.parse_row(nvidia_smi.COLUMNS, line)
     if read is None:
         return
-    info, sample = nvidia_smi.gpu_of(read, HostSample())
+    info, sample = nvidia_smi.parse_gpu_row(read, HostSample())
     assert_shown(
-        Telemetry(1.0, 1.0, Decoder().driver, HostSample(), (info,), (sample,)),
+        Telemetry(1.0, 1.0, AgentMessageDecoder().driver, HostSample(), (info,), (sample,)),
     )
 
 
@@ -172,7 +172,7 @@ def test_whatever_is_printed_about_processes_and_the_host_is_a_number_or_left_ou
 
 def test_values_that_are_sent_rarely_replace_none_of_the_others() -> None:
     slow = {"index": 5, "uuid": "GPU-b", "sm_mhz": 1, "fan_pct": 40, "state": "lost"}
-    reading = Decoder().feed(document({**SAMPLE, "slow": slow}))
+    reading = AgentMessageDecoder().decode_message(document({**SAMPLE, "slow": slow}))
     assert reading is not None
     (gpu,) = reading.gpus
     assert (gpu.index, gpu.uuid, gpu.sm_mhz, gpu.fan_pct, gpu.has_readings) == (
@@ -186,7 +186,7 @@ def test_values_that_are_sent_rarely_replace_none_of_the_others() -> None:
 
 @pytest.mark.parametrize("name", ["sm_mhz", "power_w", "memory_used_bytes", "temperature_c"])
 def test_1e308_costs_only_its_own_cell(name: str) -> None:
-    gpu = Decoder().feed(document({**SAMPLE, name: 1e308}))
+    gpu = AgentMessageDecoder().decode_message(document({**SAMPLE, name: 1e308}))
     assert gpu is not None and getattr(gpu.gpus[0], name) is None
     assert gpu.gpus[0].absent == {name: "an impossible number (1e+308)"}
     assert isinstance(gpu.gpus[0], GpuSample) and gpu.gpus[0].gpu_util_pct == 97

@@ -37,7 +37,7 @@ def test_the_same_over_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             await host.connect()
             source = TelemetrySource(host, 0.1)
             await source.start()
-            reading = await source.first()
+            reading = await source.wait_for_first_reading()
             assert (
                 reading.simulated
                 and reading.gpus[0].power_w

@@ -41,8 +41,8 @@ def test_every_function_that_is_called_by_name_exists_and_raises_what_the_driver
 def test_the_codes_with_a_name_have_it() -> None:
     codes = {value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_")}
     assert set(nvml_library.REASONS) <= codes
-    assert nvml_library.reason(pynvml.NVML_ERROR_DEPRECATED) == "deprecated"
-    assert nvml_library.reason(pynvml.NVML_ERROR_OPERATING_SYSTEM) == (
+    assert nvml_library.nvml_error_text(pynvml.NVML_ERROR_DEPRECATED) == "deprecated"
+    assert nvml_library.nvml_error_text(pynvml.NVML_ERROR_OPERATING_SYSTEM) == (
         "blocked by the operating system"
     )
 

@@ -13,7 +13,7 @@ from nvml_child import Child, Driver
 from workbench.advisor.alert_rules import OF_GPU, LiveFacts
 from workbench.doctor import cap_checks, facts_text
 from workbench.doctor.examination import Examination
-from workbench.gpu.telemetry.agent_messages import Decoder
+from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder
 from workbench.gpu.telemetry.plausible_readings import PLACEHOLDER
 from workbench.hosts.base import HostFacts
 from workbench.model.gpu import Telemetry
@@ -55,10 +55,10 @@ def readings(stub_library: Path, tmp_path_factory: pytest.TempPathFactory) -> li
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WORKBENCH_NVML_LIBRARY", str(stub_library))
         patch.setenv("NVML_STUB_SCRIPT", str(driver.script))
-        child, decoder, found = Child(slow_s=0.1), Decoder(), list[Telemetry]()
+        child, decoder, found = Child(slow_s=0.1), AgentMessageDecoder(), list[Telemetry]()
     try:
         for document in child.documents():
-            telemetry = decoder.feed(document)
+            telemetry = decoder.decode_message(document)
             if telemetry is None or not telemetry.infos or not telemetry.gpus:
                 continue
             found.append(telemetry)

@@ -360,7 +360,7 @@ def test_files_that_go_meanwhile_delay_a_reader_for_a_moment_only(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "listdir", goes)
-        patch.setattr(register, "TRIED_S", 0.0)
+        patch.setattr(register, "WRITE_RETRIES_S", 0.0)
         assert told(tmp_path) == [450.0]
     assert len(looks) == 2
 
@@ -372,7 +372,7 @@ def test_the_name_of_a_journal_is_its_hash_and_loads_no_openssl_nor_typing() -> 
         f"sys.path.insert(0, {str(ROOT)!r})\n"
         "from workbench.gpu.guard import start\n"
         "from workbench.gpu.settings import register\n"
-        "print(register.name_of('/home/ada/gpu/'), *sys.modules)"
+        "print(register.register_file_name('/home/ada/gpu/'), *sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program], capture_output=True, check=True, text=True

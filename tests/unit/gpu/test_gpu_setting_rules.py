@@ -17,7 +17,7 @@ from workbench.gpu.settings.outcomes import (
     outcome_of_restoring,
     surely_unchanged,
 )
-from workbench.gpu.telemetry.agent_messages import Decoder
+from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder
 from workbench.hosts.base import Host
 from workbench.hosts.local import LocalHost
 from workbench.model import setting_commands
@@ -33,7 +33,7 @@ LIMIT_W = 450.0
 def values(enforced_w: float | None) -> CurrentValues:
     sample = GpuSample(0, GPU, power_limit_w=LIMIT_W, power_limit_enforced_w=enforced_w)
     info = GpuInfo(0, GPU, "RTX")
-    reading = Telemetry(1.0, 1.0, Decoder().driver, HostSample(), (info,), (sample,))
+    reading = Telemetry(1.0, 1.0, AgentMessageDecoder().driver, HostSample(), (info,), (sample,))
     return CurrentValues(reading, Cores())
 
 

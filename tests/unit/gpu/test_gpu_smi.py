@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from smi_stub import Smi
 
 from workbench.gpu.telemetry import nvidia_smi
-from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
+from workbench.gpu.telemetry.nvidia_smi_stream import NvidiaSmiFollower
 from workbench.gpu.telemetry.source import TelemetrySource
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts.local import LocalHost
@@ -70,7 +70,7 @@ def csv(**changes: str) -> str:
 def parsed(line: str, used: int | None = None) -> tuple[Any, Any]:
     row = nvidia_smi.parse_row(nvidia_smi.COLUMNS, line)
     assert row is not None
-    return nvidia_smi.gpu_of(row, HOST, used)
+    return nvidia_smi.parse_gpu_row(row, HOST, used)
 
 
 def test_a_row() -> None:
@@ -169,7 +169,7 @@ def test_whatever_it_prints_gives_values_or_reasons(cells: list[str]) -> None:
     row = nvidia_smi.parse_row(nvidia_smi.COLUMNS, ",".join(["3", *cells])[:2000])
     if row is None:
         return
-    info, gpu = nvidia_smi.gpu_of(row, HOST)
+    info, gpu = nvidia_smi.parse_gpu_row(row, HOST)
     assert gpu.index == info.index == 3
     for field in (
         "sm_mhz",
@@ -226,20 +226,20 @@ def test_driver_problems(text: str, code: int, status: str) -> None:
 
 def test_columns_that_an_older_one_does_not_know() -> None:
     text = 'Field "clocks_event_reasons.active" is not a valid field to query.\n\n'
-    fewer = nvidia_smi.without_invalid(nvidia_smi.COLUMNS, text)
+    fewer = nvidia_smi.drop_invalid_columns(nvidia_smi.COLUMNS, text)
     assert (
         fewer is not None
         and "clocks_throttle_reasons.active" in fewer
         and len(fewer) == len(nvidia_smi.COLUMNS)
     )
-    fewer = nvidia_smi.without_invalid(
+    fewer = nvidia_smi.drop_invalid_columns(
         fewer, 'Field "power.draw.instant" is not a valid field to query.'
     )
     assert fewer is not None and "power.draw.instant" not in fewer
-    assert nvidia_smi.without_invalid(fewer, "3, 1, GPU-1") is None
+    assert nvidia_smi.drop_invalid_columns(fewer, "3, 1, GPU-1") is None
     row = dict.fromkeys(fewer, "[N/A]") | {"index": "0", "uuid": "GPU-1", "power.draw": "9.5"}
     row["clocks_throttle_reasons.active"] = "0x0000000000000001"
-    _, gpu = nvidia_smi.gpu_of(row, HOST)
+    _, gpu = nvidia_smi.parse_gpu_row(row, HOST)
     assert gpu.power_w == 9.5 and gpu.event_reasons == ("GPU idle",)
 
 
@@ -340,7 +340,7 @@ def test_a_lost_gpu_in_the_text(fake: Smi) -> None:
     )
 
     async def work() -> None:
-        follower = SmiFollower(LocalHost(), 0.05)
+        follower = NvidiaSmiFollower(LocalHost(), 0.05)
         streams: list[Any] = []
         async for reading in follower.readings(streams.append):
             if reading.gpus[-1].state is GpuState.LOST:

@@ -319,7 +319,7 @@ def test_read_once_is_whole_and_leaves_nothing_behind(driver: Driver) -> None:
 
 @pytest.mark.slow
 def test_energy_and_clocks_during_a_time(driver: Driver) -> None:
-    from workbench.gpu.telemetry.benchmark_readings import summarize
+    from workbench.gpu.telemetry.benchmark_readings import summarize_gpu_readings
 
     async def work() -> None:
         async with Watched() as watched:
@@ -331,7 +331,9 @@ def test_energy_and_clocks_during_a_time(driver: Driver) -> None:
                 await eventually(lambda n=count: len(watched.readings) > n + 1)
             t1 = time.monotonic()
             await asyncio.sleep(0.15)
-            got = summarize(watched.source.during(t0, t1), [0, 1], t0, t1, interval_s=0.05)
+            got = summarize_gpu_readings(
+                watched.source.readings_between(t0, t1), [0, 1], t0, t1, interval_s=0.05
+            )
             assert got.energy_j == pytest.approx(1000.0, rel=0.15)  # ten steps of 50 J on two GPUs
             assert got.power_w == pytest.approx(got.energy_j / (t1 - t0))
             assert (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
-from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
+from workbench.gpu.telemetry.steady_state import WINDOW_S, why_not_steady
 
 
 def at(second: float, **fields: object) -> Moment:
@@ -31,7 +31,7 @@ NOW = 2 * WINDOW_S
 
 
 def test_a_level_load_is_settled() -> None:
-    assert moving(moments(), (0,), NOW) is None
+    assert why_not_steady(moments(), (0,), NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,19 @@ def test_a_level_load_is_settled() -> None:
     ],
 )
 def test_what_still_moves_is_named(field: str, value: float, said: str) -> None:
-    found = moving(moments(**{field: value}), (0,), NOW)
+    found = why_not_steady(moments(**{field: value}), (0,), NOW)
     assert found is not None and found.startswith("GPU0: ") and said in found
 
 
 def test_noise_is_no_movement() -> None:
-    assert moving(moments(power_w=404.0, sm_mhz=2415, temperature_c=60.4), (0,), NOW) is None
+    assert (
+        why_not_steady(moments(power_w=404.0, sm_mhz=2415, temperature_c=60.4), (0,), NOW) is None
+    )
 
 
 def test_an_idle_gpu_one_without_readings_and_one_without_a_thermometer() -> None:
     idle = [at(i / 10, gpu_util_pct=3.0) for i in range(40)]
-    assert "not loaded yet" in str(moving(idle, (0,), NOW))
-    assert "too few readings" in str(moving(moments(), (0, 1), NOW))
+    assert "not loaded yet" in str(why_not_steady(idle, (0,), NOW))
+    assert "too few readings" in str(why_not_steady(moments(), (0, 1), NOW))
     # what is not given is not waited for
-    assert moving(moments(temperature_c=None), (0,), NOW) is None
+    assert why_not_steady(moments(temperature_c=None), (0,), NOW) is None

@@ -224,7 +224,7 @@ def test_a_node_that_is_not_read_is_named_as_long_as_it_is_not_read(tmp_path: Pa
         session.telemetry.interval_s = 0.1
         source = await session.telemetry.start()
         assert isinstance(source, ClusterTelemetry)
-        await source.first()
+        await source.wait_for_first_reading()
         silent = source._nodes[NAMES[1]]
         await silent.close()
         silent._arrived = time.monotonic() - 60

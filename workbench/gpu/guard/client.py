@@ -33,10 +33,10 @@ from workbench.model.untrusted_numbers import number_for_field, parse_decimal, r
 from workbench.model.untrusted_text import clean_text
 
 START_S = 30.0
-STALLED_S = 20.0  # a guard completes a round at least every 5 s
+STALLED_AFTER_S = 20.0  # a guard completes a round at least every 5 s
 MOST_UPTIME_S = 1e10
-NOTICED_S = 3.0  # time for the guard to read a changed journal
-KEPT = "kept"
+JOURNAL_REREAD_S = 3.0  # time for the guard to read a changed journal
+KEPT_STATE = "kept"
 NO_PYTHON = "the guard needs python3 3.8 or later, which this host lacks"
 
 # $1: the guard's directory, $2: the owner whose heartbeat to renew, or "". Prints the time, the
@@ -44,7 +44,7 @@ NO_PYTHON = "the guard needs python3 3.8 or later, which this host lacks"
 # now and at the guard's last round; a line for each of the newest heartbeats; an empty line; the
 # guard's state. Only regular files are opened, and only their beginning is read: a FIFO would never
 # end.
-LOOK = r"""
+READ_STATUS_SCRIPT = r"""
 begin() { [ ! -f "$1" ] || head -c "$2" <"$1"; }
 cd "$1" 2>/dev/null || exit 3
 [ -z "$2" ] || touch "beats/$2"
@@ -69,7 +69,7 @@ begin state.json 1000000
 """
 # $1: the guard's directory, $2: the reported act. The old file is removed first: a FIFO in its
 # place would block.
-TOLD = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
+MARK_ACT_SEEN_SCRIPT = 'rm -f -- "$1/told" && printf "%s\\n" "$2" >"$1/told"'
 
 
 def owner_id() -> str:
@@ -103,10 +103,10 @@ class GuardTerms:
             and old.boot_id == entry.boot_id
             and old.state != setting_commands.PENDING
         ):
-            if self.trial_s is not None or old.state == KEPT:
+            if self.trial_s is not None or old.state == KEPT_STATE:
                 kept = {name: getattr(old, name) for name in ("state", "watch", "owner", "who")}
                 made["back"] = {**kept, "now": value_to_store(old.now)}
-            elif old.watch.get("back", {}).get("state") == KEPT:
+            elif old.watch.get("back", {}).get("state") == KEPT_STATE:
                 made["back"] = old.watch["back"]
         return made
 
@@ -223,7 +223,7 @@ async def read_status(host: Host, beat: str = "") -> GuardStatus:
     """Return the state of the guard. `beat` is the name of a heartbeat file, which is then touched
     as a new heartbeat, or "" for none. Raises HostError if the host is out of reach."""
     home = await guard_directory(host)
-    done = await host.run(shell_argv(LOOK, home, beat))
+    done = await host.run(shell_argv(READ_STATUS_SCRIPT, home, beat))
     head, _, state = done.out.partition("\n\n")
     if done.returncode == 3 or not state.strip():
         return GuardStatus(GuardView(False))
@@ -259,7 +259,7 @@ async def _nothing_to_watch(host: Host) -> bool:
         journal = await journals.read_journal(host, with_log=False)
     except SettingsError:
         return False
-    return not any(entry.watch and entry.state != KEPT for entry in _living_entries(journal))
+    return not any(entry.watch and entry.state != KEPT_STATE for entry in _living_entries(journal))
 
 
 def _parse_guard_status(
@@ -291,7 +291,7 @@ def _parse_guard_status(
             "that version has set; the next change of a setting asks it to make way, and "
             f"`kill {pid}` ends it"
         )
-    elif running and round_age_s is not None and round_age_s > STALLED_S:
+    elif running and round_age_s is not None and round_age_s > STALLED_AFTER_S:
         guarding = False
         problem = f"it has completed no round for {round_age_s:.0f} s; its log says why"
     waits = {owner: s for owner, s in said.get("heartbeats", {}).items() if s} if running else {}
@@ -334,7 +334,7 @@ def _round_age_s(rounds: str) -> float | None:
 
 
 async def mark_act_seen(host: Host, did_unix_s: float) -> None:
-    await host.run(shell_argv(TOLD, await guard_directory(host), str(did_unix_s)))
+    await host.run(shell_argv(MARK_ACT_SEEN_SCRIPT, await guard_directory(host), str(did_unix_s)))
 
 
 async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardView:
@@ -344,7 +344,7 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
     SettingsError if no trial runs and `heartbeat_s` applies to no setting."""
     async with journals.locked_journal(host) as held:
         tried = [e for e in _living_entries(held.journal) if e.watch.get("trial")]
-        watched = [e for e in _living_entries(held.journal) if e.watch and e.state != KEPT]
+        watched = [e for e in _living_entries(held.journal) if e.watch and e.state != KEPT_STATE]
         if not tried and not (heartbeat_s and watched):
             raise SettingsError(
                 "no trial of GPU settings runs on this host",
@@ -354,7 +354,7 @@ async def confirm_trials(host: Host, heartbeat_s: float | None = None) -> GuardV
         state = held.journal
         for entry in watched if heartbeat_s else tried:
             back = entry.watch.get("back", {})
-            ends = ("trial", "trial_s", *(() if back.get("state") == KEPT else ("back",)))
+            ends = ("trial", "trial_s", *(() if back.get("state") == KEPT_STATE else ("back",)))
             watch = {k: v for k, v in entry.watch.items() if k not in ends}
             entry = replace(entry, watch=watch)
             if heartbeat_s:
@@ -381,7 +381,7 @@ async def keep_all_settings(host: Host) -> GuardView:
     already."""
     async with journals.locked_journal(host) as held:
         state = held.journal
-        left = [e for e in _living_entries(state) if e.state != KEPT]
+        left = [e for e in _living_entries(state) if e.state != KEPT_STATE]
         if not left:
             raise SettingsError(
                 "Workbench has changed no GPU setting on this host, so there is no setting to keep",
@@ -389,7 +389,7 @@ async def keep_all_settings(host: Host) -> GuardView:
                 next_step=await _what_became_of_guard(host),
             )
         for entry in left:
-            state = state.put(replace(entry, state=KEPT, watch={}))
+            state = state.put(replace(entry, state=KEPT_STATE, watch={}))
             state = state.note(
                 "keep", gpu_uuid=entry.gpu_uuid, setting=entry.setting, now=entry.now, ok=True
             )
@@ -419,8 +419,8 @@ async def _what_became_of_guard(host: Host) -> str:
 
 async def _read_until(host: Host, done: Any) -> GuardView:
     """Read the guard's state again and again, until `done(state)` is true, the state names a
-    problem, or NOTICED_S seconds have passed. Return the last state."""
-    until = time.monotonic() + NOTICED_S
+    problem, or JOURNAL_REREAD_S seconds have passed. Return the last state."""
+    until = time.monotonic() + JOURNAL_REREAD_S
     while True:
         view = (await read_status(host)).view
         if done(view) or view.problem or time.monotonic() > until:

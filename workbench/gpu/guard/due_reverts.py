@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     Entry = Any
 
-SET = (claims.RESTORE, claims.DONE)
+DECISIONS_THAT_SET_VALUE = (claims.RESTORE, claims.DONE)
 
 
-class Due(NamedTuple):
+class DueRevert(NamedTuple):
     """A setting that the guard must revert now: its journal entry, and the reason. If `trial` is
     true, the setting goes back to its value from before the trial or from before a change that was
     cut off, otherwise to its value from before Workbench's first change."""
@@ -38,12 +38,12 @@ class Due(NamedTuple):
         return key_of(self.entry)
 
 
-class Result(NamedTuple):
+class RevertResult(NamedTuple):
     """The result of one revert. `way` is RESTORE if the guard tried to set the value, DONE if the
     setting had the value already, LEAVE if the guard left the setting alone, or ASK if the user
     must decide about it. `ok` is False if the value could not be set."""
 
-    due: Due
+    due: DueRevert
     ok: bool
     message: str
     way: str = claims.RESTORE
@@ -85,10 +85,10 @@ def setting_text(entry: Entry) -> str:
     return label if entry["gpu_uuid"] == HOST else f"GPU{entry['gpu_index']} {label}"
 
 
-def results_text(results: Sequence[Result]) -> str:
+def results_text(results: Sequence[RevertResult]) -> str:
     """Return the results as one line for the user, such as "reverted GPU0 GPU clocks: no heartbeat
     for 30 s; did not revert GPU0 power limit: set to 400 W, now…"."""
-    back = [r.due for r in results if r.ok and r.way in SET]
+    back = [r.due for r in results if r.ok and r.way in DECISIONS_THAT_SET_VALUE]
     whys = dict.fromkeys(due.why for due in back)
     said = (
         [f"reverted {', '.join(setting_text(due.entry) for due in back)}: {'; '.join(whys)}"]
@@ -98,26 +98,30 @@ def results_text(results: Sequence[Result]) -> str:
     said += [
         f"did not revert {setting_text(r.due.entry)}: {r.message}"
         for r in results
-        if r.way not in SET
+        if r.way not in DECISIONS_THAT_SET_VALUE
     ]
     return "; ".join(said)
 
 
-def ends_at(known: object, latest: float) -> float:
-    """Return the time at which a trial ends, in seconds of time.monotonic(). This is `known`, the
-    end that an earlier guard stored, unless that is not a number or is later than `latest`. Then it
-    is `latest`."""
-    return known if isinstance(known, (int, float)) and known <= latest else latest
+def trial_end_s(stored_end_s: object, latest_end_s: float) -> float:
+    """Return the time at which a trial ends, in seconds of time.monotonic(). This is `stored_end_s`, the
+    end that an earlier guard stored, unless that is not a number or is later than `latest_end_s`. Then it
+    is `latest_end_s`."""
+    return (
+        stored_end_s
+        if isinstance(stored_end_s, (int, float)) and stored_end_s <= latest_end_s
+        else latest_end_s
+    )
 
 
-def value_to_set(due: Due) -> Any:
+def value_to_set(due: DueRevert) -> Any:
     """Return the value that the revert sets. It is the value of an earlier entry that takes effect
     again, if `fields_of_earlier_entry` returns one, otherwise the value from before Workbench's first change."""
     back = fields_of_earlier_entry(due)
     return back["now"] if back else due.entry["before"]
 
 
-def fields_of_earlier_entry(due: Due) -> Any:
+def fields_of_earlier_entry(due: DueRevert) -> Any:
     """Return a dict with fields of the earlier entry that replaces the reverted one in the journal:
     the entry from before a trial or a change that was cut off, or an entry that the user chose to
     keep. None if the revert restores the value from before Workbench's first change."""
@@ -128,20 +132,23 @@ def fields_of_earlier_entry(due: Due) -> Any:
 
 
 def _revert_verb(ok: bool, way: str) -> str:
-    if way not in SET:
+    if way not in DECISIONS_THAT_SET_VALUE:
         return "left alone"
     return "reverted" if ok else "could not revert"
 
 
 def journal_after_reverts(
-    journal: Mapping[str, Any], results: Sequence[Result], boot_id: str
+    journal: Mapping[str, Any], results: Sequence[RevertResult], boot_id: str
 ) -> dict[str, Any]:
     """Return the journal as it is after the reverts in `results`. Each reverted entry is removed,
     or replaced by the earlier entry that takes effect again (see `fields_of_earlier_entry`). The journal's log gets
     a line for each result, with `boot_id`, the id of the host's present boot."""
     entries, log = list(journal["entries"]), list(journal["log"])
     for due, ok, message, way, by in results:
-        key, back = due.key, fields_of_earlier_entry(due) if way in SET else None
+        key, back = (
+            due.key,
+            fields_of_earlier_entry(due) if way in DECISIONS_THAT_SET_VALUE else None,
+        )
         log.append(
             {
                 "unix_s": round(time.time(), 3),
@@ -153,7 +160,7 @@ def journal_after_reverts(
                 "gpu_uuid": key[0],
                 "setting": key[1],
                 "now": setting_commands.value_to_restore(value_to_set(due))
-                if way in SET
+                if way in DECISIONS_THAT_SET_VALUE
                 else due.entry["now"],
             }
         )

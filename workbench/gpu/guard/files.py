@@ -51,7 +51,7 @@ LOG_BYTES = 200_000
 TAKE_OVER_S = 1.0  # for another guard to take over: it tries every 20 ms
 
 
-class Files(JournalFile):
+class GuardFiles(JournalFile):
     """The guard's files, and the journal. Every path starts at a directory that stays open."""
 
     def __init__(self, root: str, shared: str | None = None) -> None:
@@ -80,16 +80,16 @@ class Files(JournalFile):
     def prepare(self) -> None:
         """Create the guard's directory, its `beats/`, and its lock and log files, if they are
         missing. The caller has set umask 077."""
-        self.home = self.below("guard", self.at)
-        self.beats = self.below("beats", self.home)
+        self.home = self.open_subdirectory("guard", self.at)
+        self.beats = self.open_subdirectory("beats", self.home)
         for name in ("lock", "log"):
             os.close(self.open_file(name, os.O_RDWR))
 
-    def below(self, name: str, at: int) -> int:
+    def open_subdirectory(self, name: str, at: int) -> int:
         """Open the directory `name` inside the open directory `at`, and return its file descriptor.
         A missing directory is created. A file or link of that name is first renamed to "NAME.bad".
         """
-        self.clear(name, at, stat.S_IFDIR)
+        self.rename_if_wrong_type(name, at, stat.S_IFDIR)
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=at)
         return os.open(name, OPEN_DIRECTORY, dir_fd=at)
@@ -98,10 +98,10 @@ class Files(JournalFile):
         """Open the file `name` in the guard's directory with the `flags` of os.open, and return its
         file descriptor. A missing file is created. A link or a FIFO of that name is first renamed
         to "NAME.bad"."""
-        self.clear(name, self.home, stat.S_IFREG)
+        self.rename_if_wrong_type(name, self.home, stat.S_IFREG)
         return open_regular(name, flags | os.O_CREAT, self.home)
 
-    def clear(self, name: str, at: int, kind: int) -> None:
+    def rename_if_wrong_type(self, name: str, at: int, kind: int) -> None:
         """Rename the file, link or directory `name` in the open directory `at` to "NAME.bad",
         unless it is of the type `kind`, a constant such as stat.S_IFREG."""
         with contextlib.suppress(OSError):
@@ -122,17 +122,17 @@ class Files(JournalFile):
         self.held = handle
         return True
 
-    def ask_to_leave(self, wanted: bool) -> None:
-        """If `wanted` is true, create the file that asks the running guard to end, so that this
+    def request_guard_end(self, is_wanted: bool) -> None:
+        """If `is_wanted` is true, create the file that asks the running guard to end, so that this
         process can take its place. Otherwise remove that file."""
-        if wanted:
+        if is_wanted:
             with open(self.open_file("leave", os.O_WRONLY | os.O_TRUNC), "w") as file:
                 file.write(str(os.getpid()))
         else:
             with contextlib.suppress(OSError):
                 os.unlink("leave", dir_fd=self.home)
 
-    def asked_to_leave(self) -> int | None:
+    def pid_that_requests_end(self) -> int | None:
         """Return the id of the process that asks to take this guard's place. Return 0 if the
         request names no process, and None if there is no request."""
         try:
@@ -148,18 +148,18 @@ class Files(JournalFile):
             os.close(self.held)
             self.held = None
 
-    def make_way(self, asking: int) -> bool:
-        """Release the guard's lock for the process `asking`, and return whether that process took
+    def hand_lock_over(self, requesting_pid: int) -> bool:
+        """Release the guard's lock for the process `requesting_pid`, and return whether that process took
         the lock. If it did not, this process takes the lock again and stays the guard."""
         until = time.monotonic() + TAKE_OVER_S
         while time.monotonic() < until:
             self.release_guard_lock()
             time.sleep(TAKE_OVER_S / 20)
-            if not self.take_guard_lock() and self.holder() == asking:
+            if not self.take_guard_lock() and self.lock_holder_pid() == requesting_pid:
                 return True
         return False
 
-    def holder(self) -> int | None:
+    def lock_holder_pid(self) -> int | None:
         """Return the id of the process that has the guard's lock, as /proc/locks says, or None if
         no process has it."""
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -178,12 +178,12 @@ class Files(JournalFile):
         except OSError:
             return 0
 
-    def forget_beats(self) -> None:
+    def delete_heartbeat_files(self) -> None:
         with contextlib.suppress(OSError):
             for name in os.listdir(self.beats):
                 os.unlink(name, dir_fd=self.beats)
 
-    def state(self) -> dict[str, Any]:
+    def read_state(self) -> dict[str, Any]:
         """Return the state that the last guard wrote to state.json; {} if it cannot be read."""
         try:
             found = json.loads(read_regular("state.json", self.home).decode())
@@ -197,7 +197,7 @@ class Files(JournalFile):
         with contextlib.suppress(OSError):  # a full disk must not end the guard
             self.replace("state.json", json.dumps(state, indent=1), self.home)
 
-    def write_round(self) -> None:
+    def record_completed_round(self) -> None:
         """Write down that the guard has completed a round. Without this file nobody could tell a
         guard that works from one that fails in every round."""
         with contextlib.suppress(OSError), open(self.open_file("round", os.O_WRONLY), "r+") as file:
@@ -207,7 +207,7 @@ class Files(JournalFile):
         with contextlib.suppress(OSError):
             self.replace("pid", f"{os.getpid()} {start_of(os.getpid())}\n", self.home)
 
-    def log(self, text: str) -> None:
+    def append_to_log(self, text: str) -> None:
         line = time.strftime("%Y-%m-%dT%H:%M:%SZ ", time.gmtime()) + " ".join(text.split()) + "\n"
         with contextlib.suppress(OSError):
             log = self.open_file("log", os.O_WRONLY | os.O_APPEND)

@@ -38,9 +38,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from workbench.gpu.guard.due_reverts import (
-    Due,
-    Result,
-    ends_at,
+    DueRevert,
+    RevertResult,
     fields_of_earlier_entry,
     guarded_values,
     journal_after_reverts,
@@ -48,16 +47,17 @@ from workbench.gpu.guard.due_reverts import (
     restrict_entry,
     results_text,
     setting_text,
+    trial_end_s,
     value_to_set,
 )
 from workbench.gpu.guard.files import (
     GUARD_VERSION,
-    Files,
+    GuardFiles,
     owner_id,
     owner_token,
 )
 from workbench.gpu.guard.privileges import Programs
-from workbench.gpu.guard.rest import Rest
+from workbench.gpu.guard.rest import InterruptibleSleep
 from workbench.gpu.guard.temperatures import TemperatureReader
 from workbench.gpu.process_facts import driver_module_instance
 from workbench.gpu.settings import claims
@@ -72,17 +72,18 @@ if TYPE_CHECKING:
     from workbench.gpu.guard.due_reverts import Entry
 
 TICK_S = 0.25
-QUIET_TICKS = 4  # between two rounds while the kernel reports changes and nothing is due soon
-HEAT_S = 1.0
+IDLE_ROUND_TICKS = 4  # between two rounds while the kernel reports changes and nothing is due soon
+TEMPERATURE_INTERVAL_S = 1.0
 PUBLISHED_CHECK_S = 1.0  # interval of the checks that the host's register has the changes
 BACKOFF_S = (1.0, 60.0)
-ASLEEP_S = 2.0  # after such a pause of its own the guard cannot say that others were silent
-ROUND_S = 5.0  # interval at which a completed round is written down
-UNFINISHED_S = 30.0  # without a heartbeat, after which a change counts as cut off
+# after such a pause of its own the guard cannot say that others were silent
+SUSPENDED_AFTER_S = 2.0
+ROUND_RECORD_INTERVAL_S = 5.0  # interval at which a completed round is written down
+CUT_OFF_AFTER_S = 30.0  # without a heartbeat, after which a change counts as cut off
 # a trial's owner that still locks the journal this long after its end counts as frozen
-APPLYING_S = 10.0
-JUMP_S = 1.0
-UNWATCHED = (
+FROZEN_OWNER_AFTER_S = 10.0
+CLOCK_JUMP_S = 1.0
+UNWATCHED_SETTINGS_TEXT = (
     "the guard was asked to end, and settings that no heartbeat protects stay on: nothing reverts "
     "them if a GPU becomes too hot"
 )
@@ -94,16 +95,16 @@ class Guard:
 
     def __init__(
         self,
-        files: Files,
+        files: GuardFiles,
         programs: Programs,
         tick_s: float = TICK_S,
-        heat_s: float = HEAT_S,
-        unfinished_s: float = UNFINISHED_S,
+        heat_s: float = TEMPERATURE_INTERVAL_S,
+        unfinished_s: float = CUT_OFF_AFTER_S,
     ) -> None:
         self.files, self.programs, self.tick_s = files, programs, tick_s
         self.unfinished_s = unfinished_s
-        self.rest = Rest(files.at)
-        self.temperatures = TemperatureReader(heat_s, self.rest.end)
+        self.rest = InterruptibleSleep(files.at)
+        self.temperatures = TemperatureReader(heat_s, self.rest.wake)
         self.stamp: list[int] | None = None
         self.entries: list[Entry] = []
         self.broken: str | None = None
@@ -111,12 +112,12 @@ class Guard:
         self.seen: dict[tuple[str, str], Entry] | None = None
         self.unseen: list[str] = []
         # reverted, but the journal could not be written yet
-        self.unrecorded: dict[tuple[str, str], Result] = {}
+        self.unrecorded: dict[tuple[str, str], RevertResult] = {}
         # by owner: the last heartbeat, and when the guard saw it
         self.beats: dict[str, tuple[int, float]] = {}
         self.others: tuple[claims.SettingClaim, ...] = ()
         self.hot: dict[str, str] = {}  # by GPU: the text of its temperature
-        before = files.state()
+        before = files.read_state()
         trials = before.get("trials") if before.get("boot_id") == files.boot_id else None
         self.trials: dict[str, float] = trials if isinstance(trials, dict) else {}
         self.did, self.did_unix_s = before.get("did"), before.get("did_unix_s")
@@ -132,27 +133,27 @@ class Guard:
 
     def request_end(self, *_: object) -> None:
         self.to_end = True
-        self.rest.end()
+        self.rest.wake()
 
     def run(self, ready: Callable[[], None]) -> None:
         """Watch the settings until none is left to watch. Call `ready` after each round. An
         exception in a round is logged, and the guard continues."""
         self.temperatures.start()
         self.files.write_pid()
-        self.files.log(f"watching, process {os.getpid()}")
+        self.files.append_to_log(f"watching, process {os.getpid()}")
         while True:
             pause_s = self.tick_s
             try:
                 if not self.check_once():
                     return
                 self.write_state()
-                self.write_round()
+                self.record_round_if_due()
                 ready()
                 pause_s = self.pause_s()
             except Exception:
-                self.files.log("a defect in the guard: " + traceback.format_exc())
+                self.files.append_to_log("a defect in the guard: " + traceback.format_exc())
                 time.sleep(BACKOFF_S[0])
-            self.rest.rest(pause_s)
+            self.rest.sleep(pause_s)
 
     def pause_s(self) -> float:
         """Return how long the guard may rest now. That is one tick while something is wrong or due,
@@ -161,7 +162,7 @@ class Guard:
         if not calm or not self.rest.hears_changes:
             return self.tick_s
         left_s = min(self.next_deadlines(), default=math.inf) - time.monotonic()
-        return min(max(left_s, self.tick_s), QUIET_TICKS * self.tick_s)
+        return min(max(left_s, self.tick_s), IDLE_ROUND_TICKS * self.tick_s)
 
     def next_deadlines(self) -> Iterator[float]:
         """Yield when each heartbeat is overdue and when each trial ends, in seconds of
@@ -174,10 +175,10 @@ class Guard:
                 _, seen_at = self.beats.get(owner_id(entry), (0, time.monotonic()))
                 yield seen_at + limit_s
 
-    def write_round(self) -> None:
+    def record_round_if_due(self) -> None:
         if time.monotonic() >= self.write_round_at:
-            self.write_round_at = time.monotonic() + ROUND_S
-            self.files.write_round()
+            self.write_round_at = time.monotonic() + ROUND_RECORD_INTERVAL_S
+            self.files.record_completed_round()
 
     def check_once(self) -> bool:
         """Read the journal, the heartbeats and the temperatures once, and revert what is due.
@@ -185,38 +186,40 @@ class Guard:
         over, or all reverts after a SIGTERM are done."""
         # take the lock again if another program took the place that was offered
         self.files.take_guard_lock()
-        asking = self.files.asked_to_leave()
+        asking = self.files.pid_that_requests_end()
         if asking is not None:
-            if self.programs.is_guard(asking) and self.files.make_way(asking):
-                self.files.log("ending: another guard takes over")
+            if self.programs.may_replace_guard(asking) and self.files.hand_lock_over(asking):
+                self.files.append_to_log("ending: another guard takes over")
                 return False
-            self.files.ask_to_leave(False)
-            self.files.log(
+            self.files.request_guard_end(False)
+            self.files.append_to_log(
                 "another process asked this guard to make way but did not take over; "
                 "this guard continues"
             )
-        self.read()
-        self.publish_again()
+        self.read_journal()
+        self.republish_lost_entries()
         self.check_heartbeats()
         self.check_temperatures()
-        due = self.reverts_due()
+        due = self.due_reverts()
         if time.monotonic() >= self.retry_at or any(one.key not in self.tried for one in due):
-            self.revert(due)
+            self.revert_due_settings(due)
             self.ran_at = time.monotonic()
         if not due:
             self.forget_failures()
             if self.to_end:
-                self.files.log("ending on SIGTERM" + (f": {UNWATCHED}" if self.entries else ""))
-                self.failed = UNWATCHED if self.entries else None
+                self.files.append_to_log(
+                    "ending on SIGTERM" + (f": {UNWATCHED_SETTINGS_TEXT}" if self.entries else "")
+                )
+                self.failed = UNWATCHED_SETTINGS_TEXT if self.entries else None
                 self.write_state(running=False)
                 return False
-        return bool(self.entries) or not self.end()
+        return bool(self.entries) or not self.end_if_nothing_to_watch()
 
     def forget_failures(self) -> None:
         """Forget which reverts failed, so that each is tried again at once."""
         self.failed, self.retry_at, self.backoff_s, self.tried = None, 0.0, BACKOFF_S[0], set()
 
-    def read(self) -> None:
+    def read_journal(self) -> None:
         """Read the journal again if its file has changed. If it cannot be read, keep the earlier
         entries, and note the reason in `broken`."""
         stamp = self.files.stamp()
@@ -230,10 +233,10 @@ class Guard:
             if self.seen is None and self.programs.user is not None:
                 self.seen = {}
             if self.broken is None and self.entries:
-                self.files.log(f"{why}; the guard uses its earlier contents")
+                self.files.append_to_log(f"{why}; the guard uses its earlier contents")
             self.broken = str(why)
 
-    def publish_again(self) -> None:
+    def republish_lost_entries(self) -> None:
         """Publish the journal's entries again if the host's register has lost them, so that other
         users see the changes. If the journal is lost too, publish the entries that the guard has in
         memory."""
@@ -246,9 +249,9 @@ class Guard:
         except OSError:
             return
         try:
-            self.read()
+            self.read_journal()
             self.files.publish(self.entries if self.broken else self.files.load()["entries"])
-            self.files.log(
+            self.files.append_to_log(
                 "the register of the host had lost the settings; they are published again"
             )
         except UnreadableJournal:
@@ -286,7 +289,7 @@ class Guard:
         was paused, for example because the machine slept, each owner gets the full heartbeat time
         again."""
         now = time.monotonic()
-        if now - self.ran_at > ASLEEP_S + QUIET_TICKS * self.tick_s:
+        if now - self.ran_at > SUSPENDED_AFTER_S + IDLE_ROUND_TICKS * self.tick_s:
             self.beats = {owner: (beat, now) for owner, (beat, _) in self.beats.items()}
         self.ran_at = now
         owners = {owner_id(e) for e in self.entries if self.heartbeat_limit_s(e)}
@@ -301,14 +304,14 @@ class Guard:
             if e["watch"].get("trial")
         }
         self.trials = {
-            trial: ends_at(self.trials.get(trial), now + lasts[trial]) for trial in lasts
+            trial: trial_end_s(self.trials.get(trial), now + lasts[trial]) for trial in lasts
         }
 
     def check_temperatures(self) -> None:
         """Record the GPUs that are at their thermal limit. Such a GPU stays recorded until the
         settings that heat it are reverted, even if it cools down before."""
         gpus = {e["gpu_uuid"]: e["gpu_index"] for e in self.entries if e["gpu_uuid"] != HOST}
-        self.temperatures.watch(tuple(sorted(gpus)))
+        self.temperatures.set_watched_gpus(tuple(sorted(gpus)))
         heated = {e["gpu_uuid"] for e in self.entries if self.entry_heats_gpu(e)}
         hot = {}
         for uuid, index in gpus.items():
@@ -333,7 +336,7 @@ class Guard:
             else None
         )
         if note and note != self.note:
-            self.files.log(note)
+            self.files.append_to_log(note)
         self.note = note
 
     def entry_heats_gpu(self, entry: Entry) -> bool:
@@ -341,7 +344,7 @@ class Guard:
         cools the GPU."""
         highest_mhz = self.temperatures.highest_mhz.get((entry["gpu_uuid"], entry["setting"]))
         return setting_commands.value_heats_gpu(
-            entry["setting"], entry["now"], value_to_set(Due(entry, "", False)), highest_mhz
+            entry["setting"], entry["now"], value_to_set(DueRevert(entry, "", False)), highest_mhz
         )
 
     def heartbeat_limit_s(self, entry: Entry) -> float | None:
@@ -356,9 +359,9 @@ class Guard:
         limit_s = self.heartbeat_limit_s(entry)
         return limit_s is not None and time.monotonic() - self.beats[owner_id(entry)][1] > limit_s
 
-    def reverts_due(self) -> list[Due]:
+    def due_reverts(self) -> list[DueRevert]:
         found = [(entry, self.why_revert_now(entry)) for entry in self.entries]
-        return [Due(entry, *why) for entry, why in found if why]
+        return [DueRevert(entry, *why) for entry, why in found if why]
 
     def why_revert_now(self, entry: Entry) -> tuple[str, bool] | None:
         """Return (reason, trial) if the setting of this journal entry must be reverted now,
@@ -380,14 +383,14 @@ class Guard:
             return f"not confirmed within {watch['trial_s']:g} s", True
         return None
 
-    def silent_owners(self, due: Sequence[Due]) -> tuple[str, ...]:
+    def silent_owners(self, due: Sequence[DueRevert]) -> tuple[str, ...]:
         """Return those owners of the entries in `due` that send no heartbeat, as
         "BOOT_ID:PID:START_TIME". If such an owner has locked the journal, the guard may remove the
         lock."""
         now, found = time.monotonic(), set()
         for entry, _, trial in due:
             name = entry["watch"].get("trial") if trial else None
-            overdue = name is not None and now > self.trials[name] + APPLYING_S
+            overdue = name is not None and now > self.trials[name] + FROZEN_OWNER_AFTER_S
             if self.heartbeat_is_overdue(entry) or (
                 overdue and not entry["watch"].get("heartbeat_s")
             ):
@@ -396,16 +399,16 @@ class Guard:
 
     # ---- reverting
 
-    def revert(self, due: Sequence[Due]) -> None:
+    def revert_due_settings(self, due: Sequence[DueRevert]) -> None:
         """Lock the journal, read it again, and revert the settings in `due` that still must be
         reverted. A setting may have been confirmed or reverted just before."""
-        if not due or not self.lock(self.silent_owners(due)):
+        if not due or not self.lock_journal(self.silent_owners(due)):
             return
         try:
-            self.read()
+            self.read_journal()
             self.check_heartbeats()
             due = sorted(
-                self.reverts_due(),
+                self.due_reverts(),
                 key=lambda d: (
                     d.entry["gpu_index"],
                     setting_commands.revert_order(d.entry["setting"]),
@@ -414,7 +417,7 @@ class Guard:
             if not due:
                 self.forget_failures()
                 return
-            self.files.log(
+            self.files.append_to_log(
                 "reverting: " + "; ".join(f"{setting_text(d.entry)} ({d.why})" for d in due)
             )
             keys = {one.key for one in due}
@@ -423,23 +426,23 @@ class Guard:
         finally:
             self.files.release()
 
-    def lock(self, silent: tuple[str, ...]) -> bool:
+    def lock_journal(self, silent: tuple[str, ...]) -> bool:
         """Take the journal's lock, and return whether the revert may go on. The locks of the owners
         `silent` do not count, and a broken journal does not prevent a revert."""
         try:
             return self.files.take(silent) or self.files.take(silent)
         except OSError as error:
             if self.broken is None:
-                self.fail(f"the journal cannot be locked: {error.strerror}")
+                self.note_failure(f"the journal cannot be locked: {error.strerror}")
                 return False
             return True  # a broken journal does not prevent the revert
 
-    def restore_all(self, due: Sequence[Due]) -> list[Result]:
+    def restore_all(self, due: Sequence[DueRevert]) -> list[RevertResult]:
         """Revert the settings in `due`: all GPUs in parallel, the settings of one GPU one after the
         other. Each GPU has a thread, because nvidia-smi can take seconds and can hang for one GPU.
         """
         self.tried = {one.key for one in due}
-        found: dict[tuple[str, str], Result] = {}
+        found: dict[tuple[str, str], RevertResult] = {}
 
         def restore_gpu(uuid: str) -> None:
             for one in due:
@@ -455,7 +458,7 @@ class Guard:
                 thread.join()
         return [found[one.key] for one in due]
 
-    def restore(self, due: Due) -> Result:
+    def restore(self, due: DueRevert) -> RevertResult:
         """Set the host's previous value of a setting whose revert is due, and return the result.
         The value of another user or a later change is left. Never raises: a defect becomes a failed
         result."""
@@ -464,11 +467,11 @@ class Guard:
         if untold is not None and untold.due.entry == due.entry:
             return untold
         try:
-            return self.restore_or_leave(due)
+            return self.restore_unless_superseded(due)
         except Exception as error:
-            return Result(due, False, f"a defect in the guard: {error!r}")
+            return RevertResult(due, False, f"a defect in the guard: {error!r}")
 
-    def restore_or_leave(self, due: Due) -> Result:
+    def restore_unless_superseded(self, due: DueRevert) -> RevertResult:
         """Set the previous value, unless a restart has reset the setting or it belongs to somebody
         else now."""
         programs, uuid, setting = self.programs, due.entry["gpu_uuid"], due.entry["setting"]
@@ -476,16 +479,16 @@ class Guard:
             due.entry, self.files.boot_id, driver_start=driver_module_instance(programs.sysfs)
         )
         if gone is not None:
-            return Result(due, True, gone, claims.DONE)
+            return RevertResult(due, True, gone, claims.DONE)
         back = fields_of_earlier_entry(due)
         live = programs.current_value(uuid, setting)
         way = claims.decide_revert(due.entry, live, self.others, back["now"] if back else None)
         if way.do != claims.RESTORE:
-            return Result(due, True, way.why, way.do, way.by)
+            return RevertResult(due, True, way.why, way.do, way.by)
         failed = self.set_value(uuid, setting, way.value)
         now = programs.current_value(uuid, setting)
         outcome = setting_commands.outcome_of_restoring(setting, way.value, now, failed)
-        return Result(due, *outcome)
+        return RevertResult(due, *outcome)
 
     def set_value(self, uuid: str, setting: str, value: Any) -> str | None:
         """Run the commands that set a value, and return why the last of those that failed did so;
@@ -498,24 +501,26 @@ class Guard:
             setting_commands.value_to_restore(value),
             nvidia_smi=programs.nvidia_smi,
             tee=programs.tee,
-            cores={cpu: n for cpu, _, n in programs.cores(setting)} if of_cores else {},
+            cores={cpu: n for cpu, _, n in programs.read_cores(setting)} if of_cores else {},
             sysfs=programs.sysfs,
         )
         failed = None
         for step in steps:
-            code, said = programs.set(step)
+            code, said = programs.run_setting_step(step)
             failed = setting_commands.why_command_failed(code, said, program) or failed
         return failed
 
-    def record_results(self, results: Sequence[Result]) -> None:
+    def record_results(self, results: Sequence[RevertResult]) -> None:
         """Write the results of the reverts to the journal, to the guard's log and to its state
         file. An entry whose setting could not be reverted stays in the journal."""
         done = [r.due for r in results if r.ok]
         for due, ok, message, *_ in results:
-            self.files.log(f"{setting_text(due.entry)}: {'' if ok else 'FAILED: '}{message}")
+            self.files.append_to_log(
+                f"{setting_text(due.entry)}: {'' if ok else 'FAILED: '}{message}"
+            )
         if done:
             self.did, self.did_unix_s = results_text(results), round(time.time(), 3)
-            self.files.log(self.did)
+            self.files.append_to_log(self.did)
         left = "; ".join(self.failure_text(r.due, r.message) for r in results if not r.ok)
         if self.broken is not None:  # the guard does not replace a file that it cannot read
             keys = {due.key for due in done}
@@ -531,28 +536,28 @@ class Guard:
                 self.unrecorded.update({r.due.key: r for r in results if r.ok})
                 left = "; ".join(filter(None, (left, f"the journal could not be updated: {error}")))
         if left:
-            self.fail(left)
+            self.note_failure(left)
         else:
             self.forget_failures()
-        self.read()
+        self.read_journal()
 
-    def failure_text(self, due: Due, message: str) -> str:
+    def failure_text(self, due: DueRevert, message: str) -> str:
         entry = due.entry
         by_hand = setting_commands.manual_command(
             entry["gpu_uuid"], entry["setting"], value_to_set(due), self.programs.sysfs
         )
         return f"{setting_text(entry)} was not reverted ({due.why}): {message}. By hand: {by_hand}"
 
-    def fail(self, why: str) -> None:
+    def note_failure(self, why: str) -> None:
         if why != self.failed:
-            self.files.log(f"{why}; trying again")
+            self.files.append_to_log(f"{why}; trying again")
         self.failed = why
         self.retry_at = time.monotonic() + self.backoff_s
         self.backoff_s = min(self.backoff_s * 2, BACKOFF_S[1])
 
     # ---- the end, and the state file
 
-    def end(self) -> bool:
+    def end_if_nothing_to_watch(self) -> bool:
         """End the guard if no entry is left to watch, and return whether it ended. The journal is
         locked meanwhile. A Workbench that adds entries holds the same lock until its guard has read
         them, so the guard cannot end just before it is needed."""
@@ -563,10 +568,10 @@ class Guard:
             if self.broken is None:
                 return False
         self.stamp = None
-        self.read()
+        self.read_journal()
         if not self.entries:
-            self.files.log("nothing is left to watch; ending")
-            self.files.forget_beats()
+            self.files.append_to_log("nothing is left to watch; ending")
+            self.files.delete_heartbeat_files()
             self.write_state(running=False)
             self.files.release_guard_lock()
         self.files.release()
@@ -584,7 +589,8 @@ class Guard:
         known = self.written_state.get("trials_until_unix_s", {})
         until = {trial: round(wall + at - now, 1) for trial, at in self.trials.items()}
         until = {
-            t: known[t] if abs(known.get(t, 0.0) - at) < JUMP_S else at for t, at in until.items()
+            t: known[t] if abs(known.get(t, 0.0) - at) < CLOCK_JUMP_S else at
+            for t, at in until.items()
         }
         state = {
             "running": running,
@@ -602,13 +608,13 @@ class Guard:
             "did_unix_s": self.did_unix_s,
             "note": self.note if running else None,
             "unseen": self.unseen,
-            "problem": self.failed or (self.problem() if running or self.entries else None),
+            "problem": self.failed or (self.problem_text() if running or self.entries else None),
         }
         if state != self.written_state:
             self.written_state = state
             self.files.write_state(state)
 
-    def problem(self) -> str | None:
+    def problem_text(self) -> str | None:
         names = ", ".join(self.unseen)
         later = (
             f"{names}: the journal changed after the guard's start, so the guard does not "

@@ -39,7 +39,7 @@ COMMAND_S = 60.0  # as in settings/command_runner.py
 ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
-class Unsafe(Exception):
+class UnsafeProgramError(Exception):
     """Raised if it is not safe for the guard to work as root. The text of the exception is the
     reason."""
 
@@ -54,31 +54,32 @@ class Programs:
         Raises Unsafe if the guard runs as root for another user, and a user other than root can
         change one of the programs."""
         self.root = os.geteuid() == 0
-        self.user = user_served(os.environ.get("SUDO_UID", "0")) if self.root else None
+        self.user = user_behind_sudo(os.environ.get("SUDO_UID", "0")) if self.root else None
         self.sudo = () if self.root else tuple(orders.get("sudo", ()))
         self.nvidia_smi, self.tee = orders.get("nvidia_smi", "nvidia-smi"), orders.get("tee", "tee")
         # real files of the programs, so that a changed path has no effect
         self.files: dict[str, str] = {}
         if self.user is not None:
-            lift_limits()
+            lift_resource_limits()
             os.environ.clear()
             os.environ.update(ENVIRONMENT)
             # the groups may give access to the GPU's device files
             os.initgroups(self.user.pw_name, self.user.pw_gid)
-            self.become(self.user.pw_uid, self.user.pw_gid)
+            self.set_effective_user(self.user.pw_uid, self.user.pw_gid)
             with self.as_root():  # the programs may be in directories that only root can read
                 self.files = {
-                    program: root_only_path(program) for program in (self.nvidia_smi, self.tee)
+                    program: check_only_root_can_write(program)
+                    for program in (self.nvidia_smi, self.tee)
                 }
-                root_only_path(sys.executable)
-                root_only_path(os.__file__)  # and with it the standard library
-                with contextlib.suppress(Unsafe):
-                    self.files["sudo"] = root_only_path("sudo")
+                check_only_root_can_write(sys.executable)
+                check_only_root_can_write(os.__file__)  # and with it the standard library
+                with contextlib.suppress(UnsafeProgramError):
+                    self.files["sudo"] = check_only_root_can_write("sudo")
         self.sysfs = os.environ.get("WORKBENCH_SIM_SYSFS") or setting_commands.SYSFS
         # directory with the state of simulated GPUs
         self.simulation = os.environ.get("WORKBENCH_SIM_STATE")
 
-    def become(self, uid: int, gid: int) -> None:
+    def set_effective_user(self, uid: int, gid: int) -> None:
         """Change the effective user and group of the process. The real user stays root, so that the
         guard can become root again, and the user cannot signal or trace the guard."""
         os.seteuid(0)
@@ -92,16 +93,16 @@ class Programs:
         if self.user is None:
             yield
             return
-        self.become(0, 0)
+        self.set_effective_user(0, 0)
         try:
             yield
         finally:
-            self.become(self.user.pw_uid, self.user.pw_gid)
+            self.set_effective_user(self.user.pw_uid, self.user.pw_gid)
 
-    def set(self, step: setting_commands.SettingStep) -> tuple[int, str]:
-        return self.run((*self.sudo, *step.argv), step.stdin)
+    def run_setting_step(self, step: setting_commands.SettingStep) -> tuple[int, str]:
+        return self.run_program((*self.sudo, *step.argv), step.stdin)
 
-    def run(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
+    def run_program(self, argv: Sequence[str], stdin: str | None = None) -> tuple[int, str]:
         """Run a program and return (exit code, its stdout and stderr together). The code is 127 if
         the program cannot be started, and 124 if it does not end within COMMAND_S seconds."""
         try:
@@ -142,12 +143,12 @@ class Programs:
             for step in setting_commands.setting_steps(
                 *claim.key, setting_commands.value_to_restore(claim.now), nvidia_smi=self.nvidia_smi
             ):
-                code, said = self.run(("sudo", "-n", "-l", "-U", name, *step.argv))
+                code, said = self.run_program(("sudo", "-n", "-l", "-U", name, *step.argv))
                 if code == 1 and not said.strip():  # sudo prints nothing if the answer is no
                     return False
         return True
 
-    def is_guard(self, pid: int) -> bool:
+    def may_replace_guard(self, pid: int) -> bool:
         """Return whether the process `pid` may take this guard's place. It must run as this guard's
         user or as root, and must not be a set-user-id program."""
         rights = bool({0, os.getuid()} & uids_of(pid))
@@ -164,17 +165,17 @@ class Programs:
         always so for a clock lock."""
         if setting in setting_commands.OF_CORES:
             return core_values.join_core_values(
-                {cpu: value for cpu, value, _ in self.cores(setting)}
+                {cpu: value for cpu, value, _ in self.read_cores(setting)}
             )
         query = setting_commands.SETTINGS[setting].query
         if not query:
             return None
-        code, said = self.run(
+        code, said = self.run_program(
             (self.nvidia_smi, "-i", uuid, "--query-gpu=" + query, "--format=csv,noheader,nounits")
         )
         return setting_commands.SETTINGS[setting].parse_answer(said) if code == 0 else None
 
-    def cores(self, setting: str) -> Iterator[tuple[int, str, int]]:
+    def read_cores(self, setting: str) -> Iterator[tuple[int, str, int]]:
         """Yield (core number, value of the setting, number of idle states) for each CPU core that
         has the setting. For the governor, the number of idle states is 0."""
         root = self.sysfs + "/devices/system/cpu"
@@ -221,7 +222,7 @@ def _text(path: str) -> str:
         return file.read().strip()
 
 
-def lift_limits() -> None:
+def lift_resource_limits() -> None:
     """Remove the limits on CPU time, file size, memory and priority that this process inherited
     from the user's shell."""
     for limit in (
@@ -236,7 +237,7 @@ def lift_limits() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
 
 
-def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
+def user_behind_sudo(sudo_uid: str) -> pwd.struct_passwd | None:
     """Return the user for whom a guard that runs as root works: the one with the id `sudo_uid`, the
     value of SUDO_UID, or None if that is root. Raises Unsafe if there is no such user."""
     try:
@@ -244,11 +245,11 @@ def user_served(sudo_uid: str) -> pwd.struct_passwd | None:
     except (KeyError, OverflowError):
         user = None
     if user is None:
-        raise Unsafe(f"SUDO_UID is {sudo_uid!r}, but no user of this host has this id")
+        raise UnsafeProgramError(f"SUDO_UID is {sudo_uid!r}, but no user of this host has this id")
     return user if user.pw_uid != 0 else None
 
 
-def root_only_path(program: str) -> str:
+def check_only_root_can_write(program: str) -> str:
     """Return the path of a program's file without links. Raises Unsafe if anybody but root can
     change the file or a directory on its path."""
     real = here = os.path.realpath(program if os.path.isabs(program) else "/usr/bin/" + program)
@@ -256,9 +257,9 @@ def root_only_path(program: str) -> str:
         try:
             found = os.stat(here)
         except OSError as error:
-            raise Unsafe(f"{program}: {error.strerror}") from None
+            raise UnsafeProgramError(f"{program}: {error.strerror}") from None
         if not root_owned.only_root_can_change(found.st_uid, found.st_gid, found.st_mode):
-            raise Unsafe(
+            raise UnsafeProgramError(
                 f"the guard does not run {program} as root, because users other than root "
                 f"can change {here}"
             )

@@ -13,11 +13,11 @@ import select
 import time
 
 MOVED_TO, CLOSE_WRITE = 0x80, 0x8  # sys/inotify.h: a file was renamed to a name, or written
-LEAST_S = 0.02  # between two rounds, however often somebody writes the journal
+MIN_SLEEP_S = 0.02  # between two rounds, however often somebody writes the journal
 MOST_EVENT_BYTES = 8192
 
 
-class Rest:
+class InterruptibleSleep:
     """A rest that ends early on a change in one directory, and on a call of `end`. `hears_changes`
     is False if the kernel does not report changes, such as a container without inotify."""
 
@@ -29,22 +29,22 @@ class Rest:
         os.set_blocking(self.woken, False)
         self.poll = select.poll()
         self.poll.register(self.wakes, select.POLLIN)
-        self.changes = watch(directory)
+        self.changes = open_directory_watch(directory)
         self.hears_changes = self.changes >= 0
         if self.hears_changes:
             self.poll.register(self.changes, select.POLLIN)
 
-    def end(self) -> None:
+    def wake(self) -> None:
         """End the present rest, or the next one at once. A signal handler may call this."""
         with contextlib.suppress(OSError):  # the pipe is full, so the rest ends anyway
             os.write(self.woken, b"\0")
 
-    def rest(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Sleep for `seconds`, or until something ends the rest early."""
         ready = self.poll.poll(1000 * seconds)
         if not ready:
             return
-        time.sleep(LEAST_S)
+        time.sleep(MIN_SLEEP_S)
         for handle, _ in ready:
             with contextlib.suppress(OSError):
                 os.read(handle, MOST_EVENT_BYTES)
@@ -52,7 +52,7 @@ class Rest:
             self.hears_changes = False  # the directory was removed, and its watch with it
 
 
-def watch(directory: int) -> int:
+def open_directory_watch(directory: int) -> int:
     """Return a file descriptor that becomes readable when a file in the open directory `directory`
     is written or replaced. Return -1 if the kernel does not report that."""
     try:

@@ -15,19 +15,20 @@ import time
 import traceback
 from collections.abc import Mapping
 
-from workbench.gpu.guard.files import GUARD_VERSION, Files
+from workbench.gpu.guard.files import GUARD_VERSION, GuardFiles
 from workbench.gpu.guard.guard import Guard
-from workbench.gpu.guard.privileges import Programs, Unsafe
+from workbench.gpu.guard.privileges import Programs, UnsafeProgramError
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
     from typing import Any
 
 READY_S = 10.0
-REFUSED_S = 5.0  # a guard of an earlier version that has not made way by then does not
+# a guard of an earlier version that has not made way by then does not
+TAKEOVER_REFUSED_AFTER_S = 5.0
 
 
-def give_memory_back() -> None:
+def release_free_memory() -> None:
     """Give the memory back to the system that was needed to compile this program. glibc keeps it
     otherwise; another C library lacks the function."""
     gc.collect()
@@ -37,7 +38,7 @@ def give_memory_back() -> None:
         return
 
 
-def serve(guard: Guard, answers: int) -> None:
+def run_guard_in_daemon(guard: Guard, answers: int) -> None:
     """Run the guard in the detached process. After the first round, write {"pid": …} as JSON to the
     pipe with the file descriptor `answers`."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -49,7 +50,7 @@ def serve(guard: Guard, answers: int) -> None:
     )
     for number, handle in ((0, null), (1, log), (2, log)):
         os.dup2(handle, number)
-    give_memory_back()
+    release_free_memory()
     pipes = [answers]
 
     def ready() -> None:
@@ -61,7 +62,7 @@ def serve(guard: Guard, answers: int) -> None:
     ready()
 
 
-def detach(guard: Guard) -> dict[str, Any]:
+def start_guard_daemon(guard: Guard) -> dict[str, Any]:
     """Start the guard as a daemon, in a session of its own. Return {"pid": process id}, or
     {"error": text} if the guard ended before its first round."""
     hears, answers = os.pipe()
@@ -70,7 +71,7 @@ def detach(guard: Guard) -> dict[str, Any]:
         os.setsid()
         if os.fork() == 0:
             try:
-                serve(guard, answers)
+                run_guard_in_daemon(guard, answers)
             except BaseException:
                 os.write(2, traceback.format_exc().encode())
                 os._exit(70)  # EX_SOFTWARE, sysexits.h
@@ -87,7 +88,9 @@ def detach(guard: Guard) -> dict[str, Any]:
     return json.loads(said.decode()) if said else ended
 
 
-def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dict[str, Any]:
+def start_or_find_guard(
+    files: GuardFiles, programs: Programs, options: Mapping[str, float]
+) -> dict[str, Any]:
     """Start a guard, or wait until the guard that already runs has read the newest version of the
     journal. A guard of an earlier version is asked to make way; if it does not, it stays. `options`
     are arguments of `Guard`. Return {"pid": process id of the guard}, or {"error": text}."""
@@ -95,19 +98,19 @@ def begin(files: Files, programs: Programs, options: Mapping[str, float]) -> dic
     until = time.monotonic() + READY_S
     while time.monotonic() < until:
         if files.take_guard_lock():
-            files.ask_to_leave(False)
-            return detach(Guard(files, programs, **options))
-        state = files.state()
+            files.request_guard_end(False)
+            return start_guard_daemon(Guard(files, programs, **options))
+        state = files.read_state()
         older = state.get("version", 1) < GUARD_VERSION
-        if older and time.monotonic() > until - READY_S + REFUSED_S:
-            files.ask_to_leave(False)
+        if older and time.monotonic() > until - READY_S + TAKEOVER_REFUSED_AFTER_S:
+            files.request_guard_end(False)
             return {"pid": state.get("pid"), "root": state.get("root")}
         if older or state.get("unseen") or (programs.root and state.get("root") is False):
-            files.ask_to_leave(True)
+            files.request_guard_end(True)
         elif state.get("running") and state.get("journal") == files.stamp():
             return {"pid": state.get("pid"), "root": state.get("root")}
         time.sleep(0.02)
-    return {"error": f"the running guard (process {files.state().get('pid')}) does not answer"}
+    return {"error": f"the running guard (process {files.read_state().get('pid')}) does not answer"}
 
 
 def main() -> None:
@@ -121,11 +124,11 @@ def main() -> None:
     os.umask(0o077)
     try:
         programs = Programs(orders)
-        answer = begin(
-            Files(orders["root"], orders.get("register")), programs, orders.get("options", {})
+        answer = start_or_find_guard(
+            GuardFiles(orders["root"], orders.get("register")), programs, orders.get("options", {})
         )
     except OSError as error:
         answer = {"error": f"{error.filename or 'guard'}: {error.strerror}"}
-    except Unsafe as why:
+    except UnsafeProgramError as why:
         answer = {"error": str(why)}
     print(json.dumps(answer))  # noqa: T201

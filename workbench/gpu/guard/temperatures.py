@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from workbench.gpu.telemetry.plausible_readings import impossible
+from workbench.gpu.telemetry.plausible_readings import why_value_is_impossible
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LIMIT_C = 85.0  # if the driver does not report its thermal limit
 PLAUSIBLE_C = (50.0, 120.0)
-RETRY_S = 10.0  # until the next try with an absent driver or a lost GPU
+REOPEN_RETRY_S = 10.0  # until the next try with an absent driver or a lost GPU
 # nvml.h: nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t,
 # NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
 SENSOR_GPU, THRESHOLD_SLOWDOWN, SLOWDOWN_T_LIMIT = 0, 1, 194
@@ -64,17 +64,17 @@ class NvmlField(ctypes.Structure):
     )
 
 
-class ImpossibleAnswer(Exception):
+class ImpossibleTemperatureError(Exception):
     """Raised if NVML reports success and a temperature that no GPU can have. The text of the
     exception is the reason."""
 
 
-class NvmlFailure(Exception):
+class NvmlCallError(Exception):
     """Raised if an NVML call fails. The argument of the exception is NVML's return code, 13 if this
     driver lacks the function."""
 
 
-def load() -> Any:
+def load_nvml() -> Any:
     """Load NVML, and return the library, whose attributes are its C functions. Raises OSError if
     the library is missing."""
     path = os.environ.get("WORKBENCH_SIM_DRIVER")
@@ -85,104 +85,104 @@ def load() -> Any:
     return ctypes.CDLL(os.environ.get("WORKBENCH_NVML_LIBRARY") or "libnvidia-ml.so.1")
 
 
-def versioned(kind: Any) -> Any:
+def make_versioned_structure(kind: Any) -> Any:
     made = kind()
     made.version = ctypes.sizeof(kind) | 1 << 24
     return made
 
 
-class Sensors:
+class NvmlSensors:
     """The NVML handles of the GPUs, valid from one initialization of NVML to the next."""
 
     def __init__(self) -> None:
-        self.library = load()
+        self.library = load_nvml()
         self.handles: dict[str, Any] = {}
         self.newer = True  # nvmlDeviceGetTemperatureV
         try:
-            self.call("nvmlInitWithFlags", 0)
-        except NvmlFailure:
-            self.call("nvmlInit_v2")
+            self.call_nvml("nvmlInitWithFlags", 0)
+        except NvmlCallError:
+            self.call_nvml("nvmlInit_v2")
 
-    def call(self, name: str, *args: Any) -> None:
-        """Call a function of the NVML library. Raises NvmlFailure with the return code if that is
+    def call_nvml(self, name: str, *args: Any) -> None:
+        """Call a function of the NVML library. Raises NvmlCallError with the return code if that is
         not 0, and with 13 (function not found) for a library without it."""
         try:
             function = getattr(self.library, name)
         except AttributeError:
-            raise NvmlFailure(13) from None
+            raise NvmlCallError(13) from None
         code = function(*args)
         if code:
-            raise NvmlFailure(code)
+            raise NvmlCallError(code)
 
-    def handle(self, uuid: str) -> Any:
-        """Return NVML's handle of the GPU `uuid`, which is asked for once. Raises NvmlFailure."""
+    def gpu_handle(self, uuid: str) -> Any:
+        """Return NVML's handle of the GPU `uuid`, which is asked for once. Raises NvmlCallError."""
         if uuid not in self.handles:
             made = ctypes.c_void_p()
-            self.call(
+            self.call_nvml(
                 "nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(made)
             )
             self.handles[uuid] = made
         return self.handles[uuid]
 
-    def celsius(self, uuid: str) -> int:
-        """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleAnswer if the driver
+    def temperature_c(self, uuid: str) -> int:
+        """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleTemperatureError if the driver
         reports a temperature that no GPU can have."""
-        found = self.reported_celsius(uuid)
-        if why := impossible("temperature_c", found):
-            raise ImpossibleAnswer(why)
+        found = self.reported_temperature_c(uuid)
+        if why := why_value_is_impossible("temperature_c", found):
+            raise ImpossibleTemperatureError(why)
         return found
 
-    def reported_celsius(self, uuid: str) -> int:
+    def reported_temperature_c(self, uuid: str) -> int:
         """Return the temperature of the GPU `uuid` in °C as the driver reports it, which may be
-        impossible. Raises NvmlFailure."""
-        handle = self.handle(uuid)
+        impossible. Raises NvmlCallError."""
+        handle = self.gpu_handle(uuid)
         if self.newer:
-            reading = versioned(Temperature)
+            reading = make_versioned_structure(Temperature)
             try:
-                self.call("nvmlDeviceGetTemperatureV", handle, ctypes.byref(reading))
+                self.call_nvml("nvmlDeviceGetTemperatureV", handle, ctypes.byref(reading))
                 return int(reading.temperature)
-            except NvmlFailure as refused:
+            except NvmlCallError as refused:
                 # not supported, not known to this driver, another version
                 if refused.args[0] not in (3, 13, 25):
                     raise
                 self.newer = False
         value = ctypes.c_uint()
-        self.call("nvmlDeviceGetTemperature", handle, SENSOR_GPU, ctypes.byref(value))
+        self.call_nvml("nvmlDeviceGetTemperature", handle, SENSOR_GPU, ctypes.byref(value))
         return int(value.value)
 
-    def limit(self, uuid: str) -> float:
+    def limit_c(self, uuid: str) -> float:
         """Return the temperature in °C at which the driver slows the GPU `uuid` down. The driver
         reports it as a margin (Ada and later) or as a threshold. If it reports neither, or an
         implausible value, return LIMIT_C."""
-        for ask in (self.limit_by_margin, self.limit_by_threshold):
+        for ask in (self.limit_by_margin_c, self.limit_by_threshold_c):
             try:
                 found = ask(uuid)
-            except (NvmlFailure, ImpossibleAnswer):
+            except (NvmlCallError, ImpossibleTemperatureError):
                 continue
             if PLAUSIBLE_C[0] <= found <= PLAUSIBLE_C[1]:
                 return found
         return LIMIT_C
 
-    def limit_by_margin(self, uuid: str) -> float:
+    def limit_by_margin_c(self, uuid: str) -> float:
         """Return the slowdown temperature in °C: the present temperature, plus the margin to the
-        limit, minus the margin at which the GPU slows down. Raises NvmlFailure if the driver
+        limit, minus the margin at which the GPU slows down. Raises NvmlCallError if the driver
         reports no margin."""
-        field, margin = NvmlField(), versioned(Margin)
+        field, margin = NvmlField(), make_versioned_structure(Margin)
         field.fieldId = SLOWDOWN_T_LIMIT
-        handle, fields = self.handle(uuid), (NvmlField * 1)(field)
-        self.call("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(fields))
+        handle, fields = self.gpu_handle(uuid), (NvmlField * 1)(field)
+        self.call_nvml("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(fields))
         if fields[0].nvmlReturn:
-            raise NvmlFailure(fields[0].nvmlReturn)
-        self.call("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(margin))
-        return float(self.celsius(uuid) + margin.marginTemperature - fields[0].value.siVal)
+            raise NvmlCallError(fields[0].nvmlReturn)
+        self.call_nvml("nvmlDeviceGetMarginTemperature", handle, ctypes.byref(margin))
+        return float(self.temperature_c(uuid) + margin.marginTemperature - fields[0].value.siVal)
 
-    def limit_by_threshold(self, uuid: str) -> float:
+    def limit_by_threshold_c(self, uuid: str) -> float:
         """Return the slowdown temperature in °C that the driver reports as a threshold. Raises
-        NvmlFailure if it reports none."""
+        NvmlCallError if it reports none."""
         value = ctypes.c_uint()
-        self.call(
+        self.call_nvml(
             "nvmlDeviceGetTemperatureThreshold",
-            self.handle(uuid),
+            self.gpu_handle(uuid),
             THRESHOLD_SLOWDOWN,
             ctypes.byref(value),
         )
@@ -191,10 +191,12 @@ class Sensors:
     def highest_mhz(self, uuid: str, clock: int) -> float | None:
         value = ctypes.c_uint()
         try:
-            self.call("nvmlDeviceGetMaxClockInfo", self.handle(uuid), clock, ctypes.byref(value))
-        except NvmlFailure:
+            self.call_nvml(
+                "nvmlDeviceGetMaxClockInfo", self.gpu_handle(uuid), clock, ctypes.byref(value)
+            )
+        except NvmlCallError:
             return None
-        return None if impossible("sm_max_mhz", value.value) else float(value.value)
+        return None if why_value_is_impossible("sm_max_mhz", value.value) else float(value.value)
 
 
 class TemperatureReader:
@@ -212,7 +214,7 @@ class TemperatureReader:
         self.highest_mhz: dict[tuple[str, str], float | None] = {}
         self.refusal: str | None = None
         self.wake = threading.Event()
-        self.sensors: Sensors | None = None
+        self.sensors: NvmlSensors | None = None
         self.told: object = None  # what the last call of `tell` was about
         self.asked_at = self.asking_since = 0.0
 
@@ -221,7 +223,7 @@ class TemperatureReader:
         Python 3.13 starts no thread that was created before a fork."""
         threading.Thread(target=self.run, name="temperatures", daemon=True).start()
 
-    def watch(self, uuids: tuple[str, ...]) -> None:
+    def set_watched_gpus(self, uuids: tuple[str, ...]) -> None:
         if uuids != self.watched:
             self.watched = uuids
             for uuid in [u for u in self.celsius if u not in uuids]:
@@ -231,29 +233,29 @@ class TemperatureReader:
     @property
     def problem(self) -> str | None:
         since = self.asking_since
-        if since and time.monotonic() - since > RETRY_S:
+        if since and time.monotonic() - since > REOPEN_RETRY_S:
             return "temperatures are not watched: the driver does not answer"
         return self.refusal if self.watched else None
 
     def run(self) -> None:
         """Read the watched GPUs without end, at the pace of `pace_s` seconds; after a failure,
-        every RETRY_S seconds."""
+        every REOPEN_RETRY_S seconds."""
         while True:
-            answered = self.read() if self.watched else False
-            pause_s = RETRY_S if self.watched else None
+            answered = self.read_temperatures() if self.watched else False
+            pause_s = REOPEN_RETRY_S if self.watched else None
             if answered:
                 pause_s = self.pace_s
             self.wake.wait(pause_s)
             self.wake.clear()
 
-    def read(self) -> bool:
+    def read_temperatures(self) -> bool:
         """Read the temperatures of all watched GPUs once, and return whether at least one GPU
         answered, if only with a temperature that no GPU can have."""
         self.asking_since, problem, answered = time.monotonic(), None, False
         for uuid in self.watched:
             try:
-                self.sensors = self.sensors or Sensors()
-                self.celsius[uuid] = self.sensors.celsius(uuid)
+                self.sensors = self.sensors or NvmlSensors()
+                self.celsius[uuid] = self.sensors.temperature_c(uuid)
                 if uuid not in self.limits:
                     self.highest_mhz.update(
                         {
@@ -261,12 +263,12 @@ class TemperatureReader:
                             for lock in CLOCKS
                         }
                     )
-                    self.limits[uuid] = self.sensors.limit(uuid)
+                    self.limits[uuid] = self.sensors.limit_c(uuid)
                 answered = True
-            except (NvmlFailure, ImpossibleAnswer, OSError) as why:
-                answered = answered or isinstance(why, ImpossibleAnswer)
+            except (NvmlCallError, ImpossibleTemperatureError, OSError) as why:
+                answered = answered or isinstance(why, ImpossibleTemperatureError)
                 self.celsius.pop(uuid, None)
-                problem = f"the temperature of {uuid} is not watched: {self.reason(why)}"
+                problem = f"the temperature of {uuid} is not watched: {self.failure_text(why)}"
         if not answered:
             self.sensors = None  # a fresh start of NVML can help
         self.refusal, self.asking_since = problem, 0.0
@@ -279,7 +281,7 @@ class TemperatureReader:
             self.tell()
         return answered
 
-    def reason(self, why: Exception) -> str:
-        if isinstance(why, NvmlFailure):
+    def failure_text(self, why: Exception) -> str:
+        if isinstance(why, NvmlCallError):
             return f"the driver answers NVML error {why.args[0]}"
         return str(why)

@@ -199,7 +199,9 @@ class JournalFile:
                 where = register.register_directory(
                     self.shared
                 )  # created again if Workbench had created it
-                register.publish_entries(where, register.name_of(self.root), self.boot_id, entries)
+                register.publish_entries(
+                    where, register.register_file_name(self.root), self.boot_id, entries
+                )
 
     def others(self) -> tuple[claims.SettingClaim, ...]:
         """Return the settings that other Workbenches have changed, as they claim in the host's
@@ -222,7 +224,7 @@ class JournalFile:
             found = register.read_register(self.shared, self.boot_id)
         except OSError:
             return (), ()
-        return claims.from_register(found, os.geteuid(), register.name_of(self.root))
+        return claims.from_register(found, os.geteuid(), register.register_file_name(self.root))
 
     # ---- the lock
 

@@ -32,7 +32,7 @@ from workbench.gpu.settings.clock_contrasts import (
     measured_clocks,
     readings_under_load,
 )
-from workbench.gpu.settings.setting_traps import Trap, get_trap, memory_lock_trap
+from workbench.gpu.settings.setting_traps import Trap, fill_in_trap, memory_lock_trap
 from workbench.gpu.telemetry.reading_buffer import BenchmarkReading, Moment
 from workbench.model.gpu import GpuInfo, Telemetry
 from workbench.model.lazy_dataclass import dataclass
@@ -429,22 +429,22 @@ def _traps_for_proof(proof: Proof, info: GpuInfo | None, telemetry: Telemetry | 
         proof.setting == GPU_CLOCKS.key and proof.in_force in UNSHOWN and proof.observed is not None
     ):
         if chip.endswith("GB10") and proof.observed < STUCK_MHZ:
-            found.append(get_trap("gb10.hidden-cap"))
+            found.append(fill_in_trap("gb10.hidden-cap"))
         elif proof.in_force is InForce.NO_EFFECT and proof.observed < _lowest_locked_mhz(proof):
-            found.append(get_trap("clock.max-is-not-sustained"))
+            found.append(fill_in_trap("clock.max-is-not-sustained"))
         if info is not None and info.virtualization not in (None, "none"):
-            found.append(get_trap("lock.success-is-a-request"))
+            found.append(fill_in_trap("lock.success-is-a-request"))
     elif (
         proof.setting == POWER_LIMIT.key and proof.in_force is InForce.YES and proof.limiter is None
     ):
-        found.append(get_trap("power.not-binding"))
+        found.append(fill_in_trap("power.not-binding"))
     if proof.limiter == UNNAMED:
-        found.append(get_trap("lock.unknown-limiter"))
+        found.append(fill_in_trap("lock.unknown-limiter"))
     if (
         proof.setting != PERSISTENCE.key
         and _persistence_of_gpu(proof.gpu_index, telemetry) is False
     ):
-        found.append(get_trap("persistence.off"))
+        found.append(fill_in_trap("persistence.off"))
     return found
 
 
@@ -455,15 +455,15 @@ def _memory_lock_traps(proof: Proof, normal_mhz: int | None, chip: str) -> list[
         and proof.in_force is InForce.NO_EFFECT
         and abs((proof.observed or 0) - normal_mhz) <= SLACK_MHZ
     ):
-        found.append(get_trap("memory.normal-clock", mhz=normal_mhz))
+        found.append(fill_in_trap("memory.normal-clock", mhz=normal_mhz))
     elif proof.in_force is InForce.NO_EFFECT and (proof.observed or 0) < _lowest_locked_mhz(proof):
-        found.append(get_trap("clock.max-is-not-sustained"))
+        found.append(fill_in_trap("clock.max-is-not-sustained"))
     elif (
         normal_mhz
         and proof.in_force is InForce.CONSISTENT
         and proof.requested == f"{normal_mhz} MHz"
     ):
-        found.append(get_trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
+        found.append(fill_in_trap("memory.lock-is-where-it-runs", mhz=normal_mhz))
     if chip == memory_locks.CHIP:
         found.append(memory_lock_trap())
     return found

@@ -49,7 +49,7 @@ MOST_VERSION = 1000
 MOST_CLAIMS = 640  # of one user
 MOST_ENTRIES = 320  # of one file: five settings of 64 GPUs
 TRIES = 20
-TRIED_S = 2.0  # no user can delay the others by files that come and go
+WRITE_RETRIES_S = 2.0  # no user can delay the others by files that come and go
 OVERFLOW_UID = 65_534  # of files whose owner has no id in this container
 # of settings that were set and reverted: longer than any measurement
 CHANGES_KEPT, CHANGES_KEPT_S = 64, 4 * 3600.0
@@ -90,7 +90,7 @@ def _only_owners_change(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode) and trusted and not shared
 
 
-def name_of(root: str) -> str:
+def register_file_name(root: str) -> str:
     """Return the name of the journal in the directory `root`: a hash, which does not reveal the
     directory."""
     return _sha256(root.rstrip("/").encode())[:16]
@@ -116,7 +116,7 @@ def read_register(directory: str, boot_id: str) -> list[dict[str, Any]]:
     `boot_id`: "uid" and "user" (its owner), "journal" (its name), "entries" (its changed settings)
     and "changes" (recent times at which it set or reverted a setting)."""
     newest: dict[tuple[int, str], dict[str, Any]] = {}
-    until = time.monotonic() + TRIED_S
+    until = time.monotonic() + WRITE_RETRIES_S
     for _ in range(TRIES):  # a file that vanished meanwhile has a newer one in its place
         names, newest = _file_names(directory), {}
         for path, uid in _register_files(directory, names):
@@ -211,7 +211,7 @@ def document_is_valid(said: Any) -> bool:
             and integer_or_none(version, 1, MOST_VERSION - 1) is not None
             and isinstance(changes, list)
             and len(changes) <= CHANGES_KEPT
-            and all(map(_fit_change, changes))
+            and all(map(_change_is_valid, changes))
             and isinstance(entries, list)
             and len(entries) <= MOST_ENTRIES
             and not any(map(_entry_is_invalid, entries))
@@ -220,7 +220,7 @@ def document_is_valid(said: Any) -> bool:
         return False
 
 
-def _fit_change(change: Any) -> bool:
+def _change_is_valid(change: Any) -> bool:
     """Return whether `change`, from another user's file, is a valid record of a changed setting.
     Raises KeyError or TypeError if a field is missing."""
     known = change["setting"] in setting_commands.SETTINGS
@@ -364,7 +364,7 @@ def publish_and_read(
     "found" has the journals of all users, "journal" is the name of this one, and "unpublished" says
     why its entries could not be published, or {"problem": text}. The changes of other users can be
     read even if the disk is full."""
-    journal, unpublished = name_of(root), None
+    journal, unpublished = register_file_name(root), None
     try:
         directory = register_directory(os.environ.get("WORKBENCH_GPU_REGISTER"))
         if publish_first is not None:

@@ -56,7 +56,7 @@ def parse_register(text: object) -> Register:
     if isinstance(answer, dict) and "problem" in answer:
         return Register(problem=f"{UNREAD}: {clean_text(str(answer['problem']))}")
     try:
-        found = [one for one in answer["found"] if _is_fit(one)]
+        found = [one for one in answer["found"] if _claim_is_valid(one)]
         mine, directory = (
             (answer["uid"], str(answer["journal"])),
             clean_text(str(answer["directory"])),
@@ -77,7 +77,7 @@ def parse_register(text: object) -> Register:
     )
 
 
-def _is_fit(one: Any) -> bool:
+def _claim_is_valid(one: Any) -> bool:
     """Return whether `one`, a register file as the host has read it, can be used. The host has
     checked its files, but the host itself may send anything."""
     if not register.document_is_valid(one):

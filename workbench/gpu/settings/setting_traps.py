@@ -21,7 +21,7 @@ NEAR_TOP = 0.95  # of the highest clock: cards under load run below it (2790 to 
 @dataclass(frozen=True, slots=True)
 class Trap:
     """A known trap: a case in which a GPU setting does something unexpected. `text` describes it
-    for the user, and can contain {names}, which the function `get_trap` replaces by values. `sources`
+    for the user, and can contain {names}, which the function `fill_in_trap` replaces by values. `sources`
     says where it is documented."""
 
     id: str
@@ -42,7 +42,7 @@ def all_traps() -> dict[str, Trap]:
     return {row["id"]: Trap(row["id"], row["text"], tuple(row["sources"])) for row in rows}
 
 
-def get_trap(trap_id: str, **facts: object) -> Trap:
+def fill_in_trap(trap_id: str, **facts: object) -> Trap:
     """Return the known case of an unexpected effect that has the id `trap_id`, with the {names} in
     its text replaced by `facts`. Raises KeyError for an unknown id or name, which is a defect of
     Workbench."""
@@ -52,7 +52,7 @@ def get_trap(trap_id: str, **facts: object) -> Trap:
 
 def memory_lock_trap() -> Trap:
     """Return the known case of a memory lock that costs throughput."""
-    return get_trap("memory.lock-can-cost", chip=memory_locks.CHIP, source=memory_locks.SOURCE)
+    return fill_in_trap("memory.lock-can-cost", chip=memory_locks.CHIP, source=memory_locks.SOURCE)
 
 
 def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
@@ -65,13 +65,13 @@ def lock_warnings(setting: str, clocks: ClockRange, info: GpuInfo) -> str:
         and info.sm_max_mhz
         and clocks.min_mhz >= NEAR_TOP * info.sm_max_mhz
     ):
-        found.append(get_trap("clock.max-is-not-sustained"))
+        found.append(fill_in_trap("clock.max-is-not-sustained"))
     if setting == MEMORY_CLOCKS.key and known is not None:
         normal = known.memory_under_compute_mhz
         if normal and clocks.min_mhz > normal:
-            found.append(get_trap("memory.normal-clock", mhz=normal))
+            found.append(fill_in_trap("memory.normal-clock", mhz=normal))
         elif normal and clocks.min_mhz == clocks.max_mhz == normal:
-            found.append(get_trap("memory.lock-is-where-it-runs", mhz=normal))
+            found.append(fill_in_trap("memory.lock-is-where-it-runs", mhz=normal))
         if memory_locks.lock_costs_throughput(info.name):
             found.append(memory_lock_trap())
     return "; ".join(one.text for one in found)
@@ -82,7 +82,7 @@ def alternative_to_clock_lock(info: GpuInfo) -> str | None:
     None if no alternative is known."""
     known = find_gpu_type(info.name)
     return (
-        get_trap("gb10.clock-lock-only").text
+        fill_in_trap("gb10.clock-lock-only").text
         if known is not None and known.chip.endswith("GB10")
         else None
     )

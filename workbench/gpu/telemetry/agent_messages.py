@@ -36,7 +36,7 @@ class HungCall:
     for_s: float
 
 
-class Decoder:
+class AgentMessageDecoder:
     """Combines the messages of the telemetry agent into whole readings. The agent sends some values
     rarely (the driver, the properties of the GPUs, slow values), and each reading gets the newest
     of them. A message that is not the agent's raises ValueError."""
@@ -48,35 +48,37 @@ class Decoder:
         self.last: Telemetry | None = None
         self._slow: dict[int, Slow] = {}
 
-    def feed(self, document: Mapping[str, Any]) -> Telemetry | None:
+    def decode_message(self, document: Mapping[str, Any]) -> Telemetry | None:
         """Process one JSON document of the telemetry agent. Return the reading that it completes,
         or None if it completes none."""
         if "t" in document:
             self.last = Telemetry(
-                t_s=_time("t_s", document.get("t")),
-                unix_s=_time("unix_s", document.get("u")),
+                t_s=_decode_time_s("t_s", document.get("t")),
+                unix_s=_decode_time_s("unix_s", document.get("u")),
                 driver=self.driver,
                 took_s=number_for_field("took_s", document.get("took_s")),
                 slowest=clean_text(str(document.get("slowest") or ""), NAME_CHARS),
-                host=read_record(HostSample, document.get("host"), {"rails_w": _watts_by_name}),
+                host=read_record(
+                    HostSample, document.get("host"), {"rails_w": _decode_watts_by_name}
+                ),
                 infos=self.infos,
-                gpus=self._gpus(document.get("gpus")),
+                gpus=self._decode_gpus(document.get("gpus")),
                 simulated=self.simulated,
             )
             return self.last
         if "driver" in document:
-            self.driver = _driver(document["driver"])
+            self.driver = _decode_driver(document["driver"])
             self.simulated = bool(document.get("simulated"))
             if self.driver.status is not DriverStatus.OK:
                 self.infos = ()
         elif "infos" in document:
-            listed = _list("infos", document["infos"], MOST_GPUS)
+            listed = _check_list("infos", document["infos"], MOST_GPUS)
             self.infos = tuple(
-                read_record(GpuInfo, one, {"instances": instances}) for one in listed
+                read_record(GpuInfo, one, {"instances": decode_mig_instances}) for one in listed
             )
         return None
 
-    def hung(self, message: str, gpu_index: int | None = None) -> Telemetry:
+    def reading_of_hung_driver(self, message: str, gpu_index: int | None = None) -> Telemetry:
         """Return the last reading without the values of its GPUs, after a driver call has hung, so
         that old values are not taken for new ones. `message` describes the call. `gpu_index` is the
         GPU whose call hangs, None if the call concerns the whole driver."""
@@ -96,19 +98,19 @@ class Decoder:
             gpus=tuple(sample(gpu) for gpu in before.gpus),
         )
 
-    def _gpus(self, said: Any) -> tuple[GpuSample, ...]:
-        found = tuple(map(self._gpu, _list("gpus", said, MOST_GPUS)))
+    def _decode_gpus(self, said: Any) -> tuple[GpuSample, ...]:
+        found = tuple(map(self._decode_gpu, _check_list("gpus", said, MOST_GPUS)))
         if len({gpu.index for gpu in found}) < len(found):
             raise ValueError("two GPUs have the same index")
         return found
 
-    def _gpu(self, said: Any) -> GpuSample:
+    def _decode_gpu(self, said: Any) -> GpuSample:
         values, reasons = read_fields(GpuSample, said, SAMPLE_READERS)
         index: Any = values.get("index")
         if "state" in said:
             sample = build_record(GpuSample, values, reasons)
             self._slow.pop(index, None)
-            return replace(sample, state=_state("state", said["state"]))
+            return replace(sample, state=_decode_gpu_state("state", said["state"]))
         if "slow" in said:
             self._slow[index] = read_fields(GpuSample, said["slow"], SLOW_READERS)
         if index in self._slow:
@@ -119,7 +121,7 @@ class Decoder:
         return build_record(GpuSample, values, reasons)
 
 
-def hung_call(document: Mapping[str, Any]) -> HungCall:
+def decode_hung_call(document: Mapping[str, Any]) -> HungCall:
     """Return the driver call that the telemetry agent reports as hung in `document`. Raises
     ValueError for a GPU index or a duration that is not possible."""
     gpu = document.get("gpu")
@@ -127,26 +129,28 @@ def hung_call(document: Mapping[str, Any]) -> HungCall:
     if found is None and gpu is not None:
         raise ValueError("the GPU of the hung call is not possible")
     return HungCall(
-        clean_text(str(document["hung"]), NAME_CHARS), found, _time("for_s", document.get("for_s"))
+        clean_text(str(document["hung"]), NAME_CHARS),
+        found,
+        _decode_time_s("for_s", document.get("for_s")),
     )
 
 
-def _driver(said: Any) -> DriverInfo:
+def _decode_driver(said: Any) -> DriverInfo:
     driver = read_record(DriverInfo, said)
     return replace(driver, status=DriverStatus(said.get("status")))
 
 
-def processes(field: str, said: Any) -> tuple[GpuProcess, ...]:
+def decode_processes(field: str, said: Any) -> tuple[GpuProcess, ...]:
     """Return the processes on a GPU from a JSON list. Raises ValueError for anything else."""
-    return tuple(read_record(GpuProcess, one) for one in _list(field, said, MOST_ITEMS))
+    return tuple(read_record(GpuProcess, one) for one in _check_list(field, said, MOST_ITEMS))
 
 
-def instances(field: str, said: Any) -> tuple[MigInstance, ...]:
+def decode_mig_instances(field: str, said: Any) -> tuple[MigInstance, ...]:
     """Return the MIG instances of a GPU from a JSON list. Raises ValueError for anything else."""
-    return tuple(read_record(MigInstance, one) for one in _list(field, said, MOST_ITEMS))
+    return tuple(read_record(MigInstance, one) for one in _check_list(field, said, MOST_ITEMS))
 
 
-def _bytes_by_uuid(field: str, said: Any) -> dict[str, int]:
+def _decode_bytes_by_uuid(field: str, said: Any) -> dict[str, int]:
     if not isinstance(said, dict) or len(said) > MOST_ITEMS:
         raise ValueError("not an object of numbers of bytes")
     known = {
@@ -155,7 +159,7 @@ def _bytes_by_uuid(field: str, said: Any) -> dict[str, int]:
     return {uuid: int(size) for uuid, size in known.items() if size is not None}
 
 
-def _watts_by_name(field: str, said: Any) -> dict[str, float]:
+def _decode_watts_by_name(field: str, said: Any) -> dict[str, float]:
     if not isinstance(said, dict) or len(said) > MOST_ITEMS:
         raise ValueError("not an object of numbers of watts")
     known = {
@@ -165,24 +169,24 @@ def _watts_by_name(field: str, said: Any) -> dict[str, float]:
     return {name: watts for name, watts in known.items() if watts is not None}
 
 
-SLOW_READERS = {"processes": processes, "instance_used_bytes": _bytes_by_uuid}
+SLOW_READERS = {"processes": decode_processes, "instance_used_bytes": _decode_bytes_by_uuid}
 
 
-def _state(field: str, said: Any) -> GpuState:
+def _decode_gpu_state(field: str, said: Any) -> GpuState:
     return GpuState(said)
 
 
-SAMPLE_READERS = {"state": _state, "processes": processes}
+SAMPLE_READERS = {"state": _decode_gpu_state, "processes": decode_processes}
 
 
-def _time(field: str, said: Any) -> float:
+def _decode_time_s(field: str, said: Any) -> float:
     found = number_for_field(field, said)
     if found is None:
         raise ValueError(f"the time {field} is not possible")
     return found
 
 
-def _list(field: str, said: Any, most: int) -> list[Any]:
+def _check_list(field: str, said: Any, most: int) -> list[Any]:
     if not isinstance(said, list) or len(said) > most:
         raise ValueError(f"{field} is not a list of at most {most}")
     return said

@@ -19,7 +19,7 @@ _NO_READING = "no reading in that time"
 Point = tuple[float, float]
 
 
-def summarize(
+def summarize_gpu_readings(
     moments: Sequence[Moment],
     gpu_indices: Sequence[int],
     t0_s: float,
@@ -41,14 +41,14 @@ def summarize(
     reach_s = max(REACH_S, 2 * interval_s)
     found = [_energy_of(moments, index, t0_s, t1_s, reach_s) for index in gpu_indices]
     each = [one.best for one in found]
-    energy = _sum(each)
+    energy = _sum_if_all_known(each)
     if energy is None:
         absent["energy_j"] = absent["power_w"] = _why_no_energy(gpu_indices, each)
     seconds = t1_s - t0_s
     by_gpu = [[r for r in readings if r.gpu_index == index] for index in gpu_indices]
-    clocks = [_known(one, "sm_mhz") for one in by_gpu]
+    clocks = [_known_values(one, "sm_mhz") for one in by_gpu]
     sm_mhz = [mhz for one in clocks for mhz in one]
-    pcie = tuple(_traffic(one) for one in by_gpu if _counts_traffic(one))
+    pcie = tuple(_summarize_pcie_traffic(one) for one in by_gpu if _counts_traffic(one))
     if not pcie:
         absent["pcie"] = _why_no_traffic(readings)
     return GpuDuring(
@@ -56,7 +56,7 @@ def summarize(
         energy_j=energy,
         sm_mhz=_mean(readings, "sm_mhz", absent),
         memory_mhz=_mean(readings, "memory_mhz", absent),
-        temperature_c=max(_known(readings, "temperature_c"), default=None),
+        temperature_c=max(_known_values(readings, "temperature_c"), default=None),
         gpu_util_pct=_mean(readings, "gpu_util_pct", absent),
         event_reasons=_event_fractions(readings, absent),
         samples=len(inside),
@@ -64,8 +64,8 @@ def summarize(
         gpus=tuple(gpu_indices),
         power_w_each=tuple(_power_w(joules, seconds) for joules in each),
         energy_j_each=tuple(each),
-        energy_counter_j=_sum([one.counter_j for one in found]),
-        energy_integrated_j=_sum([one.integrated_j for one in found]),
+        energy_counter_j=_sum_if_all_known([one.counter_j for one in found]),
+        energy_integrated_j=_sum_if_all_known([one.integrated_j for one in found]),
         sm_mhz_min=min(sm_mhz, default=None),
         sm_mhz_max=max(sm_mhz, default=None),
         sm_mhz_sd=round(fmean(pstdev(one) for one in clocks if one), 1) if sm_mhz else None,
@@ -81,21 +81,21 @@ def _why_no_traffic(readings: Sequence[BenchmarkReading]) -> str:
     return next((r.pcie_absent for r in readings if r.pcie_absent), _NO_READING)
 
 
-def _traffic(readings: Sequence[BenchmarkReading]) -> PcieDuring:
+def _summarize_pcie_traffic(readings: Sequence[BenchmarkReading]) -> PcieDuring:
     """Return what crossed the PCIe link of one GPU, given all its readings. An idle link may be
     slower than a busy one, so the fastest link of them is that of the run."""
-    link = max(_known(readings, "pcie_link_mb_s"), default=None)
-    rx_mean, rx_peak = _rates(readings, "pcie_rx_mb_s", link)
-    tx_mean, tx_peak = _rates(readings, "pcie_tx_mb_s", link)
+    link = max(_known_values(readings, "pcie_link_mb_s"), default=None)
+    rx_mean, rx_peak = _mean_and_peak_rates(readings, "pcie_rx_mb_s", link)
+    tx_mean, tx_peak = _mean_and_peak_rates(readings, "pcie_tx_mb_s", link)
     return PcieDuring(readings[0].gpu_index, rx_mean, tx_mean, rx_peak, tx_peak, link)
 
 
-def _rates(
+def _mean_and_peak_rates(
     readings: Sequence[BenchmarkReading], name: str, link_mb_s: float | None
 ) -> tuple[float | None, float | None]:
     """Return (mean, peak) of a rate. The peak is None if it exceeds the link's bandwidth: then the
     driver renews its byte counter less often than it is read."""
-    rates = _known(readings, name)
+    rates = _known_values(readings, name)
     if not rates:
         return None, None
     peak = max(rates)
@@ -119,21 +119,21 @@ def _event_fractions(
     readings: Sequence[BenchmarkReading], absent: dict[str, str]
 ) -> dict[str, float]:
     """Return {clock event reason: fraction of the readings that have it}."""
-    active = _known(readings, "event_reasons")
+    active = _known_values(readings, "event_reasons")
     if not active:
         absent["event_reasons"] = _NO_READING
     counts = Counter(name for names in active for name in set(names))
     return {name: counts[name] / len(active) for name in sorted(counts)}
 
 
-def _known(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
+def _known_values(readings: Sequence[BenchmarkReading], name: str) -> list[Any]:
     """Return the values of a field in those readings that have one."""
     values = (getattr(reading, name) for reading in readings)
     return [value for value in values if value is not None]
 
 
 def _mean(readings: Sequence[BenchmarkReading], name: str, absent: dict[str, str]) -> float | None:
-    values = _known(readings, name)
+    values = _known_values(readings, name)
     if not values:
         absent[name] = _NO_READING
         return None
@@ -159,16 +159,17 @@ def _energy_of(
     counter = [(at, r.energy_j) for at, r in rows if r.energy_j is not None]
     power = [(at, r.power_w) for at, r in rows if r.power_w is not None]
     return Energy(
-        _from_counter(counter, power, t0_s, t1_s, reach_s), _from_power(power, t0_s, t1_s, reach_s)
+        _energy_from_counter(counter, power, t0_s, t1_s, reach_s),
+        _energy_from_power(power, t0_s, t1_s, reach_s),
     )
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
+def _sum_if_all_known(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
-def _from_counter(
+def _energy_from_counter(
     counter: Sequence[Point], power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
 ) -> float | None:
     """Return the energy in joules between t0 and t1 by the driver's counter. If its readings begin
@@ -201,7 +202,9 @@ def _interpolate(points: Sequence[Point], at_s: float) -> float | None:
     return points[0][1] if len(points) == 1 and points[0][0] == at_s else None
 
 
-def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float) -> float | None:
+def _energy_from_power(
+    power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
+) -> float | None:
     """Return the energy in joules between t0 and t1 by integrating the power with trapezoids.
     Before the first and after the last reading, the power counts as constant for up to `reach_s`
     seconds. None if there are no readings, or if they have a gap of more than twice that time."""
@@ -213,14 +216,14 @@ def _from_power(power: Sequence[Point], t0_s: float, t1_s: float, reach_s: float
     if any(b - a > 2 * reach_s for a, b in itertools.pairwise(known) if b > t0_s and a < t1_s):
         return None
     inside = [point for point in power if t0_s < point[0] < t1_s]
-    points = [(t0_s, _level(power, t0_s)), *inside, (t1_s, _level(power, t1_s))]
+    points = [(t0_s, _power_at(power, t0_s)), *inside, (t1_s, _power_at(power, t1_s))]
     return sum(
         (watts + later) / 2 * (t_b - t_a)
         for (t_a, watts), (t_b, later) in itertools.pairwise(points)
     )
 
 
-def _level(points: Sequence[Point], at_s: float) -> float:
+def _power_at(points: Sequence[Point], at_s: float) -> float:
     between = _interpolate(points, at_s)
     if between is not None:
         return between

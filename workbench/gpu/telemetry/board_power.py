@@ -32,7 +32,7 @@ class BoardPower:
         self.chip: str | None = None
         self.rails: dict[str, str] = {}  # label -> file
 
-    def find(self) -> None:
+    def find_sensors(self) -> None:
         """Look for the module, and for the rails that this firmware has. It can be loaded later."""
         self.chip, self.rails = None, {}
         try:
@@ -57,21 +57,21 @@ class BoardPower:
         if self.chip is None:
             return found
         texts = {label: self.read_file(path) for label, path in self.rails.items()}
-        watts = {label: _whole(text) for label, text in texts.items()}
+        watts = {label: _parse_whole_number(text) for label, text in texts.items()}
         rails_w = {
             label: round(value * W_PER_UW, 2) for label, value in watts.items() if value is not None
         }
         if rails_w:
             found["rails_w"] = rails_w
-        prochot = _whole(self.read_file(self.chip + "/prochot"))
+        prochot = _parse_whole_number(self.read_file(self.chip + "/prochot"))
         if prochot is not None:
             found["prochot"] = prochot != 0
-        level = _whole(self.read_file(self.chip + "/pl_level"))
+        level = _parse_whole_number(self.read_file(self.chip + "/pl_level"))
         if level is not None:
             found["power_level"] = level
         return found
 
 
-def _whole(text: str | None) -> int | None:
+def _parse_whole_number(text: str | None) -> int | None:
     word = (text or "").strip()
     return int(word) if word.isdecimal() and len(word) < 16 else None

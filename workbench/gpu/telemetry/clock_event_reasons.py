@@ -17,7 +17,7 @@ REASONS = (
 )
 
 
-def names(mask: int) -> list[str]:
+def reasons_in_mask(mask: int) -> list[str]:
     """Return the names of the bits that are set in `mask`. All bits without a name give one entry,
     "unknown (0x…)"."""
     known = [name for bit, name in enumerate(REASONS) if mask >> bit & 1]

@@ -63,48 +63,49 @@ class ClusterTelemetry(TelemetrySource):
             super().refresh(), *(source.refresh() for source in self._nodes.values())
         )
 
-    async def first(self, timeout_s: float = 20.0) -> Telemetry:
+    async def wait_for_first_reading(self, timeout_s: float = 20.0) -> Telemetry:
         """Return the first reading with the GPUs of all nodes that answer within `timeout_s`.
         Raises HostError if the head does not answer."""
 
         async def node(source: TelemetrySource) -> None:
             with suppress(HostError):  # `problem` says it
-                await source.first(timeout_s)
+                await source.wait_for_first_reading(timeout_s)
 
         head, _ = await asyncio.gather(
-            super().first(timeout_s), asyncio.gather(*map(node, self._nodes.values()))
+            super().wait_for_first_reading(timeout_s),
+            asyncio.gather(*map(node, self._nodes.values())),
         )
-        whole = self._merged(self._own) if self._own is not None else head
+        whole = self._merge_nodes(self._own) if self._own is not None else head
         self.latest = whole
         return whole
 
     def _publish(self, reading: Telemetry, at_s: float) -> None:
         self._own = reading
-        super()._publish(self._merged(reading), at_s)
+        super()._publish(self._merge_nodes(reading), at_s)
 
-    def _merged(self, reading: Telemetry) -> Telemetry:
+    def _merge_nodes(self, reading: Telemetry) -> Telemetry:
         infos = [replace(info, node=self._name) for info in reading.infos]
         gpus = list(reading.gpus)
         for name, source in self._nodes.items():
             latest, first = source.latest, max((info.index for info in infos), default=-1) + 1
             if latest is None:
                 continue
-            late = self._late(source)
-            infos += [_moved(info, first, name) for info in latest.infos]
+            late = self._lateness_text(source)
+            infos += [_shift_gpu_index(info, first, name) for info in latest.infos]
             gpus += [
-                _late_sample(s, first, late) if late else replace(s, index=first + s.index)
+                _sample_of_late_node(s, first, late) if late else replace(s, index=first + s.index)
                 for s in latest.gpus
             ]
         return replace(reading, infos=tuple(infos), gpus=tuple(gpus))
 
-    def _late(self, source: TelemetrySource) -> str | None:
+    def _lateness_text(self, source: TelemetrySource) -> str | None:
         age_s = source.age_s or 0.0
         return f"no reading for {age_s:.0f} s" if age_s > 3 * self.interval_s + 2 else None
 
 
-def _moved(info: GpuInfo, first: int, node: str) -> GpuInfo:
+def _shift_gpu_index(info: GpuInfo, first: int, node: str) -> GpuInfo:
     return replace(info, index=first + info.index, node=node)
 
 
-def _late_sample(sample: GpuSample, first: int, why: str) -> GpuSample:
+def _sample_of_late_node(sample: GpuSample, first: int, why: str) -> GpuSample:
     return GpuSample(first + sample.index, sample.uuid, GpuState.NOT_READ, why)

@@ -123,7 +123,7 @@ def query_argv(columns: Sequence[str], interval_s: float | None = None) -> list[
     return argv if interval_s is None else [*argv, "-lms", str(max(50, round(interval_s * 1000)))]
 
 
-def without_invalid(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
+def drop_invalid_columns(columns: Sequence[str], text: str) -> tuple[str, ...] | None:
     """Return `columns` without the one that nvidia-smi's error `text` calls invalid, because an
     older nvidia-smi does not know it. None if the text is another error."""
     found = INVALID_FIELD.search(text)
@@ -173,7 +173,7 @@ def fields_of(
             absent.setdefault(name, "not known to this nvidia-smi")
             continue
         why = absent_reason(row[column])
-        value = None if why else _value(name, row[column], factor)
+        value = None if why else _parse_value(name, row[column], factor)
         if value is None:
             absent[name] = why or f"not understood: {row[column]}"
         else:
@@ -183,14 +183,14 @@ def fields_of(
     return values, absent
 
 
-def _value(name: str, text: str, factor: float | None) -> Any:
+def _parse_value(name: str, text: str, factor: float | None) -> Any:
     if name in SWITCHES:
         return {"enabled": True, "on": True, "disabled": False, "off": False}.get(text.lower())
     if name == "pstate":
         return int(text[1:]) if re.fullmatch(r"P\d{1,2}", text) else None
     if name == "event_reasons":
         return (
-            tuple(clock_event_reasons.names(int(text, 16)))
+            tuple(clock_event_reasons.reasons_in_mask(int(text, 16)))
             if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", text)
             else None
         )
@@ -202,7 +202,7 @@ def _value(name: str, text: str, factor: float | None) -> Any:
     return int(number) if name in WHOLE else number
 
 
-def gpu_of(
+def parse_gpu_row(
     row: Mapping[str, str], host: HostSample, used: int | None = None
 ) -> tuple[GpuInfo, GpuSample]:
     """Return (properties, present values) of the GPU in one row of nvidia-smi's output. nvidia-smi
@@ -247,7 +247,7 @@ def gpu_of(
     ), sample
 
 
-def lost_line(line: str) -> str | None:
+def lost_gpu_message(line: str) -> str | None:
     """Return the message of a line that nvidia-smi prints in place of a lost GPU's row; None for
     any other line."""
     return line.strip() if LOST_DEVICE.search(line) else None

@@ -25,7 +25,7 @@ from workbench.model.untrusted_text import clean_text
 SLOW_S = 10.0  # host memory and process list: a command each
 
 
-class SmiFollower:
+class NvidiaSmiFollower:
     """Runs nvidia-smi on a host and converts its output into readings."""
 
     def __init__(self, host: Host, interval_s: float, simulated: bool = False) -> None:
@@ -42,14 +42,16 @@ class SmiFollower:
         for _ in range(len(nvidia_smi.COLUMNS)):
             done = await self.host.run(nvidia_smi.query_argv(self._columns), timeout_s=60)
             text = done.out + done.err
-            fewer = nvidia_smi.without_invalid(self._columns, text)
+            fewer = nvidia_smi.drop_invalid_columns(self._columns, text)
             if fewer is None:
                 break
             self._columns = fewer
         rows = [nvidia_smi.parse_row(self._columns, line) for line in done.out.splitlines()]
         if any(rows):
             return None
-        return nvidia_smi.driver_problem(text, done.returncode) or _nothing_understood(done)
+        return nvidia_smi.driver_problem(text, done.returncode) or _driver_of_unreadable_output(
+            done
+        )
 
     async def readings(self, streaming: Callable[[object], None]) -> AsyncIterator[Telemetry]:
         """Yield one reading of the GPUs per interval until nvidia-smi ends. The function
@@ -57,7 +59,7 @@ class SmiFollower:
         silent."""
         problem = await self.probe()
         if problem is not None:
-            await self._slow()
+            await self._read_slow_values()
             yield self._telemetry(problem, [], [])
             return
         stream = await self.host.stream(nvidia_smi.query_argv(self._columns, self.interval_s))
@@ -68,22 +70,24 @@ class SmiFollower:
             line = clean_text(raw)
             row = nvidia_smi.parse_row(self._columns, line)
             if row is None:
-                message = nvidia_smi.lost_line(line)
+                message = nvidia_smi.lost_gpu_message(line)
                 lost += [message] if message and len(lost) < MOST_GPUS else []
             else:
                 if int(row["index"]) in rows:  # the tick before was short: a GPU went away
-                    yield await self._tick(rows, lost)
+                    yield await self._reading_from_rows(rows, lost)
                     rows, lost = {}, []
                 rows[int(row["index"])] = row
             counts = (parse_whole_number(row["count"]) for row in rows.values())
             count = next(filter(None, counts), 0)
             if rows and len(rows) + len(lost) >= count:
-                yield await self._tick(rows, lost)
+                yield await self._reading_from_rows(rows, lost)
                 rows, lost = {}, []
 
-    async def _tick(self, rows: dict[int, dict[str, str]], lost: list[str]) -> Telemetry:
+    async def _reading_from_rows(
+        self, rows: dict[int, dict[str, str]], lost: list[str]
+    ) -> Telemetry:
         if time.monotonic() >= self._slow_at:
-            await self._slow()
+            await self._read_slow_values()
         infos: list[GpuInfo] = []
         samples: list[GpuSample] = []
         version = None
@@ -91,7 +95,7 @@ class SmiFollower:
             row = rows[index]
             own = None if self._processes is None else self._processes.get(row["uuid"], ())
             used = None if own is None else sum(p.memory_bytes or 0 for p in own)
-            info, sample = nvidia_smi.gpu_of(row, self._host_sample, used)
+            info, sample = nvidia_smi.parse_gpu_row(row, self._host_sample, used)
             infos.append(info)
             samples.append(replace(sample, processes=own))
             self._uuids[index] = row["uuid"]
@@ -123,7 +127,7 @@ class SmiFollower:
             simulated=self.simulated,
         )
 
-    async def _slow(self) -> None:
+    async def _read_slow_values(self) -> None:
         self._slow_at = time.monotonic() + SLOW_S
         try:
             text = (await self.host.run(["cat", "/proc/meminfo", "/proc/loadavg"], timeout_s=5)).out
@@ -138,7 +142,7 @@ def lost_text() -> str:
     return "nvidia-smi no longer lists this GPU"
 
 
-def _nothing_understood(done: Completed) -> DriverInfo:
+def _driver_of_unreadable_output(done: Completed) -> DriverInfo:
     said = " ".join((done.out + done.err).split())[:300]
     return DriverInfo(
         status=DriverStatus.ERROR,

@@ -125,7 +125,7 @@ STATE_MESSAGES = {
 }
 
 
-class GpuDown(Exception):
+class GpuUnreadableError(Exception):
     """Raised if one GPU cannot be read now while the others can; `code` is NVML's return code."""
 
     def __init__(self, code: int) -> None:
@@ -133,7 +133,7 @@ class GpuDown(Exception):
         self.code = code
 
 
-class DriverGone(Exception):
+class DriverUnreadableError(Exception):
     """Raised if the driver was unloaded while it was in use; `code` is NVML's return code."""
 
     def __init__(self, code: int) -> None:
@@ -159,7 +159,7 @@ class Nvml:
         if pynvml.nvmlLib is None:
             self.load()
         try:
-            self.call("nvmlInitWithFlags", 0)
+            self.call_function("nvmlInitWithFlags", 0)
         except pynvml.NVMLError_FunctionNotFound:  # a driver from before it; pynvml knows no other
             self.doing = "nvmlInit_v2"
             code = pynvml.nvmlLib.nvmlInit_v2()
@@ -199,7 +199,7 @@ class Nvml:
         pynvml.nvmlLib = None
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
-    def call(self, name: str, *args: Any) -> Any:
+    def call_function(self, name: str, *args: Any) -> Any:
         """Call pynvml's function `name` and return its result. Raises NVMLError if the driver
         rejects the call or lacks the function."""
         # before `doing`, so that the watching thread never sees an old time
@@ -213,11 +213,11 @@ class Nvml:
             if took_s > self.slowest[0]:
                 self.slowest = (took_s, name)
 
-    def maybe(self, name: str, *args: Any) -> Any:
+    def call_or_none(self, name: str, *args: Any) -> Any:
         """Call pynvml's function `name` and return its result. None if the call fails or if a text
         in the result is not UTF-8."""
         try:
-            return self.call(name, *args)
+            return self.call_function(name, *args)
         except (NVMLError, UnicodeDecodeError):
             return None
 
@@ -240,9 +240,11 @@ def read_text(path: str) -> str | None:
         os.close(file)
 
 
-def reason(code: int) -> str:
+def nvml_error_text(code: int) -> str:
     return REASONS.get(code, f"NVML error {code}")
 
 
-def state_message(code: int) -> str:
-    return STATE_MESSAGES.get(code, f"the driver answers {reason(code)} (NVML error {code})")
+def gpu_state_message(code: int) -> str:
+    return STATE_MESSAGES.get(
+        code, f"the driver answers {nvml_error_text(code)} (NVML error {code})"
+    )

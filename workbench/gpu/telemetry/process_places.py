@@ -22,7 +22,7 @@ class ProcessPlaces:
         self._known: dict[int, ProcessAround | None] = {}
         self._asking: asyncio.Task[None] | None = None
 
-    def placed(self, reading: Telemetry) -> Telemetry:
+    def add_places(self, reading: Telemetry) -> Telemetry:
         """Return the reading with the names and containers of its processes, as far as they are
         known already. The host around this container is asked about the others in the background.
         """
@@ -31,22 +31,22 @@ class ProcessPlaces:
             return reading
         new = unseen - self._known.keys()
         if new and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.create_task(self._ask(frozenset(unseen)))
-        return replace(reading, gpus=tuple(map(self._placed, reading.gpus)))
+            self._asking = asyncio.create_task(self._read_places(frozenset(unseen)))
+        return replace(reading, gpus=tuple(map(self._add_places_of_gpu, reading.gpus)))
 
-    def _placed(self, gpu: GpuSample) -> GpuSample:
+    def _add_places_of_gpu(self, gpu: GpuSample) -> GpuSample:
         if not gpu.processes:
             return gpu
-        return replace(gpu, processes=tuple(map(self._process, gpu.processes)))
+        return replace(gpu, processes=tuple(map(self._add_place_of_process, gpu.processes)))
 
-    def _process(self, process: GpuProcess) -> GpuProcess:
+    def _add_place_of_process(self, process: GpuProcess) -> GpuProcess:
         known = self._known.get(process.pid) if process.name is None else None
         if known is None:
             return process
         pid = process.pid if known.pid is None else known.pid
         return replace(process, pid=pid, name=known.name, place=known.place)
 
-    async def _ask(self, pids: frozenset[int]) -> None:
+    async def _read_places(self, pids: frozenset[int]) -> None:
         try:
             found = await self._host.processes_around(pids)
         except HostError:

@@ -37,7 +37,7 @@ class Moment(NamedTuple):
     gpus: tuple[BenchmarkReading, ...]
 
 
-def reading(sample: GpuSample) -> BenchmarkReading:
+def benchmark_reading_of_sample(sample: GpuSample) -> BenchmarkReading:
     """Return the values of a GPU's sample that the summary of a benchmark needs."""
     return BenchmarkReading(
         sample.index,
@@ -66,9 +66,11 @@ class Moments:
         self._kept: list[Moment] = []
         self._newest: Moment | None = None
 
-    def push(self, telemetry: Telemetry, at_s: float) -> None:
+    def add_reading(self, telemetry: Telemetry, at_s: float) -> None:
         """Add a reading that arrived at `at_s` (time.monotonic())."""
-        self._newest = Moment(at_s, tuple(reading(sample) for sample in telemetry.gpus))
+        self._newest = Moment(
+            at_s, tuple(benchmark_reading_of_sample(sample) for sample in telemetry.gpus)
+        )
         if self._count % self._every == 0:
             self._kept.append(self._newest)
         if len(self._kept) > self._most:
@@ -76,7 +78,7 @@ class Moments:
             self._every *= 2
         self._count += 1
 
-    def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
+    def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
         """Return the readings between two times of this process's time.monotonic(), with the last
         one before and the first one after."""
         found: list[Moment] = []

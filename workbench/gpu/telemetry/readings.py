@@ -18,15 +18,15 @@ from workbench.gpu.telemetry.nvml_library import (
     DRIVER_GONE,
     GPU_GONE,
     SETTLED,
-    DriverGone,
-    GpuDown,
+    DriverUnreadableError,
+    GpuUnreadableError,
     Nvml,
-    reason,
+    nvml_error_text,
 )
 from workbench.gpu.telemetry.plausible_readings import (
-    impossible,
     remove_impossible,
     remove_placeholders,
+    why_value_is_impossible,
 )
 from workbench.model import gpu_readings
 from workbench.model.pcie_link import link_mb_s
@@ -78,9 +78,9 @@ VIRTUALIZATION = ("none", "passthrough", "vgpu", "host vgpu", "host vsga")
 MOST_EVENTS = 16  # of one reading
 ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU uses the host's page tables
 # pynvml's structures look for a text in each attribute
-CODE_OF = pynvml.c_nvmlFieldValue_t.nvmlReturn.__get__
-KIND_OF = pynvml.c_nvmlFieldValue_t.valueType.__get__
-VALUE_OF = pynvml.c_nvmlFieldValue_t.value.__get__
+GET_FIELD_CODE = pynvml.c_nvmlFieldValue_t.nvmlReturn.__get__
+GET_FIELD_KIND = pynvml.c_nvmlFieldValue_t.valueType.__get__
+GET_FIELD_VALUE = pynvml.c_nvmlFieldValue_t.value.__get__
 
 
 def calls_of(readings: Iterable[Reading]) -> list[Call]:
@@ -94,16 +94,16 @@ def calls_of(readings: Iterable[Reading]) -> list[Call]:
     ]
 
 
-OFTEN = calls_of(one for one in gpu_readings.ALL if not one.seldom)
-SELDOM = calls_of(one for one in gpu_readings.ALL if one.seldom)
+FAST_CALLS = calls_of(one for one in gpu_readings.ALL if not one.seldom)
+SLOW_CALLS = calls_of(one for one in gpu_readings.ALL if one.seldom)
 PROPERTIES = calls_of(gpu_readings.PROPERTIES)
 
 
 def field_value(slot: Any) -> tuple[Any, int]:
     """Return (value, nvmlValueType_t) of an NVML field value structure."""
-    kind = KIND_OF(slot)
+    kind = GET_FIELD_KIND(slot)
     name = VALUE_KINDS[kind] if kind < len(VALUE_KINDS) else "ullVal"
-    return getattr(VALUE_OF(slot), name), kind
+    return getattr(GET_FIELD_VALUE(slot), name), kind
 
 
 class GpuReader:
@@ -133,24 +133,26 @@ class GpuReader:
         # the supported ones: read once, they do not change
         self.clocks: dict[str, list[int]] | None = None
 
-    def find(self) -> None:
+    def get_handle(self) -> None:
         """Get a fresh NVML handle of the GPU, by UUID once the UUID is known, because indices can
-        change. Raises GpuDown or DriverGone if NVML returns none."""
+        change. Raises GpuUnreadableError or DriverUnreadableError if NVML returns none."""
         try:
             if self.uuid:
-                self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
+                self.handle = self.nvml.call_function(
+                    "nvmlDeviceGetHandleByUUID", self.uuid.encode()
+                )
             else:
-                self.handle = self.nvml.call("nvmlDeviceGetHandleByIndex", self.index)
+                self.handle = self.nvml.call_function("nvmlDeviceGetHandleByIndex", self.index)
         except NVMLError as error:
             if error.value in DRIVER_GONE:
-                raise DriverGone(error.value) from None
-            raise GpuDown(error.value) from None
+                raise DriverUnreadableError(error.value) from None
+            raise GpuUnreadableError(error.value) from None
         self.refused.clear()
         self.pcie.clear()
         self.replayed, self.events_of, self.listens = None, None, False
         self.clocks = None
-        self.uuid = self.nvml.maybe("nvmlDeviceGetUUID", self.handle) or self.uuid
-        self.name = self.nvml.maybe("nvmlDeviceGetName", self.handle) or self.name
+        self.uuid = self.nvml.call_or_none("nvmlDeviceGetUUID", self.handle) or self.uuid
+        self.name = self.nvml.call_or_none("nvmlDeviceGetName", self.handle) or self.name
         self.unified = self.shares_host_memory()
 
     def shares_host_memory(self) -> bool:
@@ -160,69 +162,71 @@ class GpuReader:
         if "GB10" in self.name:
             return True
         try:
-            self.nvml.call("nvmlDeviceGetMemoryInfo", self.handle)
+            self.nvml.call_function("nvmlDeviceGetMemoryInfo", self.handle)
         except pynvml.NVMLError_NotSupported:
-            return bool(self.nvml.maybe("nvmlDeviceGetAddressingMode", self.handle) == ATS)
+            return bool(self.nvml.call_or_none("nvmlDeviceGetAddressingMode", self.handle) == ATS)
         except NVMLError:
             pass
         return False
 
-    def refuse(self, field: str, code: int) -> None:
-        """Record why the value `field` is missing, given NVML's return code. Raises GpuDown or
-        DriverGone if `code` means that the GPU or the driver is lost."""
+    def note_failed_call(self, field: str, code: int) -> None:
+        """Record why the value `field` is missing, given NVML's return code. Raises GpuUnreadableError or
+        DriverUnreadableError if `code` means that the GPU or the driver is lost."""
         if code in GPU_GONE:
-            raise GpuDown(code)
+            raise GpuUnreadableError(code)
         if code in DRIVER_GONE:
-            raise DriverGone(code)
+            raise DriverUnreadableError(code)
         if code in SETTLED:
             self.refused[field] = code
         else:
             self.bad = code
-        self.absent[field] = reason(code)
+        self.absent[field] = nvml_error_text(code)
 
-    def ask(self, field: str, name: str, *args: Any) -> Any:
+    def call_for_field(self, field: str, name: str, *args: Any) -> Any:
         """Call the NVML function `name` and return its value. If it fails, put the reason into
         `absent` under `field`, and return None. A call that the driver will never accept is not
         repeated."""
         code = self.refused.get(field)
         if code is not None:
-            self.absent[field] = reason(code)
+            self.absent[field] = nvml_error_text(code)
             return None
         try:
-            return self.nvml.call(name, self.handle, *args)
+            return self.nvml.call_function(name, self.handle, *args)
         except NVMLError as error:
-            self.refuse(field, error.value)
+            self.note_failed_call(field, error.value)
         return None
 
-    def ask_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
+    def call_newer_or_older(
+        self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]
+    ) -> Any:
         """Return the value that a newer NVML function gives, or an older one if this driver or
         board does not have the newer one. `newer` and `older` are (name of the function,
         arguments…). `field` is the name under which the reason of a missing value is stored."""
         mark = "newer " + field
         if mark not in self.refused:
-            value = self.ask(mark, *newer)
+            value = self.call_for_field(mark, *newer)
             why = self.absent.pop(mark, None)
             if mark not in self.refused:
                 if why is not None:
                     self.absent[field] = why
                 return value
-        return self.ask(field, *older)
+        return self.call_for_field(field, *older)
 
-    def number(self, field: str, name: str, *args: Any, scale: float = 0) -> None:
-        value = self.ask(field, name, *args)
+    def read_number(self, field: str, name: str, *args: Any, scale: float = 0) -> None:
+        value = self.call_for_field(field, name, *args)
         if value in NOT_AVAILABLE:
             self.absent[field] = "not available"
         elif value is not None:
             self.out[field] = round(value * scale, 3) if scale else value
 
-    def declared(self, calls: list[Call]) -> None:
+    def read_declared_fields(self, calls: list[Call]) -> None:
         """Store readings that one call of NVML returns."""
         for field, name, arguments, scale, switch in calls:
-            self.number(field, name, *arguments, scale=scale)
+            self.read_number(field, name, *arguments, scale=scale)
             if switch and field in self.out:
                 self.out[field] = bool(self.out[field])
 
-    def gather(self, read: Callable[[], None]) -> dict[str, Any]:
+    def collect_values(self, read: Callable[[], None]) -> dict[str, Any]:
         """Call `read`, which writes values to `self.out`, and return these values. The reasons of
         missing values are under "absent". A value that no GPU can have is missing."""
         self.out, self.absent = {}, {}
@@ -239,62 +243,64 @@ class GpuReader:
         `slow`, also read the values that are read rarely. They and the reasons for missing ones are
         under "slow". Raises GpuDown if the GPU cannot be read now."""
         self.bad = 0
-        seldom = self.gather(self.slow) if slow else None
+        seldom = self.collect_values(self.read_slow_values) if slow else None
         if seldom is not None:
             self.link = (seldom.get("pcie_gen"), seldom.get("pcie_width"))
-        sample = self.gather(lambda: self.fast(now))
+        sample = self.collect_values(lambda: self.read_fast_values(now))
         if self.bad and not any(
             key in sample for key in ("sm_mhz", "power_w", "temperature_c", "gpu_util_pct")
         ):
-            raise GpuDown(self.bad)
+            raise GpuUnreadableError(self.bad)
         if seldom is not None:
             sample["slow"] = seldom
         return sample
 
-    def fast(self, now: float) -> None:
-        self.declared(OFTEN)
-        self.number("pstate", "nvmlDeviceGetPerformanceState")
+    def read_fast_values(self, now: float) -> None:
+        self.read_declared_fields(FAST_CALLS)
+        self.read_number("pstate", "nvmlDeviceGetPerformanceState")
         if self.out.get("pstate", 0) > 15:  # NVML_PSTATE_UNKNOWN is 32
             del self.out["pstate"]
             self.absent["pstate"] = "unknown to the driver"
-        self.batch(now)
-        self.utilization()
-        self.memory()
-        self.temperature()
-        self.events()
+        self.read_field_values_in_one_call(now)
+        self.read_utilization()
+        self.read_memory()
+        self.read_temperature()
+        self.read_clock_event_reasons()
 
-    def batch(self, now: float) -> None:
+    def read_field_values_in_one_call(self, now: float) -> None:
         """Read power, energy, PCIe traffic and memory temperature of the GPU in one NVML call, in
         which each value has a return code of its own. Store the values, and the reasons for missing
         ones. Raises GpuDown if the GPU is lost."""
         values: dict[int, tuple[Any, int]] = {}
-        slots = self.ask("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
+        slots = self.call_for_field("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
         for place, slot in enumerate(slots or ()):
-            field, code = FAST_FIELDS[place], CODE_OF(slot)
+            field, code = FAST_FIELDS[place], GET_FIELD_CODE(slot)
             if code == pynvml.NVML_ERROR_GPU_IS_LOST:
-                raise GpuDown(code)
+                raise GpuUnreadableError(code)
             if code != NVML_SUCCESS:
-                why[field] = reason(code)
+                why[field] = nvml_error_text(code)
                 continue
             found = field_value(slot)
             if found[0] in NOT_AVAILABLE:
                 why[field] = "not available"
             else:
                 values[field] = found
-        self.power(values, why)
-        self.traffic("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
-        self.traffic("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
+        self.read_power_and_energy(values, why)
+        self.store_pcie_rate("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
+        self.store_pcie_rate("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
         if MEMORY_HEAT in values:
             self.out["memory_temperature_c"] = values[MEMORY_HEAT][0]
         else:
             self.absent["memory_temperature_c"] = why[MEMORY_HEAT]
 
-    def power(self, values: dict[int, tuple[Any, int]], why: dict[int, str]) -> None:
+    def read_power_and_energy(
+        self, values: dict[int, tuple[Any, int]], why: dict[int, str]
+    ) -> None:
         if POWER in values:
             self.out["power_w"] = round(values[POWER][0] * 0.001, 3)
         else:  # before Ampere, and on GA100, this is the instant itself; elsewhere a 1 s average
-            self.number("power_w", "nvmlDeviceGetPowerUsage", scale=0.001)
+            self.read_number("power_w", "nvmlDeviceGetPowerUsage", scale=0.001)
         if POWER_AVERAGE in values:
             self.out["power_average_w"] = round(values[POWER_AVERAGE][0] * 0.001, 3)
         else:
@@ -302,13 +308,15 @@ class GpuReader:
         if ENERGY in values:
             energy_mj = values[ENERGY][0]
         else:
-            energy_mj = self.ask("energy_j", "nvmlDeviceGetTotalEnergyConsumption")
+            energy_mj = self.call_for_field("energy_j", "nvmlDeviceGetTotalEnergyConsumption")
         if energy_mj in NOT_AVAILABLE:
             self.absent["energy_j"] = "not available"
         elif energy_mj is not None:
             self.out["energy_j"] = round(energy_mj * 0.001, 3)
 
-    def traffic(self, field: str, value: tuple[int, int] | None, why: str, now: float) -> None:
+    def store_pcie_rate(
+        self, field: str, value: tuple[int, int] | None, why: str, now: float
+    ) -> None:
         """Store under `field` the rate of a PCIe byte counter in MB/s, or the reason why the rate
         is unknown. `value` is (byte count, nvmlValueType_t) at the time `now` in seconds, or None
         if the counter could not be read, for the reason `why`. A counter of 32 bits may have passed
@@ -336,9 +344,9 @@ class GpuReader:
         else:
             self.out[field] = round(moved / seconds / 1e6, 3)
 
-    def utilization(self) -> None:
+    def read_utilization(self) -> None:
         field = "gpu_util_pct"
-        rates = self.ask(field, "nvmlDeviceGetUtilizationRates")
+        rates = self.call_for_field(field, "nvmlDeviceGetUtilizationRates")
         if rates is None:
             if self.instances:
                 self.absent[field] = "not reported while MIG is on"
@@ -346,7 +354,7 @@ class GpuReader:
         else:
             self.out[field], self.out["memory_util_pct"] = rates.gpu, rates.memory
 
-    def memory(self) -> Any:
+    def read_memory(self) -> Any:
         """Store the total and the used memory of the GPU, or of the host if the GPU shares its
         memory. Return NVML's structure with the GPU's memory, None if there is none. Version 2 of
         the NVML call, which leaves out the part that the driver reserves, is tried before version
@@ -361,15 +369,15 @@ class GpuReader:
                 self.out["memory_used_bytes"] = self.process_bytes
             return None
         name = "nvmlDeviceGetMemoryInfo"
-        info = self.ask_either("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
+        info = self.call_newer_or_older("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
         if info is None:
             self.absent["memory_total_bytes"] = self.absent["memory_used_bytes"]
         else:
             self.out["memory_used_bytes"], self.out["memory_total_bytes"] = info.used, info.total
         return info
 
-    def temperature(self) -> None:
-        value = self.ask_either(
+    def read_temperature(self) -> None:
+        value = self.call_newer_or_older(
             "temperature_c",
             ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
             ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
@@ -377,8 +385,8 @@ class GpuReader:
         if value is not None:
             self.out["temperature_c"] = value
 
-    def events(self) -> None:
-        mask = self.ask_either(
+    def read_clock_event_reasons(self) -> None:
+        mask = self.call_newer_or_older(
             "event_reasons",
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
@@ -386,23 +394,23 @@ class GpuReader:
         if mask in NOT_AVAILABLE:
             self.absent["event_reasons"] = "not available"
         elif mask is not None:
-            self.out["event_reasons"] = clock_event_reasons.names(mask)
+            self.out["event_reasons"] = clock_event_reasons.reasons_in_mask(mask)
 
-    def slow(self) -> None:
-        self.declared(SELDOM)
-        self.replays()
-        self.errors()
-        self.processes()
+    def read_slow_values(self) -> None:
+        self.read_declared_fields(SLOW_CALLS)
+        self.read_pcie_replays()
+        self.read_xid_error()
+        self.read_processes()
         used = {uuid: self.instance_memory(handle) for uuid, handle in self.instances}
         if used:
             self.out["instance_used_bytes"] = {
                 uuid: memory.used for uuid, memory in used.items() if memory is not None
             }
 
-    def replays(self) -> None:
+    def read_pcie_replays(self) -> None:
         """Store how many damaged packets the PCIe link has sent again: all, and per minute."""
         field = "pcie_replays_per_min"
-        count = self.ask(field, "nvmlDeviceGetPcieReplayCounter")
+        count = self.call_for_field(field, "nvmlDeviceGetPcieReplayCounter")
         if count is None:
             self.absent["pcie_replay_count"] = self.absent[field]
             return
@@ -414,7 +422,7 @@ class GpuReader:
         else:
             self.out[field] = round(60 * (count - before[1]) / (now - before[0]), 1)
 
-    def errors(self) -> None:
+    def read_xid_error(self) -> None:
         """Store the number (Xid) of the newest error since the last call, 0 if there was none. The
         driver is asked without waiting."""
         if self.events_of is None:
@@ -422,7 +430,7 @@ class GpuReader:
             return
         self.out["xid"] = 0
         for _ in range(MOST_EVENTS):
-            found = self.nvml.maybe("nvmlEventSetWait_v2", self.events_of, 0)
+            found = self.nvml.call_or_none("nvmlEventSetWait_v2", self.events_of, 0)
             if found is None:
                 return
             self.out["xid"] = found.eventData
@@ -431,28 +439,36 @@ class GpuReader:
         """Return NVML's structure with the memory of a MIG instance. None if there is none, or if
         its numbers are impossible."""
         name = "nvmlDeviceGetMemoryInfo"
-        found = self.nvml.maybe(name, handle, pynvml.nvmlMemory_v2) or self.nvml.maybe(name, handle)
+        found = self.nvml.call_or_none(
+            name, handle, pynvml.nvmlMemory_v2
+        ) or self.nvml.call_or_none(name, handle)
         numbers = () if found is None else (found.used, found.total)
-        return None if any(impossible("memory_used_bytes", one) for one in numbers) else found
+        return (
+            None
+            if any(why_value_is_impossible("memory_used_bytes", one) for one in numbers)
+            else found
+        )
 
-    def divide(self) -> None:
+    def read_mig_instances(self) -> None:
         """Store whether the GPU is divided with MIG, and its instances. A GPU without MIG has
         neither value, and no reason for that."""
         self.instances = []
-        modes = self.nvml.maybe("nvmlDeviceGetMigMode", self.handle)
+        modes = self.nvml.call_or_none("nvmlDeviceGetMigMode", self.handle)
         if modes is None:
             return
         self.out["mig"] = modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
-        most = self.nvml.maybe("nvmlDeviceGetMaxMigDeviceCount", self.handle) or 0
+        most = self.nvml.call_or_none("nvmlDeviceGetMaxMigDeviceCount", self.handle) or 0
         found = []
         for index in range(most if self.out["mig"] else 0):
-            handle = self.nvml.maybe("nvmlDeviceGetMigDeviceHandleByIndex", self.handle, index)
-            uuid = None if handle is None else self.nvml.maybe("nvmlDeviceGetUUID", handle)
+            handle = self.nvml.call_or_none(
+                "nvmlDeviceGetMigDeviceHandleByIndex", self.handle, index
+            )
+            uuid = None if handle is None else self.nvml.call_or_none("nvmlDeviceGetUUID", handle)
             if uuid is None:  # instances can have gaps in their numbers
                 continue
             memory = self.instance_memory(handle)
             total = None if memory is None else memory.total
-            name = self.nvml.maybe("nvmlDeviceGetName", handle) or ""
+            name = self.nvml.call_or_none("nvmlDeviceGetName", handle) or ""
             found.append(
                 {
                     "index": index,
@@ -464,16 +480,16 @@ class GpuReader:
             self.instances.append((uuid, handle))
         self.out["instances"] = found
 
-    def processes(self) -> None:
+    def read_processes(self) -> None:
         found: dict[int, dict[str, Any]] = {}
         for kind, field, newer, older in PROCESSES:
-            rows = self.ask_either(field, (newer,), (older,))
+            rows = self.call_newer_or_older(field, (newer,), (older,))
             if rows is None and kind == "compute":
                 self.process_bytes = None
                 break
             for row in rows or ():
                 used = row.usedGpuMemory
-                known = used is not None and not impossible("memory_used_bytes", used)
+                known = used is not None and not why_value_is_impossible("memory_used_bytes", used)
                 found[row.pid] = {
                     "pid": row.pid,
                     "memory_bytes": used if known else None,
@@ -487,18 +503,20 @@ class GpuReader:
         # some GPUs have no graphics; compute decides what is known
         self.absent.pop("graphics processes", None)
 
-    def info(self) -> dict[str, Any]:
+    def read_properties(self) -> dict[str, Any]:
         self.refused.clear()  # ask again now and then for what was refused
-        info = self.gather(self.static)
+        info = self.collect_values(self.read_static_values)
         info.update(index=self.index, uuid=self.uuid, name=self.name, unified_memory=self.unified)
         return info
 
-    def static(self) -> None:
-        self.declared(PROPERTIES)
+    def read_static_values(self) -> None:
+        self.read_declared_fields(PROPERTIES)
         if self.clocks is None:
-            self.clocks = self.supported_clocks()
+            self.clocks = self.read_supported_clocks()
         self.out.update(self.clocks)
-        limits_mw = self.ask("power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints")
+        limits_mw = self.call_for_field(
+            "power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints"
+        )
         if limits_mw is None:
             self.absent["power_min_w"] = self.absent["power_max_w"]
         else:
@@ -506,46 +524,50 @@ class GpuReader:
                 limits_mw[0] / 1000,
                 limits_mw[1] / 1000,
             )
-        self.static_memory()
-        self.identity()
-        self.divide()
-        self.listen()
+        self.read_reserved_memory()
+        self.read_identity()
+        self.read_mig_instances()
+        self.register_xid_events()
         if self.slowdown_c is None:
-            self.slowdown_c = self.slowdown()
+            self.slowdown_c = self.slowdown_temperature_c()
         if self.slowdown_c is None:
-            self.absent["temperature_slowdown_c"] = reason(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            self.absent["temperature_slowdown_c"] = nvml_error_text(pynvml.NVML_ERROR_NOT_SUPPORTED)
         else:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
-    def listen(self) -> None:
+    def register_xid_events(self) -> None:
         """Let the driver keep this GPU's errors for `errors`, once per handle."""
         if self.listens:
             return
         self.listens = True
         try:
-            events = self.nvml.call("nvmlEventSetCreate")
+            events = self.nvml.call_function("nvmlEventSetCreate")
             kind = pynvml.nvmlEventTypeXidCriticalError
-            self.nvml.call("nvmlDeviceRegisterEvents", self.handle, kind, events)
+            self.nvml.call_function("nvmlDeviceRegisterEvents", self.handle, kind, events)
         except NVMLError:
             return
         self.events_of = events
 
-    def supported_clocks(self) -> dict[str, list[int]]:
+    def read_supported_clocks(self) -> dict[str, list[int]]:
         """Return {"supported_memory_mhz": clocks, "supported_sm_mhz": clocks}: the clocks in MHz to
         which the GPU can be locked, ascending. The SM clocks are those at the highest memory clock.
         {} if the driver lists none."""
-        memory = self.nvml.maybe("nvmlDeviceGetSupportedMemoryClocks", self.handle)
+        memory = self.nvml.call_or_none("nvmlDeviceGetSupportedMemoryClocks", self.handle)
         if not memory:
             return {}
-        sm = self.nvml.maybe("nvmlDeviceGetSupportedGraphicsClocks", self.handle, max(memory))
+        sm = self.nvml.call_or_none(
+            "nvmlDeviceGetSupportedGraphicsClocks", self.handle, max(memory)
+        )
         listed = {"memory_mhz": memory, "sm_mhz": sm or ()}
         return {
-            "supported_" + name: sorted({mhz for mhz in clocks if not impossible(name, mhz)})
+            "supported_" + name: sorted(
+                {mhz for mhz in clocks if not why_value_is_impossible(name, mhz)}
+            )
             for name, clocks in listed.items()
         }
 
-    def static_memory(self) -> None:
-        reserved = getattr(self.memory(), "reserved", None)
+    def read_reserved_memory(self) -> None:
+        reserved = getattr(self.read_memory(), "reserved", None)
         self.out.pop("memory_used_bytes", None)
         why = self.absent.pop("memory_used_bytes", None)
         if self.unified:
@@ -557,43 +579,51 @@ class GpuReader:
                 "not known to this driver: it is part of the used bytes"
             )
 
-    def identity(self) -> None:
-        pci = self.ask("pci_bus_id", "nvmlDeviceGetPciInfo_v3")
+    def read_identity(self) -> None:
+        pci = self.call_for_field("pci_bus_id", "nvmlDeviceGetPciInfo_v3")
         if pci is not None:
             self.out["pci_bus_id"] = pci.busId
-        capability = self.ask("compute_capability", "nvmlDeviceGetCudaComputeCapability")
+        capability = self.call_for_field("compute_capability", "nvmlDeviceGetCudaComputeCapability")
         if capability is not None:
             self.out["compute_capability"] = "{}.{}".format(*capability)
-        mode = self.ask("virtualization", "nvmlDeviceGetVirtualizationMode")
+        mode = self.call_for_field("virtualization", "nvmlDeviceGetVirtualizationMode")
         if mode is not None:
             self.out["virtualization"] = (
                 VIRTUALIZATION[mode] if mode < len(VIRTUALIZATION) else f"mode {mode}"
             )
-        ecc = self.ask("ecc", "nvmlDeviceGetEccMode")
+        ecc = self.call_for_field("ecc", "nvmlDeviceGetEccMode")
         if ecc is not None:
             self.out["ecc"] = bool(ecc[0])
 
-    def slowdown(self) -> float | None:
+    def slowdown_temperature_c(self) -> float | None:
         """Return the temperature in °C at which the hardware slows itself. The driver reports it as
         a margin (Ada and later) or as a threshold. None if it reports neither."""
-        limit = self.nvml.maybe("nvmlDeviceGetFieldValues", self.handle, ((SLOWDOWN_T_LIMIT, 0),))
+        limit = self.nvml.call_or_none(
+            "nvmlDeviceGetFieldValues", self.handle, ((SLOWDOWN_T_LIMIT, 0),)
+        )
         if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
-            margin = self.nvml.maybe("nvmlDeviceGetMarginTemperature", self.handle)
-            now = self.gather_temperature()
-            if margin is not None and now is not None and not impossible("temperature_c", now):
+            margin = self.nvml.call_or_none("nvmlDeviceGetMarginTemperature", self.handle)
+            now = self.read_temperature_for_margin()
+            if (
+                margin is not None
+                and now is not None
+                and not why_value_is_impossible("temperature_c", now)
+            ):
                 found = float(now + margin - field_value(limit[0])[0])
-                if not impossible("temperature_slowdown_c", found):
+                if not why_value_is_impossible("temperature_slowdown_c", found):
                     return found
-        threshold = self.nvml.maybe(
+        threshold = self.nvml.call_or_none(
             "nvmlDeviceGetTemperatureThreshold",
             self.handle,
             pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
         )
-        known = threshold is not None and not impossible("temperature_slowdown_c", threshold)
+        known = threshold is not None and not why_value_is_impossible(
+            "temperature_slowdown_c", threshold
+        )
         return float(threshold) if known else None
 
-    def gather_temperature(self) -> int | None:
-        self.temperature()
+    def read_temperature_for_margin(self) -> int | None:
+        self.read_temperature()
         self.absent.pop("temperature_c", None)
         found: int | None = self.out.pop("temperature_c", None)
         return found

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from workbench.gpu import remote_programs
-from workbench.gpu.telemetry.agent_messages import Decoder, HungCall, hung_call
+from workbench.gpu.telemetry.agent_messages import AgentMessageDecoder, HungCall, decode_hung_call
 from workbench.gpu.telemetry.process_places import ProcessPlaces
 from workbench.gpu.telemetry.reading_buffer import Moment, Moments
 from workbench.hosts.base import CommandNotFound, Host, Stream
@@ -37,22 +37,22 @@ SILENT_BACKOFF_S = (30.0, 600.0)  # an agent that says nothing may be stuck in t
 NOTHING_TO_READ_WITH = (
     "GPUs cannot be read: this host has neither a python3 that runs the agent nor nvidia-smi"
 )
-LOOKS = 4  # within a time limit, so that a pause of this process is noticed
+CHECKS_PER_LIMIT = 4  # within a time limit, so that a pause of this process is noticed
 PAUSED_S = 1.0  # a timer that is so late was held up by a pause of this process
 CLOCK_DRIFT = 0.0005  # seconds per second by which the host's clock may run apart from ours
 
 
-class Abandoned(Exception):
+class TelemetryAbandonedError(Exception):
     """Raised if the agent or nvidia-smi did not answer and was abandoned. The text of the exception
     is the reason."""
 
 
-class DriverHung(Abandoned):
+class DriverHungError(TelemetryAbandonedError):
     """Raised if a driver call has hung for so long that the agent was abandoned. A new agent may
     then be started."""
 
 
-class Patience:
+class SilenceTimeout:
     """A time limit for the silence of another process. Like `asyncio.timeout`, it raises
     TimeoutError, but a time in which this process itself was paused does not count: after a pause,
     nothing has been read yet of what the other process wrote meanwhile."""
@@ -71,11 +71,11 @@ class Patience:
         self._until = self._loop.time() + limit_s
         if self._timer is not None:  # a look that nothing needs would wake the process
             self._timer.cancel()
-            self._wait()
+            self._schedule_check()
 
-    async def __aenter__(self) -> Patience:
+    async def __aenter__(self) -> SilenceTimeout:
         await self._timeout.__aenter__()
-        self._wait()
+        self._schedule_check()
         return self
 
     async def __aexit__(
@@ -88,18 +88,18 @@ class Patience:
             self._timer.cancel()
         await self._timeout.__aexit__(kind, error, trace)
 
-    def _wait(self) -> None:
-        self._look_at = min(self._until, self._loop.time() + self._limit_s / LOOKS)
-        self._timer = self._loop.call_at(self._look_at, self._look)
+    def _schedule_check(self) -> None:
+        self._look_at = min(self._until, self._loop.time() + self._limit_s / CHECKS_PER_LIMIT)
+        self._timer = self._loop.call_at(self._look_at, self._check_silence)
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         now = self._loop.time()
         if now - self._look_at > PAUSED_S:
             self._until = now + self._limit_s
         if now >= self._until:
             self._timeout.reschedule(now)
         else:
-            self._wait()
+            self._schedule_check()
 
 
 class TelemetrySource:
@@ -151,7 +151,7 @@ class TelemetrySource:
         if task is not None:
             await cancel_and_wait(task)
         await self._places.close()
-        self._leave()
+        self._close_stream_in_background()
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=2.0)
 
@@ -173,27 +173,27 @@ class TelemetrySource:
     async def set_interval(self, interval_s: float) -> None:
         self.interval_s = interval_s
         if self._fallback:
-            self._leave()  # nvidia-smi takes its interval at start; the next one begins at once
+            self._close_stream_in_background()  # nvidia-smi takes its interval at start; the next one begins at once
         else:
-            await self._order({"interval_s": interval_s})
+            await self._send_order({"interval_s": interval_s})
 
     async def refresh(self) -> None:
         """Read everything now, also the values that are read rarely. Call this for example after a
         change of a setting."""
-        await self._order({"refresh": True})
+        await self._send_order({"refresh": True})
 
-    def during(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
+    def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
         """Return the readings between two times (time.monotonic() of this process), with the last
         one before and the first one after."""
-        return self._moments.during(t0_s, t1_s) if self._moments is not None else ()
+        return self._moments.readings_between(t0_s, t1_s) if self._moments is not None else ()
 
-    async def first(self, timeout_s: float = 20.0) -> Telemetry:
+    async def wait_for_first_reading(self, timeout_s: float = 20.0) -> Telemetry:
         """Return the first complete reading, or one that reports the driver's problem. Raises
         HostError if nothing arrives within `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while (
-                    not _whole(self.latest)
+                    not _reading_is_complete(self.latest)
                     and not (self.latest and self._given == ())
                     and not self._hopeless
                 ):
@@ -214,24 +214,24 @@ class TelemetrySource:
 
     @property
     def _why_none(self) -> str:
-        parts = (self._problem, "" if self._problem and not self._fallback else self._silence)
+        parts = (self._problem, "" if self._problem and not self._fallback else self._why_silent)
         return ", ".join(part for part in parts if part)
 
     @property
-    def _silence(self) -> str:
+    def _why_silent(self) -> str:
         if self._fallback:
             return "nvidia-smi has printed nothing"
         if self._stream is None:
             return "the host's login shell has not started the telemetry agent"
         return "the telemetry agent was started and sent no reading"
 
-    async def _order(self, order: dict[str, Any]) -> None:
+    async def _send_order(self, order: dict[str, Any]) -> None:
         if self._stream is not None and not self._fallback:
             # a dead agent is started anew with the present interval
             with suppress(HostError, OSError):
                 await self._stream.write(json.dumps(order).encode() + b"\n")
 
-    def _leave(self) -> None:
+    def _close_stream_in_background(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             task = asyncio.create_task(_close_quietly(stream))
@@ -245,20 +245,20 @@ class TelemetrySource:
             pause = short
             try:
                 agent = not self._fallback
-                await (self._follow_agent() if agent else self._follow_smi())
+                await (self._follow_agent() if agent else self._follow_nvidia_smi())
                 if agent and self._fallback:
                     continue
                 self._problem = self._problem or "telemetry ended; starting it again"
-            except DriverHung as why:
+            except DriverHungError as why:
                 self._problem = str(why)
                 self._abandon_s = min(self._abandon_s * 2, ABANDON_S[1])
-            except Abandoned as why:
+            except TelemetryAbandonedError as why:
                 self._problem = f"{why}; the next one starts in {silent:.0f} s"
                 pause, silent = silent, min(silent * 2, SILENT_BACKOFF_S[1])
             except (HostError, OSError) as error:
                 self._problem = getattr(error, "message", None) or str(error)
             finally:
-                self._leave()
+                self._close_stream_in_background()
             if time.monotonic() - began > 10 and pause == short:
                 pause = short = BACKOFF_S[0]
                 silent = SILENT_BACKOFF_S[0]
@@ -275,59 +275,61 @@ class TelemetrySource:
             return await self._fall_back("no python3 on the host")
         self.launched.set()
         self._stream = stream
-        decoder = Decoder()
+        decoder = AgentMessageDecoder()
         self._offset = None
         try:
-            async with Patience(self._silent_s + HUNG_S) as patience:  # python3 has to start
+            async with SilenceTimeout(self._silent_s + HUNG_S) as patience:  # python3 has to start
                 async for line in stream.lines():
-                    document = _document(line)
+                    document = _parse_agent_line(line)
                     if document is None:
                         continue
                     patience.renew(self._silent_s + self.interval_s)
-                    if await self._take(document, decoder):
+                    if await self._handle_message(document, decoder):
                         return None
         except TimeoutError:
-            raise Abandoned(
+            raise TelemetryAbandonedError(
                 f"the telemetry agent sent nothing for {self._silent_s:.0f} s; Workbench gave up "
                 "on it"
             ) from None
-        return await self._ended(stream)
+        return await self._handle_agent_end(stream)
 
-    async def _take(self, document: dict[str, Any], decoder: Decoder) -> bool:
+    async def _handle_message(self, document: dict[str, Any], decoder: AgentMessageDecoder) -> bool:
         try:
             if "hung" in document:
-                self._hung(hung_call(document), decoder)
+                self._handle_hung_call(decode_hung_call(document), decoder)
                 return False
-            reading = decoder.feed(document)
+            reading = decoder.decode_message(document)
         except ValueError as error:  # whatever answers there is no agent of ours
             raise HostError(
                 f"the telemetry agent sent an invalid reading: {error}", host=self.host.name
             ) from None
         if reading is None:
             if decoder.driver.status is DriverStatus.NO_LIBRARY and "driver" in document:
-                return await self._smi_works(decoder)
+                return await self._nvidia_smi_works(decoder)
             return False
-        self._publish(reading, self._arrival(reading.t_s))
+        self._publish(reading, self._reading_time_s(reading.t_s))
         return False
 
-    def _hung(self, call: HungCall, decoder: Decoder) -> None:
+    def _handle_hung_call(self, call: HungCall, decoder: AgentMessageDecoder) -> None:
         where = "driver hung" if call.gpu is None else f"driver hung at GPU{call.gpu}"
         message = f"{where}: {call.function} has not returned for {call.for_s:.0f} s"
         self._problem = message
-        self.latest = _only(self._given, decoder.hung(message, call.gpu))
-        self._tell(self.latest)
+        self.latest = _keep_given_gpus(
+            self._given, decoder.reading_of_hung_driver(message, call.gpu)
+        )
+        self._notify_listener(self.latest)
         self._changed.set()
         if call.for_s >= self._abandon_s:
-            raise DriverHung(message + "; Workbench gave up on its telemetry agent")
+            raise DriverHungError(message + "; Workbench gave up on its telemetry agent")
 
-    async def _ended(self, stream: Stream) -> None:
+    async def _handle_agent_end(self, stream: Stream) -> None:
         """Handle the end of the agent's output: use nvidia-smi if python3 cannot run the agent,
         else start the agent again."""
         try:
             code = await asyncio.wait_for(stream.wait(), 2)
             said = (await stream.stderr_tail()).strip().splitlines()
         except TimeoutError:
-            raise Abandoned(
+            raise TelemetryAbandonedError(
                 "the telemetry agent closed its output but did not end; Workbench gave up on it"
             ) from None
         if code in (TOO_OLD, 126, 127):
@@ -347,18 +349,18 @@ class TelemetrySource:
         self._fallback = True
         self._problem = f"{why}: reading with nvidia-smi"
 
-    async def _smi_works(self, decoder: Decoder) -> bool:
+    async def _nvidia_smi_works(self, decoder: AgentMessageDecoder) -> bool:
         """Return whether nvidia-smi works although NVML's library is missing, as in some
         containers. It is tried only once, and later calls return False. If it does not answer, the
         driver of `decoder` hangs."""
         if self._fallback_tried:
             return False
-        from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
+        from workbench.gpu.telemetry.nvidia_smi_stream import NvidiaSmiFollower
 
         self._fallback_tried = True
         try:
             async with asyncio.timeout(SMI_S):
-                self._fallback = await SmiFollower(self.host, self.interval_s).probe() is None
+                self._fallback = await NvidiaSmiFollower(self.host, self.interval_s).probe() is None
         except HostError:
             self._fallback = False
         except TimeoutError:
@@ -371,31 +373,31 @@ class TelemetrySource:
             )
         return self._fallback
 
-    async def _follow_smi(self) -> None:
-        from workbench.gpu.telemetry.nvidia_smi_stream import SmiFollower
+    async def _follow_nvidia_smi(self) -> None:
+        from workbench.gpu.telemetry.nvidia_smi_stream import NvidiaSmiFollower
 
-        follower = SmiFollower(self.host, self.interval_s, await self._simulated())
+        follower = NvidiaSmiFollower(self.host, self.interval_s, await self._host_is_simulated())
 
         def streaming(stream: Any) -> None:
             self._stream = stream
 
         try:
-            async with Patience(60.0) as patience:
+            async with SilenceTimeout(60.0) as patience:
                 async for reading in follower.readings(streaming):
                     patience.renew(self._silent_s + 3 * self.interval_s)
                     self._publish(reading, time.monotonic())
         except TimeoutError:
-            raise Abandoned(
+            raise TelemetryAbandonedError(
                 f"nvidia-smi printed nothing for {self._silent_s:.0f} s; Workbench gave up on it"
             ) from None
         except CommandNotFound:
             self._hopeless = True
             raise HostError(NOTHING_TO_READ_WITH, host=self.host.name) from None
 
-    async def _simulated(self) -> bool:
+    async def _host_is_simulated(self) -> bool:
         return (await self.host.facts()).simulated is not None
 
-    def _arrival(self, agent_s: float) -> float:
+    def _reading_time_s(self, agent_s: float) -> float:
         """Return the time.monotonic() of this process at which the agent made a reading. `agent_s`
         is that time on the agent's clock. The difference between the clocks comes from the fastest
         delivery so far, so a late delivery gives no wrong time, and may grow slowly, as the clocks
@@ -409,16 +411,16 @@ class TelemetrySource:
         return agent_s + offset
 
     def _publish(self, reading: Telemetry, at_s: float) -> None:
-        self.latest = reading = self._places.placed(_only(self._given, reading))
+        self.latest = reading = self._places.add_places(_keep_given_gpus(self._given, reading))
         self._arrived = time.monotonic()
         self._problem = None
         self._abandon_s = self._abandon_first_s
         if self._moments is not None:
-            self._moments.push(reading, at_s)
+            self._moments.add_reading(reading, at_s)
         self._changed.set()
-        self._tell(reading)
+        self._notify_listener(reading)
 
-    def _tell(self, reading: Telemetry) -> None:
+    def _notify_listener(self, reading: Telemetry) -> None:
         """Call `on_telemetry`. An exception there must not end the readings, so it only becomes the
         text of `problem`."""
         if self._on_telemetry is None:
@@ -429,7 +431,7 @@ class TelemetrySource:
             self._problem = f"a defect in Workbench: {type(error).__name__}: {error}"
 
 
-def _only(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
+def _keep_given_gpus(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
     """Return the reading without the GPUs that are not in `given`, a tuple of indices or UUIDs. If
     `given` is None, return all GPUs."""
     if given is None:
@@ -442,13 +444,13 @@ def _only(given: tuple[str, ...] | None, reading: Telemetry) -> Telemetry:
     return replace(reading, infos=infos, gpus=gpus)
 
 
-def _whole(reading: Telemetry | None) -> bool:
+def _reading_is_complete(reading: Telemetry | None) -> bool:
     if reading is None or reading.driver.status is DriverStatus.HUNG:
         return False
     return reading.driver.status is not DriverStatus.OK or bool(reading.infos)
 
 
-def _document(line: bytes) -> dict[str, Any] | None:
+def _parse_agent_line(line: bytes) -> dict[str, Any] | None:
     """Return a line of the agent's output as a JSON object; None for other text, such as the output
     of a login script."""
     if not line.startswith(b"{"):

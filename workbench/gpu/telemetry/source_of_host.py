@@ -36,6 +36,6 @@ async def read_once(host: Host, timeout_s: float = 20.0) -> Telemetry:
     source = source_of(host)
     await source.start()
     try:
-        return await source.first(timeout_s)
+        return await source.wait_for_first_reading(timeout_s)
     finally:
         await source.close()

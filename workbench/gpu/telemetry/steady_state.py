@@ -14,10 +14,10 @@ CLOCK_PCT = 1.0  # two steps of 15 MHz at 2,700
 TEMPERATURE_C = 0.5  # per window: leakage changes power by less than 0.5 % per degree
 LOADED_PCT = 50.0  # utilization: an idle GPU is steady too, and says nothing
 
-Pick = Callable[[BenchmarkReading], float | None]
+ReadValue = Callable[[BenchmarkReading], float | None]
 
 
-def moving(
+def why_not_steady(
     moments: Sequence[Moment], gpus: Sequence[int], now_s: float, window_s: float = WINDOW_S
 ) -> str | None:
     """Return what is not steady yet, for the user: "GPU0: power 480 to 503 W"; None if all GPUs are
@@ -38,7 +38,7 @@ def moving(
     return None
 
 
-_LOOKED_AT: tuple[tuple[str, str, Pick, Callable[[float], float]], ...] = (
+_LOOKED_AT: tuple[tuple[str, str, ReadValue, Callable[[float], float]], ...] = (
     ("power", "W", lambda r: r.power_w, lambda watts: max(POWER_W, watts * POWER_PCT / 100)),
     ("SM clock", "MHz", lambda r: r.sm_mhz, lambda mhz: mhz * CLOCK_PCT / 100),
     ("temperature", "°C", lambda r: r.temperature_c, lambda _: TEMPERATURE_C),
@@ -51,6 +51,6 @@ def _readings(
     return [r for m in moments if t0_s <= m.at_s < t1_s for r in m.gpus if r.gpu_index == gpu]
 
 
-def _mean(readings: Sequence[BenchmarkReading], pick: Pick) -> float | None:
+def _mean(readings: Sequence[BenchmarkReading], pick: ReadValue) -> float | None:
     values = [v for v in map(pick, readings) if v is not None]
     return fmean(values) if values else None

@@ -15,7 +15,7 @@ from workbench.gpu.settings.alterations import locks_on
 from workbench.gpu.settings.clock_contrasts import Clock, ContrastEvidence, measured_clocks
 from workbench.gpu.settings.disturbance import DisturbanceWatch
 from workbench.gpu.settings.proof import Proof, judge_all_settings
-from workbench.gpu.telemetry.benchmark_readings import summarize
+from workbench.gpu.telemetry.benchmark_readings import summarize_gpu_readings
 from workbench.gpu.telemetry.source_of_host import source_of
 from workbench.model.counts import count_of
 from workbench.model.errors import HostError
@@ -72,7 +72,7 @@ class Meter:
         """Wait for the first reading. Return also if it turns out that the GPUs cannot be read."""
         # without GPUs the run is measured anyway; `absent` has the reason
         with suppress(HostError, TimeoutError):
-            await self._source.first(_FIRST_READING_S)
+            await self._source.wait_for_first_reading(_FIRST_READING_S)
 
     async def __aexit__(self, *exc: object) -> None:
         await self._source.close()
@@ -94,7 +94,7 @@ class Meter:
     def readings_between(self, t0_s: float, t1_s: float) -> tuple[Moment, ...]:
         """Return the GPUs' readings between two times of this process's time.monotonic(). The last
         reading before and the first one after are included."""
-        return self._source.during(t0_s, t1_s)
+        return self._source.readings_between(t0_s, t1_s)
 
     async def reading_after(self, unix_s: float) -> Telemetry | None:
         """Return the first reading of the GPUs after `unix_s`, or the newest one if none comes
@@ -140,7 +140,9 @@ class Meter:
     def _readings_under_load(self, t0_s: float, t1_s: float) -> list[Moment]:
         """Return the readings between the two times of a load, without its first second, in which
         clocks still rise."""
-        return [m for m in self._source.during(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s]
+        return [
+            m for m in self._source.readings_between(t0_s, t1_s) if t0_s + RISE_S <= m.at_s <= t1_s
+        ]
 
     async def idle_power(
         self, gpus: Sequence[int], requests: Callable[[], Awaitable[RequestCounts]]
@@ -185,8 +187,8 @@ class Meter:
         return Idle(round(second.power_w, 3), "")
 
     def _summary_during(self, gpus: Sequence[int], t0_s: float, seconds: float) -> GpuDuring:
-        moments = self._source.during(t0_s, t0_s + seconds)
-        return summarize(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
+        moments = self._source.readings_between(t0_s, t0_s + seconds)
+        return summarize_gpu_readings(moments, gpus, t0_s, t0_s + seconds, interval_s=INTERVAL_S)
 
     def with_gpus(
         self, outcome: BenchOutcome, gpus: tuple[int, ...], idle: Idle | None = None

@@ -14,7 +14,7 @@ from workbench.bench import sweep_knee
 from workbench.bench.runner import BenchCancelled
 from workbench.gpu.settings.clock_contrasts import CAPS, contrasting_clock
 from workbench.gpu.settings.owners import owner_facts
-from workbench.gpu.telemetry.steady_state import WINDOW_S, moving
+from workbench.gpu.telemetry.steady_state import WINDOW_S, why_not_steady
 from workbench.model.errors import BenchError, HostError, SettingsError, WorkbenchError
 from workbench.model.experiment import Arm, ArmTarget, Experiment, ExperimentRun, ExperimentSpec
 from workbench.model.findings import Level
@@ -204,7 +204,7 @@ class GpuSweep(SweepDesign):
                 nonlocal unsteady
                 now = time.monotonic()
                 if loaded_s >= 2 * WINDOW_S:
-                    unsteady = moving(
+                    unsteady = why_not_steady(
                         meter.readings_between(now - 2 * WINDOW_S, now), self.gpus, now
                     )
                 return loaded_s >= self.settle_s or unsteady is None

@@ -40,20 +40,23 @@ _FAILED = re.compile(
     r"EngineDeadError|EngineCore encountered a fatal error|hit an exception|[Rr]eceived sigquit"
     r"|died unexpectedly|terminate called|core dumped"
 )
+# of uvicorn, which ends without an error when it is asked to
+_SHUTS_DOWN = re.compile(r"INFO:?\s+Shutting down$")
 _PROBLEMS = (Level.ERROR, Level.WARN)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """What a line of a log tells: the finding about it, the engines that it names, whether the server
-    became ready, whether it answered requests, whether one of its processes failed for good, and
-    whether the line is a warning or an error without an explanation."""
+    became ready, whether it answered requests, whether one of its processes failed for good,
+    whether it shuts down, and whether the line is a warning or an error without an explanation."""
 
     finding: Finding | None
     engines: tuple[str, ...]
     ready: bool
     answers: bool
     failed: bool
+    shuts_down: bool
     unknown: bool
 
 
@@ -72,6 +75,7 @@ class ExplainedLog:
         self._last: dict[str, int] = {}  # the last line of each finding
         self._ready = 0  # the last line that reports that the server serves
         self._answered = 0  # the last line about a request that it answered
+        self._shut_down = 0  # the first line that reports that it ends, and no failure before
         self._failed = 0  # the last line that reports that a process of it failed for good
         self._searched_chars = 0  # of lines that differed from all before them
         self._tracebacks = log_patterns.traceback_reader()
@@ -154,6 +158,7 @@ class ExplainedLog:
             ready=_is_ready(line),
             answers=bool(_ANSWERS.search(line)),
             failed=bool(_FAILED.search(line)),
+            shuts_down=bool(_SHUTS_DOWN.search(line)),
             unknown=marked and not log_patterns.is_in_traceback(line),
         )
 
@@ -166,6 +171,8 @@ class ExplainedLog:
             self._answered = number
         if kind.failed:
             self._failed = number
+        if kind.shuts_down and not self._shut_down and self._failed <= self._ready:
+            self._shut_down = number
         if kind.finding is not None:
             code = kind.finding.code
             first = self._found.get(code)
@@ -217,17 +224,17 @@ class ExplainedLog:
             return (log_patterns.start_without_end(phase, lines[-1]),) if phase else ()
         if error is None or any(one.evidence == error.text for one in told):
             return ()
-        if error.only_reports and (quoted := log_patterns.quoted_error(error)) is not None:
-            return (quoted,)
-        if error.only_reports:
-            ends = any(log_patterns.tells_an_end(one) for one in told)
-            before = lines[error.index - 1] if error.index else ""
-            return () if ends else (log_patterns.error_without_cause(error, before),)
         number = error.index + 1 if not self._lines.dropped else None
         stopped = self._stop_line(told)
         after_stop = stopped is not None and number is not None and number > stopped
         if after_stop or (number is not None and number in self._tracebacks.ignored):
             return ()
+        if error.only_reports:
+            quoted = log_patterns.quoted_error(error)
+            ends = any(log_patterns.tells_an_end(one) for one in told)
+            before = lines[error.index - 1] if error.index else ""
+            only = quoted or log_patterns.error_without_cause(error, before)
+            return () if ends and quoted is None else (only,)
         near = (one for one in told if one.level is Level.WARN and one.line and number)
         if any(abs((one.line or 0) - (number or 0)) <= _LINES_OF_ONE_FAILURE for one in near):
             return ()
@@ -291,10 +298,11 @@ class ExplainedLog:
         return self._without_end(finding, "went on with its start", later, Level.HINT)
 
     def _stop_line(self, findings: Iterable[Finding]) -> int | None:
-        """Return the number of the line that says that the server was stopped from outside. None if
-        there is none, or if a start follows it, which makes it the end of an earlier server."""
-        stops = (one.line for one in findings if one.code == "log.stopped" and one.line)
-        stop = next(stops, None)
+        """Return the number of the line that says that the server was stopped from outside, or shuts
+        down without a failure. None if there is none, or if a start follows it, which makes it the
+        end of an earlier server."""
+        stops = [one.line for one in findings if one.code == "log.stopped" and one.line]
+        stop = min([*stops, *filter(None, [self._shut_down])], default=None)
         if stop is None or self._lines.dropped:
             return None
         return None if self._phases_between(stop, self._lines.total + 1) else stop
@@ -311,7 +319,7 @@ class ExplainedLog:
         follows = stop is not None and (finding.line or 0) > stop
         if finding.level is not Level.ERROR or not follows:
             return finding
-        text = f"{finding.text}. The server had been stopped before, in line {stop}"
+        text = f"{finding.text}. The server had begun to stop before, in line {stop}"
         return replace(finding, level=Level.WARN, text=text)
 
     def _last_line(self, finding: Finding) -> int:

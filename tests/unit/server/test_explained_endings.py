@@ -44,6 +44,15 @@ def test_errors_after_a_stop_follow_from_it() -> None:
     assert causes(STARTS, STOPPED, *(f"{CORE}{line}" for line in (BEGIN, "ValueError: x"))) == []
 
 
+def test_what_fails_while_the_server_shuts_down_is_no_cause() -> None:
+    served = ("INFO:     Application startup complete.", "INFO:     Shutting down")
+    assert causes(*served, RESET) == []
+    wrapper = f"{CORE}vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue."
+    assert findings(*served, wrapper) == {}
+    failed = f"{CORE}EngineCore encountered a fatal error."
+    assert causes(served[0], failed, served[1], OOM) == ["log.cuda-oom"]
+
+
 def test_an_error_before_a_stop_and_one_after_a_new_start_are_causes() -> None:
     assert causes(STARTS, OOM, STOPPED) == ["log.cuda-oom"]
     assert causes(STARTS, STOPPED, STARTS, OOM) == ["log.cuda-oom"]
@@ -144,7 +153,7 @@ def test_the_name_of_a_library_alone_is_no_error() -> None:
                 "CUDA error: invalid device function",
             ),
             "llamacpp",
-            "log.no-kernel-image",
+            "log.invalid-device-function",
         ),
     ],
 )

@@ -41,7 +41,7 @@ WHOLE, LEFT = "the load client", "reads of one piece of text each"
 PARTS = {
     "_wait": "rests and epoll",
     "_on_data": "first and last reads of an answer, which are parsed",
-    "_do_a_chore": "records and bodies of requests",
+    "_do_deferred_work": "records and bodies of requests",
     "_start_due": "requests sent",
     "_sweep": "limits, rests and progress, ten times a second",
 }

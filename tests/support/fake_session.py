@@ -266,7 +266,7 @@ PARTS = {
     " notes_about estimate_change"
     " untrusted_findings trust save_preset script preset_gpu_settings",
     "servers": "start stop start_problem start_warnings go_back others=other_servers select=select_run search_log "
-    "changes_against_running running_plan=plan_that_runs running_flags",
+    "changes_against_running running_plan=plan_that_runs changed_flags_of_running_server",
     "results": "get=result delete=delete_result mark compare export=export_result "
     "follow find=find_results note=note_result"
     " tag=tag_result",
@@ -676,7 +676,7 @@ class FakeSession(FakeMeasuring):
     def plan_that_runs(self) -> LaunchPlan | None:
         return self.running_plan
 
-    def running_flags(self) -> Sequence[FlagRow]:
+    def changed_flags_of_running_server(self) -> Sequence[FlagRow]:
         running = self.running_plan
         if running is None:
             return ()

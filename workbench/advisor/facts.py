@@ -142,7 +142,7 @@ class Facts:
         return (
             self.speed_fraction_of_limit is not None
             and self.speed_fraction_of_limit < LAUNCH_BOUND
-            and self.few_streams
+            and self.has_few_streams
         )
 
     @property
@@ -153,11 +153,11 @@ class Facts:
         return (
             self.speed_fraction_of_limit is not None
             and LAUNCH_BOUND <= self.speed_fraction_of_limit < MEMORY_BOUND
-            and self.few_streams
+            and self.has_few_streams
         )
 
     @property
-    def few_streams(self) -> bool:
+    def has_few_streams(self) -> bool:
         return (self.streams or math.inf) <= _FEW_STREAMS
 
     @property

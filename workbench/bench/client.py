@@ -202,7 +202,7 @@ class Client:
             self._begin_measuring()
             self._turn_until_done()
             while self._ended:  # stopped: requests that ended before still count
-                self._do_a_chore()
+                self._do_deferred_work()
             self._end_measuring()
         for slot in self._slots:
             self._drop_connection(slot)
@@ -215,7 +215,7 @@ class Client:
             wake = self._start_due(now)
             if wake is None and not self._in_flight():
                 while self._ended:
-                    self._do_a_chore()
+                    self._do_deferred_work()
                 return
             if now - swept >= _SWEEP_NS:
                 swept = now
@@ -245,7 +245,7 @@ class Client:
                 elif fd in self._watched:
                     self._watched[fd](events)
             if chores and (not ready or len(self._ended) > self._ahead):
-                self._do_a_chore()
+                self._do_deferred_work()
 
     def _wait(self, rest_until_ns: int, wake: int | None) -> tuple[list[tuple[int, int]], int, int]:
         """Wait until a socket is ready, but at least until `rest_until_ns` and at most until
@@ -279,7 +279,7 @@ class Client:
         self._whole_answers.refresh()
         self.tick(now)
 
-    def _do_a_chore(self) -> None:
+    def _do_deferred_work(self) -> None:
         """Do one piece of work that can wait until no socket is readable: make the record of a
         request that has ended, or the body of a request that has not started.
 
@@ -362,7 +362,7 @@ class Client:
         which the next request is due, or None if no request waits or all streams are busy."""
         for _ in range(len(self._idle)):
             if self._think is not None:
-                self._retire_streams()
+                self._requeue_idle_streams()
             due = self._next_due(now)
             if due is None:
                 return None
@@ -733,7 +733,7 @@ class Client:
         slot.ready_ns = time.monotonic_ns() + int(pause_s * _SECOND_NS)
         insort(self._idle, slot, key=_ready_ns)
 
-    def _retire_streams(self) -> None:
+    def _requeue_idle_streams(self) -> None:
         """Let the streams that have nothing to send stand after those that have a conversation to go
         on with."""
         while self._idle and not (self._ready or self._turns or self._phase.left):

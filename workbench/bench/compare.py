@@ -236,7 +236,7 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
     yield from _mapping_differences("gpu setting", x.gpu_settings, y.gpu_settings)
     yield from _difference_if_unequal("gpus", "gpus", _gpu_names(x.gpus), _gpu_names(y.gpus))
     for name in _WHERE:
-        alike = name == "engine_version" and _one_release(x.engine_version, y.engine_version)
+        alike = name == "engine_version" and _names_same_release(x.engine_version, y.engine_version)
         yield from _difference_if_unequal(
             "engine build" if alike else name, name, getattr(x, name), getattr(y, name)
         )
@@ -252,7 +252,7 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
             yield {"kind": "workload", "name": name, "a": _as_dict(u), "b": _as_dict(v)}
 
 
-def _one_release(a: str | None, b: str | None) -> bool:
+def _names_same_release(a: str | None, b: str | None) -> bool:
     """Return whether two version texts can name the same release: both are equal up to "+", and
     only one has a build after "+". An engine's log gives the release ("0.32.0"), the installed
     package also the build ("0.32.0+cpu")."""

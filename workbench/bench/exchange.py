@@ -108,7 +108,7 @@ class Exchange:
         return self.response.keep_alive and not self.response.rest
 
     @property
-    def came_plain(self) -> bool:
+    def is_plain_and_complete(self) -> bool:
         """Whether the complete answer is not compressed and its bytes end where its head says."""
         response = self.response
         return self._decode is None and not response.rest and not response.until_close

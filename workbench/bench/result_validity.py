@@ -324,7 +324,7 @@ def _first_chunk_notes(good: Sequence[RequestRecord], facts: ClientFacts) -> lis
     ]
 
 
-def _apart(spec: BenchSpec, good: Sequence[RequestRecord]) -> str:
+def _length_difference_note(spec: BenchSpec, good: Sequence[RequestRecord]) -> str:
     """Return how far the lengths of the single prompts are from those of the trace, as the end of a
     note; "" if they are not known."""
     if not spec.trace:
@@ -358,7 +358,9 @@ def _prompt_notes(spec: BenchSpec, good: Sequence[RequestRecord], facts: ClientF
         notes = [f"{length}, from {spec.trace_name}, each with a mark of its conversation in front"]
     elif spec.trace_name:
         how = "by the server's tokenizer" if spec.prompt_words else "by the warm-up's usage"
-        notes = [f"{length} ({spec.input_tokens} in the trace, {how}{_apart(spec, good)})"]
+        notes = [
+            f"{length} ({spec.input_tokens} in the trace, {how}{_length_difference_note(spec, good)})"
+        ]
     elif spec.prompt_words:
         notes = [f"{length} ({spec.input_tokens} requested, by the server's tokenizer)"]
     else:

@@ -167,7 +167,7 @@ def _latency_doubts(
     good: Sequence[RequestRecord], facts: ClientFacts
 ) -> dict[tuple[str, ...], time_doubt.Doubt]:
     """Return {metric names: how far these latencies may be wrong}; {} if all times are exact."""
-    if not time_doubt.any_unsure(good):
+    if not time_doubt.any_time_is_uncertain(good):
         return {}
     return {
         ("ttft_ms", "ttft_from_schedule_ms"): time_doubt.ttft_doubt(good),

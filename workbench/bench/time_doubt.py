@@ -43,7 +43,7 @@ class Doubt:
     too_wide: str | None
 
 
-def any_unsure(good: Sequence[RequestRecord]) -> bool:
+def any_time_is_uncertain(good: Sequence[RequestRecord]) -> bool:
     """Return whether any time of these requests is known only as a range."""
     return any(record.unsure or record.send_us for record in good)
 

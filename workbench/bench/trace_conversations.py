@@ -42,7 +42,7 @@ def read_turns(path: Path, entries: Iterator[tuple[str, Any]], most: int) -> lis
     characters = 0
     for place, entry in entries:
         try:
-            found = _turns_of(entry, len(turns))
+            found = _requests_of_conversation(entry, len(turns))
             characters += len(json.dumps([turn.messages for turn in found], ensure_ascii=False))
         except (ValueError, RecursionError) as error:
             raise InputError(f"{place}: {error}", next_step=EXPECTED) from None
@@ -63,7 +63,7 @@ def is_conversation(entry: Any) -> bool:
     return isinstance(entry, dict) and ("conversations" in entry or "conversation" in entry)
 
 
-def _turns_of(entry: Any, number: int) -> list[Turn]:
+def _requests_of_conversation(entry: Any, number: int) -> list[Turn]:
     """Return the requests of one conversation. The first of them has the given number."""
     if not is_conversation(entry):
         raise ValueError("the entry is no conversation")

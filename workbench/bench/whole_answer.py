@@ -109,7 +109,7 @@ class WholeAnswers:
     def learn(self, data: bytes, exchange: Exchange) -> None:
         """Note an answer that came as `data`, was parsed and is correct, if it has at most one token
         and later ones can be compared with it."""
-        if not self._to_learn or len(data) > _MOST_BYTES or not exchange.came_plain:
+        if not self._to_learn or len(data) > _MOST_BYTES or not exchange.is_plain_and_complete:
             return
         self._to_learn -= 1
         text = _text_range(data, exchange)

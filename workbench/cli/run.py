@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench.cli.output import print_error
 from workbench.cli.parser import parse_command_line
-from workbench.cli.streams import OutputLost, discard_the_rest
+from workbench.cli.streams import OutputLost, redirect_stdout_to_null
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.untrusted_text import clean_text
 
@@ -26,10 +26,10 @@ def run(argv: list[str]) -> int:
         code = _run_and_report(argv, as_json="--json" in own)
         sys.stdout.flush()
     except BrokenPipeError:
-        discard_the_rest()
+        redirect_stdout_to_null()
         return 141
     except OutputLost as error:
-        discard_the_rest()
+        redirect_stdout_to_null()
         print_error(error)
         return error.exit_code
     return code

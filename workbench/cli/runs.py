@@ -98,7 +98,7 @@ async def prune(arguments: argparse.Namespace) -> int:
 def _print_removed_runs(
     arguments: argparse.Namespace, every: Sequence[EndedRun], removed: Sequence[EndedRun]
 ) -> int:
-    unread = [run.run_id for run in every if run.must_be_kept]
+    unread = [run.run_id for run in every if run.must_not_be_removed]
     if arguments.json:
         document = {"removed": [run.run_id for run in removed], "kept": len(every) - len(removed)}
         return emit({**document, "unread_failures": unread})

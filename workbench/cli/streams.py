@@ -56,7 +56,7 @@ def prepare() -> None:
         sys.stderr.reconfigure(errors=_ERRORS)
 
 
-def discard_the_rest() -> None:
+def redirect_stdout_to_null() -> None:
     """Redirect standard output to /dev/null, so that Python's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 

@@ -41,7 +41,7 @@ def _experiment_document(report: Report, experiment: Experiment) -> Document:
     blocks = [
         *experiment_blocks(experiment, report.results),
         *_quality_section(report),
-        *_folded_results(report),
+        *_collapsed_result_blocks(report),
     ]
     return Document(title, subtitle, tuple(blocks), report.simulated)
 
@@ -49,7 +49,7 @@ def _experiment_document(report: Report, experiment: Experiment) -> Document:
 def _sweep_document(report: Report, sweep: Sweep) -> Document:
     model = f" · {report.results[0].conditions.model}" if report.results else ""
     subtitle = f"Sweep {sweep.id} · {sweep.host}{model} · {utc_time(sweep.unix_s)}"
-    blocks = [*sweep_blocks(sweep, report.results), *_folded_results(report)]
+    blocks = [*sweep_blocks(sweep, report.results), *_collapsed_result_blocks(report)]
     return Document(f"Sweep of {sweep.name}", subtitle, tuple(blocks), report.simulated)
 
 
@@ -84,7 +84,7 @@ def _quality_section(report: Report) -> list[Block]:
     return quality_blocks(report.quality) if report.quality is not None else []
 
 
-def _folded_results(report: Report) -> list[Block]:
+def _collapsed_result_blocks(report: Report) -> list[Block]:
     """Return one block for each result of an experiment or sweep. It shows the details of the
     result when the reader opens it."""
     return [

@@ -59,12 +59,12 @@ def quality_blocks(result: QualityResult) -> list[Block]:
         *([SIMULATED] if result.simulated else []),
         TextBlock(result.summary),
         *problem_blocks(result),
-        Facts(side_facts(result)),
+        Facts(compared_sides_rows(result)),
         *detail_blocks(result),
     ]
 
 
-def side_facts(result: QualityResult) -> tuple[tuple[str, str], ...]:
+def compared_sides_rows(result: QualityResult) -> tuple[tuple[str, str], ...]:
     """Return what was compared: A, B, and the settings in which B differs."""
     sides = (("A", result.a), ("B", result.b))
     if not result.conditions_a or not result.conditions_b:

@@ -149,13 +149,13 @@ async def _installed_version(
     own = facts["own"][0]
     # on a simulated host the stand-in answers, whatever the plan names
     if facts["simulated"][0] and own:
-        return replace(await _from_itself(host, engine, own, python), path=path)
+        return replace(await _read_version_from_program(host, engine, own, python), path=path)
     if engine.packages:
-        return await _from_metadata(host, engine, path, python, facts["real"][0])
+        return await _read_version_from_metadata(host, engine, path, python, facts["real"][0])
     if path != own:
         how = f"{path} is not the {engine.title} on PATH, so it was not run to ask for its version"
         return InstalledEngine(engine.name, path, None, python, how)
-    return await _from_itself(host, engine, path, python)
+    return await _read_version_from_program(host, engine, path, python)
 
 
 async def _why_source_cannot_run(host: Host, engine: Engine, workdir: str | None) -> str | None:
@@ -207,7 +207,7 @@ def _interpreter_of_script(script: Sequence[str]) -> str | None:
     return None
 
 
-async def _from_metadata(
+async def _read_version_from_metadata(
     host: Host, engine: Engine, path: str, python: str | None, real: str
 ) -> InstalledEngine:
     """Return the engine with its version, which is read from the name of its Python package's
@@ -228,7 +228,7 @@ async def _from_metadata(
     )
 
 
-async def _from_itself(
+async def _read_version_from_program(
     host: Host, engine: Engine, path: str, python: str | None
 ) -> InstalledEngine:
     arguments = engine.version_arguments or ("--version",)

@@ -197,7 +197,7 @@ class ExplainedLog:
         own = found if engine is None else _of_engine(found, engine)
         passed = self._passed_errors(own)
         stopped = self._stop_line(own)
-        own = [self._as_it_went_on(finding, passed) for finding in own]
+        own = [self._soften_passed_error(finding, passed) for finding in own]
         own = [self._after_the_stop(finding, stopped) for finding in own]
         own = [self._with_later_success(finding) for finding in own]
         no_causes = passed.keys() | self._errors_after(stopped)
@@ -206,11 +206,13 @@ class ExplainedLog:
         if before and not _has_error(causes):
             causes = log_patterns.possible_causes(own, self._tracebacks, engine, no_causes)
         if not _has_error(causes):
-            causes = (*causes, *self._without_pattern(causes, engine))
-        ended = (self._as_it_ended(finding, engine) for finding in causes)
+            causes = (*causes, *self._explain_end_without_pattern(causes, engine))
+        ended = (self._judge_finding_by_end(finding, engine) for finding in causes)
         return by_severity(replace(one, line=self._known_number(one.line)) for one in ended)
 
-    def _without_pattern(self, told: Sequence[Finding], engine: str | None) -> Sequence[Finding]:
+    def _explain_end_without_pattern(
+        self, told: Sequence[Finding], engine: str | None
+    ) -> Sequence[Finding]:
         """Return what the log says about its end where no log pattern explains it: a traceback that
         is cut off, an error, or a report about another process. `told` are the findings so far."""
         cut = self._tracebacks.unfinished
@@ -219,7 +221,7 @@ class ExplainedLog:
         lines = self._lines.lines()
         error = self._logged_error(lines, engine)
         served = self._ready or self._answered
-        if error is None and not served and not any(map(log_patterns.tells_an_end, told)):
+        if error is None and not served and not any(map(log_patterns.reports_process_end, told)):
             phase = self._last_start_phase()
             return (log_patterns.start_without_end(phase, lines[-1]),) if phase else ()
         if error is None or any(one.evidence == error.text for one in told):
@@ -231,7 +233,7 @@ class ExplainedLog:
             return ()
         if error.only_reports:
             quoted = log_patterns.quoted_error(error)
-            ends = any(log_patterns.tells_an_end(one) for one in told)
+            ends = any(log_patterns.reports_process_end(one) for one in told)
             before = lines[error.index - 1] if error.index else ""
             only = quoted or log_patterns.error_without_cause(error, before)
             return () if ends and quoted is None else (only,)
@@ -266,10 +268,10 @@ class ExplainedLog:
         raised = (one.number or 0 for one in self._tracebacks.errors)
         return frozenset(number for number in raised if 0 < number < self._last_success)
 
-    def _as_it_ended(self, finding: Finding, engine: str | None) -> Finding:
+    def _judge_finding_by_end(self, finding: Finding, engine: str | None) -> Finding:
         """Return the finding with the fix for the engine that the log names. An error after which the
         server became ready or answered requests is a warning."""
-        finding = finding if engine is None else log_patterns.with_fix_for(finding, engine)
+        finding = finding if engine is None else log_patterns.add_fix_for_engine(finding, engine)
         return self._with_later_success(finding)
 
     def _with_later_success(self, finding: Finding) -> Finding:
@@ -290,7 +292,7 @@ class ExplainedLog:
         text = f"{finding.text}. It did not end the server, which {then} {place}"
         return replace(finding, level=level, text=text)
 
-    def _as_it_went_on(self, finding: Finding, passed: Mapping[int, int]) -> Finding:
+    def _soften_passed_error(self, finding: Finding, passed: Mapping[int, int]) -> Finding:
         """Return the finding; as a hint if its last line is among the errors `passed`."""
         later = passed.get(self._last_line(finding))
         if finding.level is not Level.ERROR or later is None:
@@ -409,7 +411,7 @@ class ExplainedLog:
         error. None if there is none either."""
         causes = (one.evidence for one in findings if one.level is Level.ERROR)
         first = next(causes, None)
-        stopped = any(log_patterns.tells_an_end(one) for one in findings)
+        stopped = any(log_patterns.reports_process_end(one) for one in findings)
         if first is not None or self._ready or self._answered or stopped:
             return first
         return log_patterns.first_error(self._lines.lines(), self._engine)

@@ -257,7 +257,7 @@ class LogScan:
         self._tracebacks = traceback_reader()
 
     @property
-    def to_act_on(self) -> tuple[Finding, ...]:
+    def findings_to_act_on(self) -> tuple[Finding, ...]:
         """The findings about the log that are more than information (above the level INFO), the
         most severe first."""
         told = possible_causes(self.found, self._tracebacks, self.engine)
@@ -423,7 +423,7 @@ def part_named_in(text: str) -> str | None:
     return part.name if part is not None else None
 
 
-def with_fix_for(finding: Finding, engine: str) -> Finding:
+def add_fix_for_engine(finding: Finding, engine: str) -> Finding:
     """Return the finding with the fix that its log pattern has for `engine`, if it has one."""
     pattern = _by_code().get(finding.code)
     if pattern is None or engine not in pattern.fixes:
@@ -469,11 +469,11 @@ def possible_causes(
     ignored = tracebacks_read.ignored
     of_requests = [error for error in errors if error.ended_one_request]
     of_server = [error for error in errors if not error.ended_one_request]
-    findings = _that_ended_it(findings, ignored, of_server)
+    findings = _findings_about_end(findings, ignored, of_server)
     first = tracebacks.root_error(of_server, _reports_or_follows)
     first = first or tracebacks.root_error(of_server, _reports_another_error)
     first = first or tracebacks.root_error(of_requests, _reports_another_error)
-    first = _deepest(first, errors) if first is not None else None
+    first = _most_telling_error(first, errors) if first is not None else None
     at_places = {
         one.code: _with_place(one, error)
         for one in findings
@@ -518,7 +518,7 @@ def _end_of_chain(error: RaisedError, errors: Sequence[RaisedError]) -> int:
     return max(numbers) + _DETAIL_LINES
 
 
-def _that_ended_it(
+def _findings_about_end(
     findings: Iterable[Finding], ignored: frozenset[int | None], errors: Sequence[RaisedError]
 ) -> tuple[Finding, ...]:
     """Return the findings without those about errors after which Python went on, in the lines `ignored`.
@@ -531,7 +531,7 @@ def _that_ended_it(
     return found if unexplained and not told else others
 
 
-def _deepest(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
+def _most_telling_error(error: RaisedError, errors: Sequence[RaisedError]) -> RaisedError:
     """Return the traceback of the same error that says most about its place: a process repeats the
     error of another one, with calls that only wait for it."""
     same = [one for one in errors if one.line == error.line]
@@ -543,7 +543,7 @@ def _part_in(calls: Sequence[str]) -> tuple[str, EnginePart | None]:
     only pass work on count if there is no other."""
     named = [(call, _engine_part_of_path(call)) for call in native_backtraces.places(calls)]
     known = [(call, part) for call, part in named if part is not None]
-    own = [(call, part) for call, part in known if not native_backtraces.passes_on(call)]
+    own = [(call, part) for call, part in known if not native_backtraces.only_passes_work_on(call)]
     return next(iter(own or known), ("", None))
 
 
@@ -633,7 +633,7 @@ def _with_place(finding: Finding, error: RaisedError) -> Finding:
     """Return the finding about the error with the part of the engine in which it was raised, and
     with what the engine did then."""
     frame, part = _place(error)
-    doing = _doing_at(error.frames)
+    doing = _activity_in_calls(error.frames)
     meanwhile = f", while {doing}" if doing else ""
     if part is not None and frame is not None:
         text = f"{finding.text}, in {part.name} ({frame.place}){meanwhile}"
@@ -659,7 +659,7 @@ _SAYS_WHAT_TO_DO = re.compile(
 )
 
 
-def _doing_at(frames: Sequence[Frame]) -> str | None:
+def _activity_in_calls(frames: Sequence[Frame]) -> str | None:
     """Return what the engine did in the calls `frames`, such as "it captured CUDA graphs"; None if
     they do not show it."""
     rows = _patterns_document()["doings"]
@@ -918,7 +918,7 @@ def is_general(finding: Finding) -> bool:
     return finding.code in _general_codes()
 
 
-def tells_an_end(finding: Finding) -> bool:
+def reports_process_end(finding: Finding) -> bool:
     """Return whether the finding is about the end of a process, such as a signal."""
     return finding.code in _following_codes()
 
@@ -941,7 +941,7 @@ def error_by_its_text(error: LoggedError, number: int | None, level: Level) -> F
 def without_end(cut: RaisedError) -> Finding:
     """Return the finding about a log that ends within the traceback `cut`, before its error."""
     _, part = _place(cut)
-    doing = _doing_at(cut.frames)
+    doing = _activity_in_calls(cut.frames)
     where = f" The last call is in {part.name}." if part is not None else ""
     where += f" It was made while {doing}." if doing else ""
     hint = f"; until then: {part.fix}" if part is not None else ""

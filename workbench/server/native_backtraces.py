@@ -26,7 +26,7 @@ _PASSES_ON = re.compile(r"ggml_backend_|ggml_gallocr_|ggml_graph_")
 _NAME = re.compile(r"^(?P<name>[\w:~]+(?:<[^()]*>)?(?:::[\w~]+)*)")
 
 
-def call_in(line: str) -> str | None:
+def parse_backtrace_call(line: str) -> str | None:
     """Return the call that a line of a backtrace names, such as "ggml_abort (libggml.so)"; None if
     the line is none of a backtrace."""
     if "+0x" not in line and "#" not in line[:8]:
@@ -49,6 +49,6 @@ def name_of(call: str) -> str:
     return found["name"] if found else call
 
 
-def passes_on(call: str) -> bool:
+def only_passes_work_on(call: str) -> bool:
     """Return whether the function of a call only passes work to a device or a buffer."""
     return bool(_PASSES_ON.match(name_of(call)))

@@ -37,12 +37,12 @@ class EndedRun:
     size_kib: int
 
     @property
-    def must_be_kept(self) -> bool:
+    def must_not_be_removed(self) -> bool:
         """Whether the run must not be removed, because it failed and no user has seen its log."""
         return self.failed and not self.read
 
 
-def mark_of(seen: ProcessStatus, status: ServerStatus) -> str | None:
+def end_mark_text(seen: ProcessStatus, status: ServerStatus) -> str | None:
     """Return the text of a run's end mark, the file that records its end: "stopped" or "failed", a
     space, and the Unix time of the end. None if the run has an end mark or has not ended. Also None
     for a run from before the host's last boot: if several machines share the home directory, it may
@@ -138,13 +138,15 @@ def runs_to_remove(
             or (size_kib is not None and total > size_kib)
         ):
             found.append(run)
-    return tuple(run for run in found if not run.must_be_kept)
+    return tuple(run for run in found if not run.must_not_be_removed)
 
 
 async def remove_runs(host: Host, root: str, runs: Iterable[EndedRun]) -> tuple[str, ...]:
     """Remove the directories of `runs` below `root`, and return the ids of the removed runs. A run
     with a living process is not removed, nor is a failed run whose log no user has seen."""
-    names = [run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.must_be_kept]
+    names = [
+        run.run_id for run in runs if RUN_ID.fullmatch(run.run_id) and not run.must_not_be_removed
+    ]
     removed: list[str] = []
     for begin in range(0, len(names), _AT_ONCE):
         some = names[begin : begin + _AT_ONCE]

@@ -319,7 +319,7 @@ class Supervisor:
         """Return the end marks that the runs `read` get, by run id."""
         processes = {_run_id_of_process(process): process for process in read}
         return {
-            run_id: old_runs.mark_of(process, self._runs[run_id].status)
+            run_id: old_runs.end_mark_text(process, self._runs[run_id].status)
             for run_id, process in processes.items()
             if run_id in self._runs and not launched_runs.is_lost(self._runs[run_id])
         }
@@ -425,7 +425,7 @@ class Supervisor:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def hear_gpus(self, samples: Sequence[GpuSample]) -> None:
+    def note_gpu_samples(self, samples: Sequence[GpuSample]) -> None:
         """Take a reading of the host's GPUs, and name the starting servers on whose GPUs a kernel
         only spins."""
         self._samples = samples

@@ -186,7 +186,7 @@ class TracebackReader:
 
     def _read_line(self, line: str, number: int | None) -> None:
         writer, text = self._split(line)
-        call = native_backtraces.call_in(text)
+        call = native_backtraces.parse_backtrace_call(text)
         if call is not None:
             if len(self.native_calls) < _MOST_FRAMES:
                 self.native_calls = (*self.native_calls, call)

@@ -329,7 +329,7 @@ class WatchedRun:
             silent_s=self._silent_for_s(),
             phase=self._start.phase,
         )
-        reason, found = self.explained or (None, self.scan.to_act_on)
+        reason, found = self.explained or (None, self.scan.findings_to_act_on)
         if status.state is ServerState.STOPPED:
             reason, found = status.reason, ()
         elif ending_finding(self.facts) is not None and not self.facts.alive:

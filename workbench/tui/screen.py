@@ -244,7 +244,7 @@ class MainScreen(Screen[None]):
         from workbench.tui.pages.since_left import since_left_text  # seldom needed
 
         gpus = len(state.telemetry.gpus) if state.telemetry is not None else 0
-        self.services.say_when_quiet(since_left_text(since, gpus))
+        self.services.show_when_no_message(since_left_text(since, gpus))
 
     def _host_changed(self, state: SessionState) -> None:
         """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,
@@ -254,7 +254,7 @@ class MainScreen(Screen[None]):
             self._host_message = ""
         if state.host.name != self._host_name:  # the message is about the host before
             self._host_name = state.host.name
-            self.services.hush()
+            self.services.clear_message()
             self._close_pages()
         if state.host.link != "failed" or not message or message == self._host_message:
             return

@@ -75,7 +75,7 @@ class Services:
         if current is None or notice.level is not Level.INFO or current.level is Level.INFO:
             self.show_notice(notice)
 
-    def say_when_quiet(self, text: str) -> None:
+    def show_when_no_message(self, text: str) -> None:
         """Show a message as soon as no other one is shown."""
         self._waiting = Notice(-1, Level.HINT, text, None)
         self._say_waiting()
@@ -86,10 +86,10 @@ class Services:
             self.show_notice(waiting)
 
     def forget_waiting(self) -> None:
-        """Do not show the message of `say_when_quiet` any more, because the user has seen it."""
+        """Do not show the message of `show_when_no_message` any more, because the user has seen it."""
         self._waiting = None
 
-    def hush(self) -> None:
+    def clear_message(self) -> None:
         """Remove the message from the message row."""
         self._notice_until = 0.0
         self.notice_bar.show(None, self.app.size.width)
@@ -111,7 +111,7 @@ class Services:
             and time.monotonic() > self._notice_until
             and self.app.screen is self.screen
         ):
-            self.hush()
+            self.clear_message()
         self._say_waiting()
 
     # work

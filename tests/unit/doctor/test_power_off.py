@@ -202,7 +202,7 @@ def test_the_first_screen_after_it_says_so_and_the_next_one_does_not() -> None:
             )
             again = history_files.load_history(folder, session.host.name, time.time())
             assert again.cut_off_before(NEW) is not None
-            await kept._tell_power_off(again)
+            await kept._report_power_off(again)
             assert session.state.notice.number == number
         finally:
             await session.close()

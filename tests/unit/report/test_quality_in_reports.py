@@ -15,7 +15,7 @@ from workbench.model.quality import NOT_MEASURED, InstrumentProof, Interval, Qua
 from workbench.report.blocks import Alert, Table, TextBlock
 from workbench.report.content import Report, answers_of
 from workbench.report.formats.terminal import block_lines
-from workbench.report.quality_blocks import quality_blocks, side_facts
+from workbench.report.quality_blocks import compared_sides_rows, quality_blocks
 from workbench.report.registry import output_format
 from workbench.report.series_blocks import outcome_blocks
 
@@ -141,14 +141,14 @@ def test_a_setting_that_one_side_lacks_is_said_in_words(
     a: dict[str, str], b: dict[str, str], said: str
 ) -> None:
     sides = replace(made.quality(), conditions_a=a, conditions_b=b)
-    assert dict(side_facts(sides))["B differs in"] == said
+    assert dict(compared_sides_rows(sides))["B differs in"] == said
 
 
 def test_nothing_is_said_of_the_settings_of_a_server_that_was_never_reached() -> None:
     known = {"program": "vllm", "flag dtype": "bfloat16"}
     for a, b in ((known, {}), ({}, known)):
         sides = replace(made.quality(), conditions_a=a, conditions_b=b)
-        assert [name for name, _ in side_facts(sides)] == ["A", "B"]
+        assert [name for name, _ in compared_sides_rows(sides)] == ["A", "B"]
 
 
 def test_a_measure_of_another_version_is_shown_by_its_name() -> None:

@@ -487,14 +487,17 @@ def test_lines_of_servers_that_run_are_never_causes(line: str) -> None:
 def test_a_growing_log_gives_each_finding_once_with_its_line() -> None:
     scan = LogScan("vllm")
     feed(scan, ["INFO start", "WARNING Enforce eager set, disabling torch.compile"], 1)
-    assert [(f.code, f.line) for f in scan.to_act_on] == [("log.eager", 2)]
+    assert [(f.code, f.line) for f in scan.findings_to_act_on] == [("log.eager", 2)]
     feed(
         scan,
         [f"INFO {n} requests é" for n in range(3)]
         + ["WARNING Enforce eager set", "NCCL initialization failed"],
         3,
     )
-    assert [(f.code, f.line) for f in scan.to_act_on] == [("log.nccl-init", 7), ("log.eager", 2)]
+    assert [(f.code, f.line) for f in scan.findings_to_act_on] == [
+        ("log.nccl-init", 7),
+        ("log.eager", 2),
+    ]
     feed(scan, ["port 1: [Errno 98] Address already in use"], None)
     assert [(f.code, f.line) for f in scan.found][-1] == ("log.port-taken", None)
 
@@ -823,7 +826,7 @@ def codes_told(text: list[str], engine: str = "vllm") -> list[str]:
     feed(scan, text, 1)
     log.add(text)
     told = [f.code for f in log.findings if f.level is not Level.INFO]
-    assert told == [f.code for f in scan.to_act_on]
+    assert told == [f.code for f in scan.findings_to_act_on]
     return told
 
 

@@ -34,7 +34,7 @@ def told(text: list[str], engine: str | None = None) -> tuple[Finding, ...]:
         scan.feed([line], forms_of([line]), number)
     found = tuple(one for one in log.findings if one.level in (Level.ERROR, Level.WARN))
     assert [(one.code, one.text) for one in found] == [
-        (one.code, one.text) for one in scan.to_act_on if one.level is not Level.HINT
+        (one.code, one.text) for one in scan.findings_to_act_on if one.level is not Level.HINT
     ]
     return found
 

@@ -51,6 +51,6 @@ def test_a_benchmark_with_a_presets_own_word_for_its_profile_is_repeated() -> No
     session = Session.of_host()
     own = Benchmark(profile="of their own", concurrency=[2], requests=6)
     spec = spec_from(own, {"endpoint": "completions"})
-    again = session.bench.shape_again(spec)
+    again = session.bench.fields_to_repeat_benchmark(spec)
     assert spec_from(own, again) == spec
     assert session.load.spec_of(None, again) == replace(spec, profile="quick")

@@ -30,8 +30,8 @@ from workbench.session.series.sweep_parts import (
     UNKNOWN,
     check_minutes,
     check_same_conditions,
+    conditions_differ,
     conditions_of_plan,
-    known_to_differ,
 )
 from workbench.session.session import Session
 from workbench.session.uninterrupted import await_uninterrupted
@@ -488,7 +488,7 @@ def test_an_unknown_version_does_not_differ_from_a_known_one(
     before: str, present: str, differ: bool
 ) -> None:
     """A tune that began on a busy host, which did not tell the version in time, was never resumed."""
-    assert known_to_differ(before, present) is differ
+    assert conditions_differ(before, present) is differ
 
 
 def test_gpus_that_a_busy_host_does_not_show_are_not_called_others() -> None:

@@ -48,7 +48,7 @@ class EventWatch:
             yield from self._server_events(state)
         if "bench" in changed and before.bench.running and not state.bench.running:
             yield from _events_of_benchmark(before, state)
-        if "host" in changed and (told := _elsewhere_told(before, state)) is not None:
+        if "host" in changed and (told := _event_of_foreign_measurement(before, state)) is not None:
             yield told
         if "experiment" in changed and _has_ended(before.experiment, state.experiment):
             yield "series-done", _experiment_text(state.experiment)
@@ -112,7 +112,7 @@ def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[
     yield "benchmark-done", f"the benchmark of {what} has ended: {outcome_text(state.bench)}"
 
 
-def _elsewhere_told(before: SessionState, state: SessionState) -> Told | None:
+def _event_of_foreign_measurement(before: SessionState, state: SessionState) -> Told | None:
     """Return the end of what another Workbench measured on the host, such as a command in a shell;
     None if it has not ended. What this session measures beside it is no end."""
     owner = before.host.measured_by

@@ -485,7 +485,7 @@ class Bench:
             shape, answers = {}, None
             if before is not None:
                 earlier = await self._results.get(before)
-                shape = self.shape_again(earlier.spec)
+                shape = self.fields_to_repeat_benchmark(earlier.spec)
                 answers = await self._answers().measure_before(earlier) if quality else None
             run_id = await self._servers.start()
             status = await self._servers.wait_ready(run_id)
@@ -515,7 +515,7 @@ class Bench:
             ):
                 await self._results.compare(before, after)
 
-    def shape_again(self, spec: BenchSpec) -> dict[str, Any]:
+    def fields_to_repeat_benchmark(self, spec: BenchSpec) -> dict[str, Any]:
         """Return the fields of BenchSpec that repeat the benchmark `spec` of a stored result.
         Results do not contain the user's prompts, trace and command, so they come from the last
         benchmark of this session. Raises BenchError if that benchmark used others.

@@ -33,19 +33,19 @@ class MeasurementLock:
         work for other Workbenches. Raises HostOccupied if somebody else holds the lock and
         `if_held` is REFUSE."""
         if self._depth:
-            async with self._hold_once_more():
+            async with self._hold_nested():
                 yield
             return
         tell = self.tell or (lambda text: self._core.record(f"# {text}"))
         lock = measurement_lock.locked_for_measurement(
             self._core.host, what, if_held=self.if_held, tell=tell
         )
-        async with lock as self._others, self._hold_once_more():
+        async with lock as self._others, self._hold_nested():
             self._core.update_host(measured_by=None)
             yield
 
     @asynccontextmanager
-    async def _hold_once_more(self) -> AsyncIterator[None]:
+    async def _hold_nested(self) -> AsyncIterator[None]:
         self._depth += 1
         try:
             yield
@@ -63,7 +63,7 @@ class MeasurementLock:
         return self._others.without_lock_s(begin_s)
 
     @contextmanager
-    def also_beside_others(self) -> Iterator[None]:
+    def allow_while_others_measure(self) -> Iterator[None]:
         """Let measurements that begin in the block run although somebody else measures."""
         before, self.if_held = self.if_held, IfHeld.BESIDE
         try:

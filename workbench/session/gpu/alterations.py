@@ -80,7 +80,10 @@ class GpuAlterations:
         if cut_off(records) and (after_change or not self._is_changing):
             await self._settle_cut_changes()
             state, records = await self._journal(with_log=False)
-        if any(is_unclaimed(r.entry, state.others) and self._is_back(r.entry) for r in records):
+        if any(
+            is_unclaimed(r.entry, state.others) and self._shows_previous_value(r.entry)
+            for r in records
+        ):
             await drop_entries_settled_by_others(self._core.host)
             state, records = await self._journal(with_log=False)
         self.register_dir = state.register.directory
@@ -106,14 +109,14 @@ class GpuAlterations:
             offers=revert_offers([r for r in records if _is_offered(r, state.others)]),
             gpu_findings=findings,
         )
-        self._tell_recovery(recovery, state.recovered)
+        self._report_journal_recovery(recovery, state.recovered)
         self._core.update_host(others_problem=state.register.problem)
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
         if gone := [r for r in records if r.why_lost is not None]:
             await self._report_gone(gone)
         return state
 
-    def _tell_recovery(self, found: Recovery | None, left: Recovery | None) -> None:
+    def _report_journal_recovery(self, found: Recovery | None, left: Recovery | None) -> None:
         """Notify the user if the journal was missing or damaged when it was read. `found` is its
         recovery then, and `left` None if this session has made the file anew since."""
         told = self._core.state.host.journal_recovery
@@ -141,7 +144,7 @@ class GpuAlterations:
                 self._core.notify(Level.WARN, f"{self._core.host.name}: {'; '.join(outcomes)}")
             self.never_sent = False
 
-    def _is_back(self, entry: JournalEntry) -> bool:
+    def _shows_previous_value(self, entry: JournalEntry) -> bool:
         """Return whether the last reading shows the previous value of `entry`."""
         telemetry = self._core.state.telemetry
         live = setting_of(entry.setting).read(telemetry, entry.gpu_uuid) if telemetry else None

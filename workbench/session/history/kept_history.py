@@ -130,10 +130,10 @@ class KeptHistory:
         )
         if writer is self._writer:  # still the same host
             self._timeline.put_under(older.history)
-            await self._tell_lost(older.cut)
-            await self._tell_power_off(older)
+            await self._report_lost_benchmark(older.cut)
+            await self._report_power_off(older)
 
-    async def _tell_power_off(self, older: Kept) -> None:
+    async def _report_power_off(self, older: Kept) -> None:
         """Say that the host went off without a shutdown, unless an earlier screen under this boot has
         said so."""
         from workbench.hosts.boot import boot_id
@@ -154,7 +154,7 @@ class KeptHistory:
             begin = found.text.partition(". ")[0]
             self._core.notify(found.level, f"{begin}: H shows its last minute", found.fix)
 
-    async def _tell_lost(self, cut: Event | None) -> None:
+    async def _report_lost_benchmark(self, cut: Event | None) -> None:
         """Say that a benchmark was lost with its Workbench, if none has run since this screen
         opened."""
         if cut is None or not await asyncio.to_thread(_left_no_data, cut, self._core.host.name):

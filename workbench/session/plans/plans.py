@@ -169,7 +169,7 @@ class Plans:
             findings=(*self._unreached_nodes(), *view.findings, *own),
             can_undo=view.can_undo or self._replaced is not None,
         )
-        lacks = self._presets.what_host_lacks(view.plan.preset_id)
+        lacks = self._presets.missing_hardware_text(view.plan.preset_id)
         if lacks:
             text = f"the preset is for other hardware: it {lacks}"
             source = f"preset {view.plan.preset_id}, hardware"

@@ -65,7 +65,7 @@ class Presets:
                 lacks=lacks or "",
             )
             for entry in self.library.list()
-            for lacks in [_what_gpus_lack(entry.gpu_names, entry.gpu_count, infos)]
+            for lacks in [_missing_gpus_text(entry.gpu_names, entry.gpu_count, infos)]
         ]
         self._core.update(presets=tuple(rows), presets_read=True)
 
@@ -111,7 +111,7 @@ class Presets:
         except PresetError:  # deleted or renamed since
             return ()
 
-    def what_host_lacks(self, preset_id: str | None) -> str:
+    def missing_hardware_text(self, preset_id: str | None) -> str:
         """Return what the host lacks for a preset, such as "needs 2 x RTX 5060 Ti". "" if the host
         lacks nothing, or if the preset or the host's GPUs are not known."""
         telemetry = self._core.state.telemetry
@@ -121,7 +121,7 @@ class Presets:
             hardware = self.get(preset_id).hardware
         except PresetError:  # deleted or renamed since
             return ""
-        return _what_gpus_lack(hardware.gpu_names, hardware.count, telemetry.infos) or ""
+        return _missing_gpus_text(hardware.gpu_names, hardware.count, telemetry.infos) or ""
 
     def missing_variables(self, preset_id: str) -> Mapping[str, Variable]:
         """Return the variables of a preset that have no value: no default, no value from a READY
@@ -193,7 +193,7 @@ def _is_file(preset_id: str) -> bool:
     return preset_id.endswith(".toml") or len(Path(preset_id).parts) > 1
 
 
-def _what_gpus_lack(
+def _missing_gpus_text(
     names: Sequence[str], count: int, infos: Sequence[GpuInfo] | None
 ) -> str | None:
     """Return what the GPUs `infos` of a host lack for a preset that needs `count` GPUs of one of

@@ -191,8 +191,8 @@ def arms_of_finding(
             f"the plan under edit is not that of result #{result.id} ({made.engine}, {made.model})",
             next_step=f"press p and load {where}, then test the finding again",
         )
-    sets, unsets = _to_reach({f.name: f.value for f in plan.flags}, made.flags)
-    envs, _ = _to_reach({e.name: str(e.value) for e in plan.env}, made.env)
+    sets, unsets = _assignments_to_reach({f.name: f.value for f in plan.flags}, made.flags)
+    envs, _ = _assignments_to_reach({e.name: str(e.value) for e in plan.env}, made.env)
     a = Arm(sets, unsets, envs)
     b = a
     for change in finding.changes:
@@ -201,7 +201,7 @@ def arms_of_finding(
     return a, replace(b, gpu=GpuSettings(gpu))
 
 
-def _to_reach(
+def _assignments_to_reach(
     now: Mapping[str, Any], wanted: Mapping[str, Any]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (assignments NAME=VALUE, names to unset) that turn the flags or environment variables

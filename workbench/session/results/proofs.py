@@ -399,13 +399,13 @@ def _page_differences(
     for number, (line, expected) in enumerate(zip(theirs, ours, strict=False), start=1):
         if line != expected:
             place = f"page, line {number}"
-            yield Difference(place, *_where_they_part(line, expected))
+            yield Difference(place, *_texts_around_difference(line, expected))
             return
     if len(ours) != len(theirs):
         yield Difference("page", f"{len(theirs)} lines", f"{len(ours)} from its data")
 
 
-def _where_they_part(line: str, expected: str) -> tuple[str, str]:
+def _texts_around_difference(line: str, expected: str) -> tuple[str, str]:
     """Return both lines from a little before the first character in which they differ."""
     at = next(
         (i for i, (x, y) in enumerate(zip(line, expected, strict=False)) if x != y),

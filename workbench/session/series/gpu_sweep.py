@@ -177,7 +177,7 @@ class GpuSweep(SweepDesign):
                     f"{value.label}: no tok/J "
                     f"({result.summary.absent.get('tok_per_joule', 'not measured')})"
                 )
-        await self._still_set(index, value)
+        await self._check_value_still_set(index, value)
         await self.progress.save()
         return None
 
@@ -292,7 +292,7 @@ class GpuSweep(SweepDesign):
         if state is not ServerState.READY:
             raise EndedEarly(f"the server is {state}: {why}")
 
-    async def _still_set(self, index: int, value: GpuValue) -> None:
+    async def _check_value_still_set(self, index: int, value: GpuValue) -> None:
         """Mark the point with this index as failed and raise EndedEarly if a GPU no longer has the
         value that the sweep had set, because then the benchmark measured something else."""
         asked, setting = value.wanted[self.setting], setting_of(self.setting)

@@ -224,7 +224,10 @@ class GpuSweepPlanner:
         )
         check_same_conditions(self.parts, sweep, spec, now)
         previous = await self._previous(sweep.kind, gpus)
-        return values_of(sweep.kind, spec.values), {**previous, **_left_on(sweep, previous)}
+        return values_of(sweep.kind, spec.values), {
+            **previous,
+            **_values_before_killed_sweep(sweep, previous),
+        }
 
     async def _check_server(self, sweep: Sweep, run_id: str) -> None:
         try:
@@ -239,7 +242,7 @@ class GpuSweepPlanner:
             ) from None
 
 
-def _left_on(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
+def _values_before_killed_sweep(sweep: Sweep, now: Mapping[int, Previous]) -> dict[int, Previous]:
     """Return by GPU index the values that GPUs had before `sweep`, if it was killed and left one of
     its own values there. `now` has the present values."""
     if sweep.start is None:

@@ -280,7 +280,7 @@ def _facts_of(first: Experiment, second: Experiment | None) -> dict[str, Any]:
     change = first.deciding_change
     compared = first.comparison
     versions = [
-        next((run.chosen["version"] for run in first.runs if _says_version(run, arm)), "")
+        next((run.chosen["version"] for run in first.runs if _run_reports_version(run, arm)), "")
         for arm in "AB"
     ]
     worse = second is not None and _answers_worse(first) and _answers_worse(second)
@@ -301,7 +301,7 @@ def _facts_of(first: Experiment, second: Experiment | None) -> dict[str, Any]:
     }
 
 
-def _says_version(run: Any, arm: str) -> bool:
+def _run_reports_version(run: Any, arm: str) -> bool:
     return run.arm == arm and "version" in run.chosen
 
 

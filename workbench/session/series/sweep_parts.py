@@ -156,7 +156,7 @@ async def same_target(parts: SweepParts, sweep: Sweep, spec: SweepSpec) -> Targe
     return target
 
 
-def known_to_differ(before: str, present: str) -> bool:
+def conditions_differ(before: str, present: str) -> bool:
     """Return whether two conditions, such as "vllm 0.33.0", are known to differ. A busy host may not
     tell the version in time, and one that is unknown does not differ from any."""
     unknown = [one for one in (before, present) if one.endswith(UNKNOWN)]
@@ -181,7 +181,7 @@ def check_same_conditions(
         )
     for name, before in spec.measured.items():
         present = now.get(name)
-        if present is None or known_to_differ(before, present):
+        if present is None or conditions_differ(before, present):
             change = f"{name} is {present} now" if present else f"{name} is not known now"
             raise InputError(
                 f"sweep {sweep.id} cannot be resumed: it was measured with {name} {before}, and "

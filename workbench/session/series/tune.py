@@ -228,10 +228,10 @@ class Tune(FlagSweep):
     def load_of(self, run: int) -> Mapping[str, Any]:
         """Return the load of a point. All servers of a block get the same."""
         block, _ = entry_of_point_label(self.progress.sweep.points[run].label)
-        return {**self._near_load, "seed": int(self.bench.get("seed") or 0) + block}
+        return {**self._load_of_tune, "seed": int(self.bench.get("seed") or 0) + block}
 
     @property
-    def _near_load(self) -> Mapping[str, Any]:
+    def _load_of_tune(self) -> Mapping[str, Any]:
         """The load of the tune. A search for users begins with the number that the start preset has
         served, if that is known."""
         served = self.progress.sweep.points[0].users
@@ -285,7 +285,7 @@ class Tune(FlagSweep):
         for place, entry in enumerate(sorted(found, key=lambda one: -found[one]), 1):
             self.progress.note(
                 f"1: {changes_text(entry)}: place {place} with {_percent(found[entry])} against the "
-                f"start preset in one start; {_goes_on(entry, found, chosen, self._size.kept)}"
+                f"start preset in one start; {_advancement_text(entry, found, chosen, self._size.kept)}"
             )
         for entry in chosen:
             if entry not in found:
@@ -400,7 +400,7 @@ class Tune(FlagSweep):
         # the race has warmed the machine up, and compiled both servers
         return {
             **options,
-            "bench": dict(self._near_load),
+            "bench": dict(self._load_of_tune),
             "metric": self._goal.metric,
             "seed": seed,
             "throw_away": False,
@@ -690,7 +690,9 @@ def _of_noise(percent: float, measured: bool) -> str:
     return f"{percent:.2g} % ({'measured in this tune' if measured else 'assumed'})"
 
 
-def _goes_on(entry: Entry, found: Mapping[Entry, float], chosen: Sequence[Entry], kept: int) -> str:
+def _advancement_text(
+    entry: Entry, found: Mapping[Entry, float], chosen: Sequence[Entry], kept: int
+) -> str:
     """Return in words whether an entry of the first block reaches the second, and why not."""
     if entry in chosen and found[entry] > 0:
         return "goes on"

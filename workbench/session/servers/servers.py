@@ -114,7 +114,7 @@ class Servers:
     def take_gpu_reading(self, telemetry: Telemetry) -> None:
         """Take a reading of the host's GPUs, which tells whether a starting server only spins."""
         if self._supervisor is not None and not isinstance(self._core.host, ClusterHost):
-            self._supervisor.hear_gpus(telemetry.gpus)
+            self._supervisor.note_gpu_samples(telemetry.gpus)
 
     def _warn_before_end(self, status: ServerStatus) -> None:
         if self._walltime is None:
@@ -326,7 +326,7 @@ class Servers:
             return None
         return self.supervisor.record(status.run_id).plan
 
-    def running_flags(self) -> Sequence[FlagRow]:
+    def changed_flags_of_running_server(self) -> Sequence[FlagRow]:
         """Return the flags and variables in which the selected live run differs from its engine's
         defaults, the edited ones first (engines.flags_unlike_default). () if there is no such run, or
         if its plan is not known."""

@@ -65,7 +65,7 @@ class ApplyController(Controller):
         self.attempt(look, lambda found: self._confirm(*found), only="look up a preset")
 
     def _confirm(self, preset: PresetApply, whole: WholePreset) -> None:
-        self.services.hush()
+        self.services.clear_message()
         state = self.state
 
         def text(width: int) -> list[Row]:
@@ -81,7 +81,7 @@ class ApplyController(Controller):
 
         def decided(given: Values | None) -> None:
             if given is not None:
-                self.services.hush()
+                self.services.clear_message()
                 self.attempt(
                     preset.apply(whole, password=given.get("password"), on_step=self._say_step),
                     self._show_outcome,
@@ -105,7 +105,7 @@ class ApplyController(Controller):
             done = f"preset {applied.preset_id}: {count} applied, and checked by reading them back"
             self.say(done, next_step="press r to revert the GPU settings")
             return
-        self.services.hush()
+        self.services.clear_message()
 
         def text(width: int) -> list[Row]:
             left = (

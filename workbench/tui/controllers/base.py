@@ -59,13 +59,13 @@ class Controller:
         if server is not None and server.state is ServerState.READY:
             return server
         if self.looks_for_servers:
-            self.say_looking(f"{what} needs a server that is READY")
+            self.say_servers_still_searched(f"{what} needs a server that is READY")
         else:
             text = f"{what} needs a server that is READY, and there is none"
             self.say(text, Level.WARN, "press s to start a server")
         return None
 
-    def say_looking(self, need: str) -> None:
+    def say_servers_still_searched(self, need: str) -> None:
         """Say `need`, and that Workbench still looks for the host's servers."""
         text = f"{need}, and Workbench still looks for servers on {self.state.host.name}"
         self.say(text, next_step="press the key again when the top row names a server")
@@ -83,7 +83,7 @@ class Controller:
         from workbench.gpu.measurement_lock import HostOccupied
 
         async def beside() -> T:
-            with self.session.measurement_lock.also_beside_others():
+            with self.session.measurement_lock.allow_while_others_measure():
                 return await work()
 
         def ask(occupied: Exception) -> None:

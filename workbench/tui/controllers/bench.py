@@ -32,11 +32,11 @@ class BenchController(Controller):
 
         def decided(values: Values | None) -> None:
             if values is not None:
-                self.services.hush()
+                self.services.clear_message()
                 made = spec_overrides(values)
                 self.go("results")
                 self.measure(
-                    lambda: self.session.bench.run(**made), self.say_rejected, outlives=True
+                    lambda: self.session.bench.run(**made), self.show_rejected_result, outlives=True
                 )
 
         if starting and plan is not None:
@@ -55,7 +55,7 @@ class BenchController(Controller):
             BenchForm(self.session.bench.default_spec(), profiles, text, standing), decided
         )
 
-    def say_rejected(self, result_id: int | None) -> None:
+    def show_rejected_result(self, result_id: int | None) -> None:
         """Show a message if a benchmark has ended with a result that is not valid."""
         row = next((row for row in self.state.results if row.id == result_id), None)
         if row is not None and row.refused:
@@ -68,7 +68,7 @@ class BenchController(Controller):
         start."""
         rejected = self.controllers.servers.rejected
         if self.looks_for_servers:
-            self.say_looking("a benchmark needs a server")
+            self.say_servers_still_searched("a benchmark needs a server")
         elif rejected is None:
             self.say(
                 "there is no server to benchmark",

@@ -244,7 +244,7 @@ class GpuController(Controller):
 
         def found(change: PlannedChange) -> None:
             self.services.working = False
-            self.services.hush()
+            self.services.clear_message()
             if self.state.host.name == host:
                 self._ask_about(
                     change, _OF_A_SERIES, RUN_AND_MEASURE, agreed, takes_password=takes_password
@@ -371,7 +371,7 @@ class GpuController(Controller):
         work until the settings are reverted. With `on_trial`, the settings are reverted at the end
         of a trial. Then the page begins with the time left, and later says that the settings are
         reverted."""
-        self.services.hush()
+        self.services.clear_message()
         top = self._trial_rows(on_trial)
 
         def keys() -> Keys:

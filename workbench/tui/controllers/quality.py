@@ -66,7 +66,7 @@ class QualityController(Controller):
         def chosen(number: str | None) -> None:
             found = next((one for one in known if str(one.id) == number), None)
             if found is not None:
-                page.now_shows(Shown(found, page.shown.pair, len(known)))
+                page.show_comparison(Shown(found, page.shown.pair, len(known)))
 
         items = [(str(one.id), _line(one), "text") for one in known]
         result = page.shown.result
@@ -123,7 +123,7 @@ class QualityController(Controller):
 
     def _ended(self, page: QualityPage, result: QualityResult) -> None:
         """Show what was found. If the Compare pane shows the two results, it says so too."""
-        page.now_shows(Shown(result, page.shown.pair, page.shown.earlier + 1))
+        page.show_comparison(Shown(result, page.shown.pair, page.shown.earlier + 1))
         self.say(result.summary, next_step="press Q to see where A and B part")
         comparison = self.state.comparison
         if comparison is not None and page.shown.pair == (comparison.a, comparison.b):

@@ -131,7 +131,7 @@ class ServerController(Controller):
 
         async def decided(yes: bool | None) -> None:
             if yes:
-                self.services.hush()  # an error of the start before is not about this one
+                self.services.clear_message()  # an error of the start before is not about this one
                 agreed(page)
             elif yes is False and page.problem is not None:
                 change = page.problem.changes[0]
@@ -152,7 +152,7 @@ class ServerController(Controller):
                 next_step="press s to start the plan",
             )
             return
-        self.services.hush()
+        self.services.clear_message()
         self.say(f"starting again what ran before: the plan of run {back}")
         self.attempt(self.session.servers.go_back(), lambda _: self.go("log"))
 

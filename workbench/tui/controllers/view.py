@@ -44,7 +44,7 @@ class ViewController(Controller):
         if self.services.screen.query(Search):
             await self.controllers.search.close()
         elif self.services.notice_bar.display:
-            self.services.hush()
+            self.services.clear_message()
         elif panes.strip.back:
             panes.strip.to_now()
         elif panes.zoomed:

@@ -52,7 +52,7 @@ class QualityPage(Page):
         if before is not state.quality:
             self.draw()
 
-    def now_shows(self, shown: Shown) -> None:
+    def show_comparison(self, shown: Shown) -> None:
         self.shown, self.top = shown, 0
         self.draw()
 
@@ -131,7 +131,7 @@ def quality_rows(result: QualityResult, width: int) -> list[Row]:
     """Return the rows of a comparison of answers: the verdict first, then the blocks of the reports.
     A table that is wider than the page is shown as one paragraph a row."""
     from workbench.report.blocks import SIMULATED
-    from workbench.report.quality_blocks import detail_blocks, problem_blocks, side_facts
+    from workbench.report.quality_blocks import compared_sides_rows, detail_blocks, problem_blocks
     from workbench.tui.block_rows import block_rows, fact_rows
 
     role = _ROLES.get(result.verdict, "warnb")
@@ -139,6 +139,8 @@ def quality_rows(result: QualityResult, width: int) -> list[Row]:
     rows += block_rows([SIMULATED] if result.simulated else [], width)
     rows += block_rows(problem_blocks(result), width)
     rows += _side_rows(result.a, result.b, width)
-    rows += fact_rows([one for one in side_facts(result) if one[0] not in ("A", "B")], width)
+    rows += fact_rows(
+        [one for one in compared_sides_rows(result) if one[0] not in ("A", "B")], width
+    )
     blocks: Sequence[Block] = detail_blocks(result)
     return [*rows, *block_rows(blocks, width, complete=True)]

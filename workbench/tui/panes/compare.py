@@ -93,7 +93,7 @@ class Compare(Pane, Scrolled):
             return ""
         if state.experiment is not None and self.of_experiment:
             return f"experiment {state.experiment.id}"
-        which = self._which_b(state, state.comparison) if state.comparison else ""
+        which = self._why_this_b(state, state.comparison) if state.comparison else ""
         return f"B is {which}" if which else ""
 
     def all_rows(self, width: int, height: int) -> list[Row]:
@@ -105,12 +105,12 @@ class Compare(Pane, Scrolled):
         comparison = state.comparison
         if comparison is None:
             return self._empty(width)
-        which = self._which_b(state, comparison)
+        which = self._why_this_b(state, comparison)
         noise = _noise_pct(state, comparison)
         return [*verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
 
     @staticmethod
-    def _which_b(state: SessionState, comparison: Comparison) -> str:
+    def _why_this_b(state: SessionState, comparison: Comparison) -> str:
         """Return why B is the result that it is; "" if it is not the marked one."""
         if (comparison.a, comparison.b) != (state.mark_a, state.mark_b):
             return ""

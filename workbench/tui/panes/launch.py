@@ -174,7 +174,7 @@ class Launch(Pane, PickList):
         """List all flags, and move the cursor to the first flag of the group `name`."""
         self.all, self.query_text = True, ""
         self._fill(keep=True)
-        self._go_below(self.items.index(name))
+        self._move_cursor_below_heading(self.items.index(name))
 
     def jump(self, by: int) -> None:
         """Move the cursor to the first flag of the next group (`by` 1) or of the group before (`by`
@@ -187,9 +187,9 @@ class Launch(Pane, PickList):
         earlier = [n for n in heads if n < self.cursor - 1]
         found = later[:1] if by > 0 else earlier[-1:]
         if found:
-            self._go_below(found[0])
+            self._move_cursor_below_heading(found[0])
 
-    def _go_below(self, heading: int) -> None:
+    def _move_cursor_below_heading(self, heading: int) -> None:
         self.top = heading
         self.cursor = self._nearest_item(heading, 1)
         self.repaint()

@@ -131,7 +131,7 @@ class CommandBar(Painted):
         sign = self._running_sign() if width >= SIGNED_COLUMNS else None
         if sign is None:
             return [self._command(command, width), self._checks(plan, width)]
-        flags = self.session.servers.running_flags()
+        flags = self.session.servers.changed_flags_of_running_server()
         if self.session.servers.changes_against_running():
             unlike: Run = (f" {G.off} not running", "warn")
             first: Row = (*self._command(command, width - width_of(unlike[0])), unlike)

@@ -237,7 +237,7 @@ def _axis(
         elif before is None or _WEIGHT[event.kind] > _WEIGHT[before]:
             cells[column] = MARKS[event.kind]
         drawn[column] = max(before or event.kind, event.kind, key=_WEIGHT.__getitem__)
-    unexplained = _spell_marks(
+    unexplained = _explain_marks_with_words(
         cells, drawn, window.count if window.cursor is not None else window.count - len(" now")
     )
     at = window.cursor_column
@@ -295,7 +295,7 @@ def _link_is_lost(events: Sequence[Event]) -> bool:
     return last is EventKind.LINK_LOST
 
 
-def _spell_marks(
+def _explain_marks_with_words(
     cells: list[Run], drawn: Mapping[int, EventKind], end: int
 ) -> tuple[EventKind, ...]:
     """Explain the newest mark of each kind with a word, if the cells up to `end` have room for it:

@@ -40,8 +40,9 @@ _FAILED = re.compile(
     r"EngineDeadError|EngineCore encountered a fatal error|hit an exception|[Rr]eceived sigquit"
     r"|died unexpectedly|terminate called|core dumped"
 )
-# of uvicorn, which ends without an error when it is asked to
-_SHUTS_DOWN = re.compile(r"INFO:?\s+Shutting down$")
+# of uvicorn and vLLM, which end without an error when they are asked to
+_SHUTS_DOWN = re.compile(r"INFO:?\s+Shutting down$|\bShutting down FastAPI HTTP server")
+_STOPS = ("log.stopped", "log.slurm-time")  # from outside
 _PROBLEMS = (Level.ERROR, Level.WARN)
 
 
@@ -241,9 +242,25 @@ class ExplainedLog:
         if any(abs((one.line or 0) - (number or 0)) <= _LINES_OF_ONE_FAILURE for one in near):
             return ()
         later = 0 < self._ready < (number or self._lines.total)
-        return (
-            log_patterns.error_by_its_text(error, number, Level.WARN if later else Level.ERROR),
-        )
+        level = Level.WARN if later else Level.ERROR
+        finding = log_patterns.error_by_its_text(error, number, level)
+        shown = self._later_phase(number) if level is Level.ERROR else None
+        if shown is None:
+            return (finding,)
+        return (self._without_end(finding, "went on with its start", shown, Level.HINT),)
+
+    def _later_phase(self, number: int | None) -> int | None:
+        """Return the line in which the process that wrote the line `number`, which is no part of a
+        traceback, went on with its start; None if it did not."""
+        if number is None:
+            return None
+        (line,) = self._lines.lines(number - 1, 1)
+        raised = any(one.number == number for one in self._tracebacks.errors)
+        if raised or log_patterns.is_in_traceback(line) or not log_patterns.has_level(line):
+            return None
+        writer = log_patterns.writer_of(line)
+        phases = self._phases_between(number, self._lines.total + 1)
+        return next((one for one, who in phases if who == writer), None)
 
     def _logged_error(
         self, lines: Sequence[str], engine: str | None
@@ -289,7 +306,7 @@ class ExplainedLog:
         what `then` says in the later `line`."""
         number = self._known_number(line)
         place = "later" if number is None else f"in line {number}"
-        text = f"{finding.text}. It did not end the server, which {then} {place}"
+        text = f"{finding.text.rstrip('.')}. It did not end the server, which {then} {place}"
         return replace(finding, level=level, text=text)
 
     def _soften_passed_error(self, finding: Finding, passed: Mapping[int, int]) -> Finding:
@@ -303,7 +320,7 @@ class ExplainedLog:
         """Return the number of the line that says that the server was stopped from outside, or shuts
         down without a failure. None if there is none, or if a start follows it, which makes it the
         end of an earlier server."""
-        stops = [one.line for one in findings if one.code == "log.stopped" and one.line]
+        stops = [one.line for one in findings if one.code in _STOPS and one.line]
         stop = min([*stops, *filter(None, [self._shut_down])], default=None)
         if stop is None or self._lines.dropped:
             return None
@@ -321,7 +338,7 @@ class ExplainedLog:
         follows = stop is not None and (finding.line or 0) > stop
         if finding.level is not Level.ERROR or not follows:
             return finding
-        text = f"{finding.text}. The server had begun to stop before, in line {stop}"
+        text = f"{finding.text.rstrip('.')}. The server had begun to stop before, in line {stop}"
         return replace(finding, level=Level.WARN, text=text)
 
     def _last_line(self, finding: Finding) -> int:

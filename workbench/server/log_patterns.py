@@ -31,6 +31,7 @@ _LEVELS = {
     "info": Level.INFO,
     "ok": Level.INFO,
 }
+_ONE_REQUEST = "one request failed, not the server"
 _LONGEST_LINE = 1500  # characters of a line that are searched
 _EVIDENCE_CHARS = 300  # of a line before a match, with which it is told
 _NUMBERS = str.maketrans("", "", "0123456789abcdefABCDEF")  # numbers, ids and addresses
@@ -87,6 +88,8 @@ class LogPattern:
         exist for one engine only."""
         text = f"{self.cause}. {self.note}" if self.note else self.cause
         text = f"harmless: {text}" if self.severity == "harmless" else text
+        if self.level is Level.ERROR and _BY_REQUEST_HANDLER.search(line):
+            text = f"{_ONE_REQUEST}: {text}"
         evidence, changes = self._evidence(line), self._changes(line[:_LONGEST_LINE], engine)
         code = f"log.{self.id}"
         fix = self.fixes.get(engine or "", self.fix)
@@ -599,7 +602,10 @@ def _precedes_error(finding: Finding, error: RaisedError, errors: Sequence[Raise
 def _request_error_finding(finding: Finding) -> Finding:
     """Return the finding about an error that ended only the answer to one request."""
     level = Level.WARN if finding.level is Level.ERROR else finding.level
-    return replace(finding, level=level, text=f"one request failed, not the server: {finding.text}")
+    told = finding.text.startswith(_ONE_REQUEST)
+    return replace(
+        finding, level=level, text=finding.text if told else f"{_ONE_REQUEST}: {finding.text}"
+    )
 
 
 def _error_kind_finding(
@@ -835,7 +841,7 @@ _SETTINGS = re.compile(
 _OPTIONAL = re.compile(
     r"\b[A-Z][a-z]+Warning: |Skipping import of|Failed to load image Python extension|^\s*#(?!# \S+ (?i:requires) )"
     r"|[Ff]alling back|, using: '|Failed to pickle inputs|[Uu]sing (?:special_|the default|default)"
-    r"|No platform detected|\b[Rr]etrying\b|\bwill retry\b"
+    r"|No platform detected|\b[Rr]etrying\b|\bwill retry\b|\b[Tt]rying (?:again|to resume)\b"
     r"|thrown while requesting (?:HEAD|GET)\b|_report_usage|stats\.vllm\.ai|; setting \w+="
     r"|Failed to import from vllm\._(?!.*undefined symbol)"
 )
@@ -1062,6 +1068,12 @@ def is_in_traceback(line: str) -> bool:
 def _level(line: str) -> str:
     """Return the level that the engine wrote in front of a line, "" if it wrote none."""
     return _level_of_prefix(_prefix().match(_line_without_prefix(line)))
+
+
+def has_level(line: str) -> bool:
+    """Return whether the engine wrote a level in front of the line, so that it logged the line and
+    did not end with it."""
+    return bool(_level(line))
 
 
 def _is_marked_as_warning(line: str) -> bool:

@@ -95,6 +95,34 @@ def test_what_fails_while_an_answer_is_parsed_ended_one_request() -> None:
     handler = "(APIServer pid=3) ERROR 11-21 00:30:10 [serving_chat.py:257] "
     assert causes(f"{handler}ValueError: LoRA rank 64 is greater than max_lora_rank 16.") == []
 
+    told = findings(f"{handler}aiohttp.ClientResponseError: 403, message='Forbidden'")
+    assert told["log.error-other"].text.startswith("one request failed")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***",
+        "=>> PBS: job killed: walltime 3635 exceeded limit 3600",
+        "INFO 11-21 00:30:10 [launcher.py:80] Shutting down FastAPI HTTP server.",
+    ],
+)
+@pytest.mark.parametrize("after", [RESET, "vllm-1 exited with code 137"])
+def test_what_a_scheduler_or_a_container_ends_has_no_other_cause(line: str, after: str) -> None:
+    assert causes("INFO:     Application startup complete.", line, after) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "huggingface_hub: Error while downloading from hub: Read timed out. Trying to resume download...",
+        "ERROR 11-21 00:30:10 [fa_utils.py:57] Cannot use FA version 3 on this GPU",
+    ],
+)
+def test_an_attempt_after_which_the_start_goes_on_is_no_cause(line: str) -> None:
+    start = "INFO 11-21 00:30:10 [gpu_model_runner.py:1] Starting to load model x..."
+    assert causes(line, start) == []
+
 
 def test_an_error_that_another_process_quotes_is_told() -> None:
     quotes = (

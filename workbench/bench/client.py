@@ -244,7 +244,11 @@ class Client:
                     self._on_event(slot, events)
                 elif fd in self._watched:
                     self._watched[fd](events)
-            if chores and (not ready or len(self._ended) > self._ahead):
+            if chores and not ready:
+                self._do_deferred_work()
+            # Sockets that are always ready leave no time for chores. What they end is not kept for
+            # the end of the run: a million requests would fill the memory.
+            for _ in range(len(self._ended) - self._ahead):
                 self._do_deferred_work()
 
     def _wait(self, rest_until_ns: int, wake: int | None) -> tuple[list[tuple[int, int]], int, int]:
@@ -376,7 +380,7 @@ class Client:
     def _next_due(self, now: int) -> int | None:
         if now >= self._start_until_ns:
             self._drop_unsent_requests(self._start_until_ns - _GRAIN_NS)
-        if not self._waiting():
+        if not (self._ready or self._phase.left or self._turns or self._thought_about):
             return None
         turn_ns = 0 if self._idle and self._idle[0].turn is not None else self._turns.due_ns
         if turn_ns <= now or not (self._ready or self._phase.left):
@@ -470,7 +474,7 @@ class Client:
             self._prepare_turn(slot.turn, 0)
             slot.turn = None
             self._thought_about -= 1
-        elif self._turns.due_ns <= time.monotonic_ns():
+        elif self._turns and self._turns.due_ns <= time.monotonic_ns():
             self._prepare_turn(*self._turns.take())
         elif not self._ready:
             self._prepare()

@@ -113,6 +113,8 @@ class LaterTurns:
         self._speed = speed
         self._waiting: list[tuple[int, int, int]] = []  # (due time, order, index): a heap
         self._put = 0
+        # when the next request is due in monotonic nanoseconds: 0 for at once, NEVER if none waits
+        self.due_ns = NEVER
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -132,21 +134,19 @@ class LaterTurns:
         due_ns = 0 if pause_s is None else now_ns + int(pause_s / self._speed * 1e9)
         self._put += 1
         heappush(self._waiting, (due_ns, self._put, index))
-
-    @property
-    def due_ns(self) -> int:
-        """When the next request is due in monotonic nanoseconds: 0 for at once, NEVER if none waits."""
-        return self._waiting[0][0] if self._waiting else NEVER
+        self.due_ns = self._waiting[0][0]
 
     def take(self) -> tuple[int, int]:
         """Return (index, due time) of the next request, which no longer waits."""
         due_ns, _, index = heappop(self._waiting)
+        self.due_ns = self._waiting[0][0] if self._waiting else NEVER
         return index, due_ns
 
     def drop(self, due_by_ns: int) -> int:
         """Forget all requests. Return how many were due by `due_by_ns`."""
         overdue = sum(0 < due_ns <= due_by_ns for due_ns, _, _ in self._waiting)
         self._waiting.clear()
+        self.due_ns = NEVER
         self._next = {}
         return overdue
 

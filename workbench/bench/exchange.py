@@ -52,6 +52,29 @@ class Exchange:
     response = _MadeWhenRead(ResponseReader)
     reply = _MadeWhenRead(Reply)
     _sse = _MadeWhenRead(SseDecoder)
+    unsure = _MadeWhenRead[list[tuple[int, int, int]]](list)  # as in RequestRecord
+
+    # What most requests never change stands here: to set all of it takes as long as to compare a
+    # one-token answer.
+    began_ns = sent_ns = last_byte_ns = 0
+    send_ns = 0  # how long sending took, if that was long
+    # since when bytes may have waited for a read that left some of them in the socket, and until
+    # the newest such read how long; 0 before
+    held_since_ns = held_ns = 0
+    silent_ns = 0  # between its last byte and the time limit that ended it
+    reconnected = False
+    # an earlier answer that this one differs from only in its id and its text, and its bytes
+    whole: WholeAnswer | None = None
+    _unparsed = b""
+    parsing = False  # bytes of the answer have been parsed
+    _plain: bytearray | None = None  # body of an answer that is not an event stream
+    # for a body that is compressed although that was not requested
+    _decode: Decode | None = None
+    between_events = True  # the bytes so far end with an event
+    # in the chunks that `_text_chunk` matches
+    _around_text: tuple[bytes, bytes, bytearray] | None = None
+    _text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
+    _stamp_text: Callable[[int], None]  # adds the time of a chunk, if there is a TextChunk
 
     def __init__(
         self, index: int, warmup: bool, body: bytes, *, due_ns: int = 0, stream: bool = True
@@ -61,28 +84,6 @@ class Exchange:
         self.body = body
         self.due_ns = due_ns
         self.stream = stream
-        self.began_ns = 0
-        self.sent_ns = 0
-        self.last_byte_ns = 0
-        self.send_ns = 0  # how long sending took, if that was long
-        self.unsure: list[tuple[int, int, int]] = []  # as in RequestRecord
-        # since when bytes may have waited for a read that left some of them in the socket, and until
-        # the newest such read how long; 0 before
-        self.held_since_ns = self.held_ns = 0
-        self.silent_ns = 0  # between its last byte and the time limit that ended it
-        self.reconnected = False
-        # an earlier answer that this one differs from only in its id and its text, and its bytes
-        self.whole: WholeAnswer | None = None
-        self._unparsed = b""
-        self.parsing = False  # bytes of the answer have been parsed
-        self._plain: bytearray | None = None  # body of an answer that is not an event stream
-        # for a body that is compressed although that was not requested
-        self._decode: Decode | None = None
-        self.between_events = True  # the bytes so far end with an event
-        # in the chunks that `_text_chunk` matches
-        self._around_text: tuple[bytes, bytes, bytearray] | None = None
-        self._text_chunk: TextChunk | None = None  # None unless the next byte begins a chunk
-        self._stamp_text: Callable[[int], None]  # adds the time of a chunk, if there is a TextChunk
 
     @property
     def status(self) -> int:

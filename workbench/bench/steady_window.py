@@ -136,11 +136,15 @@ def mean_in_flight(window: Window, counted: Iterable[RequestRecord]) -> float | 
 
 
 def _overlap_s(record: RequestRecord, window: Window, silent_us: int = 0) -> float:
-    end = end_s(record) - silent_us / 1e6
-    return max(0.0, min(end, window.end_s) - max(record.start_s, window.begin_s))
+    begin, end = record.start_s, end_s(record) - silent_us / 1e6
+    if window.begin_s <= begin <= end <= window.end_s:  # nearly all: `min` and `max` take long
+        return end - begin
+    return max(0.0, min(end, window.end_s) - max(begin, window.begin_s))
 
 
 def _share_inside(record: RequestRecord, window: Window) -> float:
+    if window.begin_s <= record.start_s and end_s(record) <= window.end_s:
+        return 1.0
     if record.end_us <= 0:
         return float(window.begin_s <= record.start_s <= window.end_s)
     return min(1.0, _overlap_s(record, window) / (record.end_us / 1e6))

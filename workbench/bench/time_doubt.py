@@ -51,7 +51,7 @@ def any_time_is_uncertain(good: Sequence[RequestRecord]) -> bool:
 def ttft_doubt(good: Sequence[RequestRecord]) -> Doubt:
     """Return how far the TTFT may be wrong."""
     timed = [(r, r.ttft_us) for r in good if r.ttft_us is not None]
-    low = ((ttft - early_us(r).get(0, 0) - r.send_us) / 1000 for r, ttft in timed)
+    low = ((ttft - _early_us_of(r, 0) - r.send_us) / 1000 for r, ttft in timed)
     return _doubt_between(
         distribution_of(max(0.0, each) for each in low),
         distribution_of(ttft / 1000 for _, ttft in timed),
@@ -89,13 +89,19 @@ def tpot_doubt(
 ) -> Doubt:
     """Return how far the TPOT may be wrong. `tpot_ms` returns the TPOT of a request whose last chunk
     came some microseconds later after its first chunk than its record says."""
-    low = (tpot_ms(r, -early_us(r).get(len(r.gaps_us), 0)) for r in good)
-    high = (tpot_ms(r, early_us(r).get(0, 0)) for r in good)
+    long = [r for r in good if r.gaps_us]
+    low = (tpot_ms(r, -_early_us_of(r, len(r.gaps_us))) for r in long)
+    high = (tpot_ms(r, _early_us_of(r, 0)) for r in long)
     return _doubt_between(distribution_of(_known_values(low)), distribution_of(_known_values(high)))
 
 
 def _known_values(values: Iterable[float | None]) -> Iterable[float]:
     return (max(0.0, value) for value in values if value is not None)
+
+
+def _early_us_of(record: RequestRecord, number: int) -> int:
+    """Return the microseconds by which chunk `number` may have come earlier."""
+    return early_us(record).get(number, 0) if record.unsure else 0
 
 
 def early_us(record: RequestRecord) -> dict[int, int]:

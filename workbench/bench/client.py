@@ -246,7 +246,7 @@ class Client:
                     self._watched[fd](events)
             if chores and not ready:
                 self._do_deferred_work()
-            # Sockets that are always ready leave no time for chores. What they end is not kept for
+            # Sockets that are always ready leave no quiet time. What they end is not kept for
             # the end of the run: a million requests would fill the memory.
             for _ in range(len(self._ended) - self._ahead):
                 self._do_deferred_work()

@@ -99,7 +99,7 @@ def test_answers_that_come_at_once_leave_no_backlog(monkeypatch: pytest.MonkeyPa
     with TruthProcess("--ttft-ms", "0", "--itl-ms", "0", "--write-each") as server:
         spec = BenchSpec(server.url, "m", streams, 40 * streams, 1, warmup=0, salt="s")
         client = Client(spec, resolve_endpoint(spec), None, lambda record: None)
-        # chores in quiet moments do not count: this machine may have none
+        # work in quiet moments does not count: this machine may have none
         monkeypatch.setattr(client, "poller", AlwaysReady(client))
         turn = client._start_due
         monkeypatch.setattr(

@@ -244,11 +244,11 @@ class Client:
                     self._on_event(slot, events)
                 elif fd in self._watched:
                     self._watched[fd](events)
-            if chores and not ready:
+            if chores and (not ready or len(self._ended) > self._ahead):
                 self._do_deferred_work()
-            # Sockets that are always ready leave no quiet time. What they end is not kept for
-            # the end of the run: a million requests would fill the memory.
-            for _ in range(len(self._ended) - self._ahead):
+            # Sockets that are always ready end many short answers in a turn. They do not wait for
+            # the end of the run: a million would fill the memory.
+            while len(self._ended) > self._ahead and self._ended[0][0].is_short:
                 self._do_deferred_work()
 
     def _wait(self, rest_until_ns: int, wake: int | None) -> tuple[list[tuple[int, int]], int, int]:

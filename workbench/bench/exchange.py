@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 _MAX_ERROR_BODY = 64 * 1024
 _MAX_ANSWER = 64 * 1024 * 1024
+_SHORT_CHUNKS = 16
 
 
 class _MadeWhenRead(Generic[Made]):
@@ -246,6 +247,11 @@ class Exchange:
     def ends_with_content(self) -> bool:
         """Whether the newest byte is the last one of a chunk with content."""
         return self.between_events and self.reply.after_content
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the answer has so few chunks that its record takes no more time than a few reads."""
+        return self.whole is not None or len(self.reply.stamps_ns) <= _SHORT_CHUNKS
 
     @property
     def begun(self) -> bool:

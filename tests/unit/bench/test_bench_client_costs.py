@@ -93,8 +93,9 @@ def test_bytes_of_the_records(run: tuple[Client, Counter[str]]) -> None:
 
 
 def test_answers_that_come_at_once_leave_no_backlog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where some socket is always readable, the records of ended requests are made all the same:
-    those of a million requests would fill the memory."""
+    """Where some socket is always readable, the records of short answers are made all the same:
+    those of a million requests would fill the memory. That of 2,000 tokens holds up the reads for a
+    third of a millisecond, so only one long answer is recorded in a turn."""
     streams, waiting = 16, [0]
     with TruthProcess("--ttft-ms", "0", "--itl-ms", "0", "--write-each") as server:
         spec = BenchSpec(server.url, "m", streams, 40 * streams, 1, warmup=0, salt="s")

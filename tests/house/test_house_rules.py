@@ -249,7 +249,7 @@ def test_drawing_the_first_frame_loads_no_later_part() -> None:
 
 @pytest.mark.slow
 def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
-    """The load client, and what judges text, took 1 MiB of each screen."""
+    """The load client, and what judges text, took 1 MiB of each screen, and clusters 0.2."""
     code = (
         "import asyncio, sys\n"
         "from workbench.session.session import Session\n"
@@ -276,7 +276,12 @@ def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
         )
     loaded = done.stdout.split()
     assert "workbench.server.supervisor" in loaded, done.stderr
-    parts = ("bench.connection", "session.bench.measurement", "model.answer_probe")
+    parts = (
+        "bench.connection",
+        "session.bench.measurement",
+        "model.answer_probe",
+        "server.cluster_supervisor",
+    )
     assert not [part for part in parts if f"workbench.{part}" in loaded]
     assert "httpx" not in loaded
 

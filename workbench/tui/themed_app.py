@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import gc
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -114,6 +115,7 @@ class ThemedApp(PlainEnd):
         return [self._uncoloured]
 
     def on_ready(self) -> None:
+        sys.path_importer_cache.clear()  # lists of directories, made again for the next import
         gc.collect()  # what the imports have left would stay for ever: 0.5 MiB
         gc.freeze()  # objects of the first frame stay: no collection needs to visit them
         gc.enable()

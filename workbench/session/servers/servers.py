@@ -18,7 +18,6 @@ from workbench.model.plan import plan_differences
 from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, mask_command, mask_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
-from workbench.server.cluster_supervisor import ClusterSupervisor
 from workbench.server.supervisor import PreparedServer, Supervisor
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from workbench.model.in_force import InForceReport
     from workbench.model.plan import LaunchPlan, PlanDifference
     from workbench.model.server_run import ServedText
+    from workbench.server.cluster_supervisor import ClusterSupervisor
     from workbench.server.external_servers import ExternalServers, FoundServer
     from workbench.server.log_lines import LogRing
     from workbench.session.plans.free_memory import TooLittle
@@ -71,10 +71,22 @@ class Servers:
         if self._supervisor is None:
             host = self._core.host
             if isinstance(host, ClusterHost):
+                from workbench.server.cluster_supervisor import ClusterSupervisor
+
                 self._supervisor = ClusterSupervisor(host, self._on_event)
             else:
                 self._supervisor = Supervisor(host, self._on_event, self._core.beat)
         return self._supervisor
+
+    def _cluster_supervisor(self) -> ClusterSupervisor | None:
+        """Return the supervisor if the session's host is a cluster, otherwise None. Other hosts do
+        not load what it needs."""
+        if not self._on_cluster:
+            return None
+        from workbench.server.cluster_supervisor import ClusterSupervisor
+
+        found = self.supervisor
+        return found if isinstance(found, ClusterSupervisor) else None
 
     @property
     def _on_cluster(self) -> bool:
@@ -621,10 +633,10 @@ class Servers:
         from workbench.server import preflight
 
         simulated = self._core.state.host.simulated is not None
-        supervisor, nodes = self.supervisor, editor.node_commands()
-        if isinstance(supervisor, ClusterSupervisor) and nodes:
+        on_cluster, nodes = self._cluster_supervisor(), editor.node_commands()
+        if on_cluster is not None and nodes:
             replaces = replaced.run_id if replaced is not None else None
-            await supervisor.check_ranks(
+            await on_cluster.check_ranks(
                 editor.effective_plan, nodes, simulated=simulated, replaces=replaces
             )
         else:
@@ -632,7 +644,7 @@ class Servers:
                 self._core.host,
                 editor.plan,
                 editor.command(),
-                await supervisor.runs(),
+                await self.supervisor.runs(),
                 simulated=simulated,
                 freed=preflight.port_freed_by(replaced),
             )
@@ -750,9 +762,10 @@ class Servers:
             "simulated": self._core.state.host.simulated is not None,
             "replaces": replaced.run_id if replaced else self._core.state.goes_back_to,
         }
-        nodes = editor.node_commands() if isinstance(supervisor, ClusterSupervisor) else ()
-        if isinstance(supervisor, ClusterSupervisor) and nodes:
-            return await supervisor.prepare_ranks(plan, nodes, editor.engine, **options)
+        on_cluster = self._cluster_supervisor()
+        nodes = editor.node_commands() if on_cluster is not None else ()
+        if on_cluster is not None and nodes:
+            return await on_cluster.prepare_ranks(plan, nodes, editor.engine, **options)
         return await supervisor.prepare(plan, editor.command(), editor.engine, **options)
 
     async def stop(self, run_id: str | None = None) -> None:

@@ -17,7 +17,7 @@ from workbench.session.results.series_rows import series_of
 from workbench.store import paths
 from workbench.store.experiments import ExperimentsDb
 from workbench.store.sweeps import SweepStore
-from workbench.tui.formats import altered_text, altered_texts_on
+from workbench.tui.formats import altered_setting_texts, altered_text
 from workbench.tui.panes.result_groups import SeriesRow, group_results
 from workbench.tui.panes.results import _cut_label
 from workbench.tui.widgets.comparison import verdict_text
@@ -198,7 +198,7 @@ def test_an_altered_setting_shows_its_value_before_or_that_nobody_knows_it() -> 
     assert altered_text(lock) == "GPU clocks unknown → 1200 MHz"
     assert altered_text(alteration()) == "power limit 250 → 170 W"
     several = [alteration(n) for n in (0, 1, 3)]
-    assert altered_texts_on(several, 4) == ["GPU0,1,3 power limit 250 → 170 W"]
-    assert altered_texts_on([*several, alteration(2)], 4) == ["power limit 250 → 170 W"]
+    assert altered_setting_texts(several, 4) == ["GPU0,1,3 power limit 250 → 170 W"]
+    assert altered_setting_texts([*several, alteration(2)], 4) == ["power limit 250 → 170 W"]
     of_bob = replace(alteration(2), by="bob")
-    assert altered_texts_on([of_bob], 4) == ["GPU2 power limit 250 → 170 W, set by bob"]
+    assert altered_setting_texts([of_bob], 4) == ["GPU2 power limit 250 → 170 W, set by bob"]

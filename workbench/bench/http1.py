@@ -236,7 +236,7 @@ class ResponseReader:
                 self._framing = data[at:]
                 break
             line, at = data[at:end], end + 2
-            left = self._after_line(line)
+            left = self._parse_line_between_chunks(line)
             if self.complete:
                 self.rest = data[at:]
                 break
@@ -269,7 +269,7 @@ class ResponseReader:
             raise HttpError("a chunk-size line of the response is larger than 64 KiB")
         return end
 
-    def _after_line(self, line: bytes) -> int:
+    def _parse_line_between_chunks(self, line: bytes) -> int:
         """Process one line between the contents of chunks: a chunk's size, the end of a chunk, or a
         trailer. Return the size of the next chunk, or 0 if the line is not a chunk's size. Raises
         HttpError for an invalid line."""

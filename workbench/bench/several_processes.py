@@ -196,7 +196,7 @@ class SharedRun:
         elif kind == "warmed up":
             process.warmed = WarmedUp.from_json(message | {"begin_ns": 0})
             self._end_warmup()
-            self._begin_together()
+            self._start_load_in_all_processes()
         elif kind == "report":
             process.report = ClientReport.from_json(message)
 
@@ -209,7 +209,7 @@ class SharedRun:
                 for process in self._processes:
                     process.tell({"type": "end of warm-up"})
 
-    def _begin_together(self) -> None:
+    def _start_load_in_all_processes(self) -> None:
         warmed = [process.warmed for process in self._processes if process.warmed]
         if len(warmed) < len(self._processes):
             return

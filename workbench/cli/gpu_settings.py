@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.cli.gpu_text import (
     FOREIGN_NEXT,
-    affected_by,
+    affected_gpus_json,
     affected_lines,
     affected_text,
     command_lines,
@@ -104,7 +104,7 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         foreign = {(c.gpu_uuid, c.setting) for c in commands if c.foreign}
         kept = foreign if arguments.foreign == "keep" else set()
         commands = [c for c in commands if (c.gpu_uuid, c.setting) not in kept]
-        affected = await affected_by(session, commands)
+        affected = await affected_gpus_json(session, commands)
         if not arguments.json:
             say_lines([*command_lines(commands), *affected_lines(affected)])
         if not arguments.dry_run:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.cli.gpu_settings import NEXT_STEP_UNATTENDED, setting_option
-from workbench.cli.gpu_text import affected_by, affected_lines, affected_text, command_lines
+from workbench.cli.gpu_text import affected_gpus_json, affected_lines, affected_text, command_lines
 from workbench.cli.gpu_verify import TARGET, check_one_target
 from workbench.cli.load_options import CONCURRENCY, SIZE, load_of
 from workbench.cli.open_session import connected
@@ -124,7 +124,7 @@ async def _confirm(
     password."""
     if not arguments.yes:
         first = next(iter(plan.values()))
-        affected = await affected_by(session, first)
+        affected = await affected_gpus_json(session, first)
         if can_ask(arguments):
             say_lines([*command_lines(first), *affected_lines(affected)])
         where = f"{session.host.name} ({affected_text(affected, first)})"
@@ -156,7 +156,7 @@ async def _print_plan(session: Session, arguments: argparse.Namespace, plan: Pla
                 "commands": [argv for step in steps for argv in step["commands"]],
                 "rights": rights,
                 "notes": notes,
-                **await affected_by(session, next(iter(plan.values()))),
+                **await affected_gpus_json(session, next(iter(plan.values()))),
             }
         )
         return int(bool(rights))

@@ -69,7 +69,9 @@ def other_changes_lines(state: SessionState) -> Iterator[str]:
         yield f"  {state.host.others_problem}"
 
 
-async def affected_by(session: Session, commands: Sequence[SettingCommand]) -> dict[str, Any]:
+async def affected_gpus_json(
+    session: Session, commands: Sequence[SettingCommand]
+) -> dict[str, Any]:
     """Return the GPUs that the commands would change, and the processes on these GPUs, as a JSON
     object. Its fields are `gpus`, `processes`, and `processes_absent` (by GPU, the reason why the
     processes are unknown). Settings of the host, such as governors, affect no GPU process."""

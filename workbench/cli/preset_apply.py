@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli.gpu_text import affected_by, affected_lines, affected_text, guard_lines
+from workbench.cli.gpu_text import affected_gpus_json, affected_lines, affected_text, guard_lines
 from workbench.cli.open_session import connected, warn_if_measured
 from workbench.cli.output import emit, note, say_lines
 from workbench.cli.plan import load_plan
@@ -59,7 +59,7 @@ async def apply_preset(arguments: argparse.Namespace) -> int:
         preset = PresetApply(session)
         whole = await preset.look()
         commands = [outcome.command for outcome in whole.outcomes]
-        affected = await affected_by(session, commands)
+        affected = await affected_gpus_json(session, commands)
         if not arguments.json:
             say_lines([*_planned_lines(whole), *affected_lines(affected)])
         if arguments.dry_run:

@@ -166,7 +166,7 @@ async def run_watches(arguments: argparse.Namespace) -> int:
 
     store = _watch_store()
     with store.running():
-        night, watches = _night_to_carry_on(store, arguments)
+        night, watches = _night_to_continue(store, arguments)
         await confirm(
             arguments,
             f"The night starts and stops servers for {', '.join(watches)}. Continue?",
@@ -211,7 +211,7 @@ def report_pairs() -> Callable[[SessionState, frozenset[str]], None]:
     return report
 
 
-def _night_to_carry_on(store: WatchStore, arguments: argparse.Namespace) -> tuple[Night, list[str]]:
+def _night_to_continue(store: WatchStore, arguments: argparse.Namespace) -> tuple[Night, list[str]]:
     """Return the night to go on with, or a new one with the id 0, and the names of its watches."""
     from workbench.model.watch import Night, NightEntry
     from workbench.store.watches import unfinished

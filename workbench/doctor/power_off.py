@@ -80,7 +80,7 @@ async def finding_of_end(host: Host, kept: Kept, boot_id: str | None) -> Finding
     """Return the finding about the last minute under the boot before `boot_id`. None if nothing was
     recorded then, if the recording or the host ended in order, or if the recording ended long
     before the host did. Raises HostError if the host does not answer."""
-    end = kept.cut_off_before(boot_id) if boot_id else None
+    end = kept.end_under_other_boot(boot_id) if boot_id else None
     if end is None:
         return None
     done = await run_swept(host, shell_argv(_SCRIPT, end.boot_id), timeout_s=LOOK_S)

@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.gpu import measurement_lock_holder, remote_programs
 from workbench.hosts.base import CommandNotFound, Host, HostUnreachable
-from workbench.hosts.directory_names import names_in
+from workbench.hosts.directory_names import list_directory_names
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.errors import BenchError, HostError
 from workbench.model.lazy_dataclass import dataclass
@@ -233,7 +233,7 @@ async def holder(host: Host, directory: str) -> MeasurementOwner | None:
     """Return the Workbench that holds the host's measurement lock, None if none does. `directory`
     is the directory of the host's register. Start python3 on another host only if that directory
     has a file that may name a holder, and on this machine never."""
-    names = await names_in(host, directory)
+    names = await list_directory_names(host, directory)
     if not any(
         name.startswith(measurement_lock_holder.PREFIX) and name.endswith(".json") for name in names
     ):

@@ -279,7 +279,7 @@ class ContainerPorts:
         if network == self._around and not self._host.container_kind.elsewhere:
             return await self._inner.forward(port, address)
         if await self._program() is None:
-            return await self._to_address(port, address, addresses)
+            return await self._forward_to_address(port, address, addresses)
 
         async def open_far() -> tuple[Reader, Writer]:
             inside = await self._program()
@@ -298,7 +298,9 @@ class ContainerPorts:
         await relay.listen()
         return relay
 
-    async def _to_address(self, port: int, address: str, addresses: tuple[str, ...]) -> Forward:
+    async def _forward_to_address(
+        self, port: int, address: str, addresses: tuple[str, ...]
+    ) -> Forward:
         if address != LOOPBACK:
             return await self._inner.forward(port, address)
         if not addresses:

@@ -11,7 +11,7 @@ import os
 from workbench.hosts.base import Host
 
 
-async def names_in(host: Host, directory: str) -> list[str]:
+async def list_directory_names(host: Host, directory: str) -> list[str]:
     """Return the names in `directory` of `host`; [] if it cannot be read."""
     if host.is_local:
         try:

@@ -12,7 +12,9 @@ from workbench.hosts.base import Host
 Marks = tuple[object, ...]
 
 
-def marks_of(host: Host, files: Iterable[str], names: Iterable[tuple[str, str]]) -> Marks | None:
+def read_file_marks(
+    host: Host, files: Iterable[str], names: Iterable[tuple[str, str]]
+) -> Marks | None:
     """Return the marks of `files`, and of the files whose names begin with a prefix in a
     directory. `names` has a pair (directory, prefix) for each of these directories. Return None if
     the host is not this machine, because a look there costs as much as reading the files."""

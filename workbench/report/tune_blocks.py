@@ -86,7 +86,7 @@ def _spec_limits_text(spec: TuneSpec) -> str:
     return f"{said}; those on latencies say what counts" if counts else said
 
 
-def asked_text(spec: TuneSpec) -> str:
+def tune_goal_text(spec: TuneSpec) -> str:
     """Return in one line what a tune improves, and within which limits."""
     return f"goal {goal_called(spec.goal).title}, limits {_spec_limits_text(spec)}"
 
@@ -114,7 +114,7 @@ def tune_blocks(sweep: Sweep, final: Experiment | None = None) -> list[Block]:
     """Return the blocks that describe a tune: what it has found, what was asked, the race, the final,
     its decisions, and what it did not try. `final` is the experiment of the final, if that is known."""
     assert sweep.spec is not None and sweep.spec.tune is not None
-    blocks: list[Block] = [*found_blocks(sweep), TextBlock(asked_text(sweep.spec.tune))]
+    blocks: list[Block] = [*found_blocks(sweep), TextBlock(tune_goal_text(sweep.spec.tune))]
     blocks += [Heading("Race"), race_table(sweep)]
     blocks += final_blocks(sweep, final)
     decisions = tuple(in_words(note) for note in sweep.notes if not note.startswith(_WROTE))

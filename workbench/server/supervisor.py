@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench import __version__
 from workbench.hosts import detached_process
 from workbench.hosts.base import FileError, Host, HostUnreachable
-from workbench.hosts.directory_names import names_in
-from workbench.hosts.file_marks import Marks, marks_of
+from workbench.hosts.directory_names import list_directory_names
+from workbench.hosts.file_marks import Marks, read_file_marks
 from workbench.hosts.session_marks import processes_of_session
 from workbench.hosts.task_cancellation import end_all
 from workbench.model.beat import Beat
@@ -765,7 +765,7 @@ class Supervisor:
 
     def _marks_now(self, run: WatchedRun) -> Marks | None:
         files = (f"{run.run_dir}/{name}" for name in (*FILES, *detached_process.OWN_FILES))
-        marks = marks_of(self.host, files, ())
+        marks = read_file_marks(self.host, files, ())
         # a server that starts leaves shared memory, which only a full reading records
         settled = run.facts.ready is not None and run.facts.stop_unix_s is None
         if marks is None or run.sid is None or not settled:
@@ -846,7 +846,7 @@ class Supervisor:
         """Return whether the host has runs that this supervisor has not listed, because another
         Workbench process started them, or that were listed before their start was recorded. Takes
         one round trip."""
-        listed = await names_in(self.host, await self.runs_dir())
+        listed = await list_directory_names(self.host, await self.runs_dir())
         names = {name for name in listed if RUN_ID.fullmatch(name)}
         known = {run_id for run_id, run in self._runs.items() if not run.may_begin}
         return bool(names - known - self._starting - set(self.older))

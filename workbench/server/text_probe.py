@@ -144,7 +144,7 @@ class _Asker:
         """Send the other prompts, and keep all answers that come in time. `first` is the answer to
         the first prompt."""
         alone = []
-        if _cut_before_its_text(first):
+        if _may_be_cut_before_text(first):
             self._tokens = REASONING_TOKENS
             alone = [self._alone]
         else:
@@ -274,7 +274,7 @@ class _Asker:
         )
 
 
-def _cut_before_its_text(answered: Answered) -> bool:
+def _may_be_cut_before_text(answered: Answered) -> bool:
     """Return whether an answer may be empty only because it was too short: some engines show no
     text before the reasoning has ended."""
     if isinstance(answered, Vector):

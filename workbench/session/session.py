@@ -351,7 +351,7 @@ class Session:
         await self._look_for_changes()
         self.core.spawn(self._watch_engine())
         self.core.spawn(self._show_since_left())
-        self.core.spawn(self._watch_elsewhere())
+        self.core.spawn(self._watch_other_workbenches())
 
     async def _connect(self) -> None:
         """Connect to the host. Retry until the host answers, because it may be booting. Raises
@@ -427,13 +427,13 @@ class Session:
             ahead_s = self.servers.supervisor.host_time(servers[0].run_id) - time.time()
         self.core.update(since_left=since_left(self.state, left_unix_s, ahead_s))
 
-    async def _watch_elsewhere(self) -> None:
+    async def _watch_other_workbenches(self) -> None:
         while True:
             await asyncio.sleep(self.core.beat.seconds_to_next_beat(_ELSEWHERE_S))
             with suppress(WorkbenchError):  # a lost link shows in the state
-                await self._look_elsewhere()
+                await self._show_changes_of_other_workbenches()
 
-    async def _look_elsewhere(self) -> None:
+    async def _show_changes_of_other_workbenches(self) -> None:
         """Show the results that other Workbenches stored, the servers that they started, and
         whether one of them is measuring."""
         await self.results.look_elsewhere()

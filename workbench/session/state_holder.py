@@ -140,10 +140,10 @@ class StateHolder:
         screen ends first. The caller handles its errors."""
         task = asyncio.get_running_loop().create_task(work)
         self.kept.add(task)
-        task.add_done_callback(self._kept_ended)
+        task.add_done_callback(self._drop_ended_task)
         return task
 
-    def _kept_ended(self, task: asyncio.Task[Any]) -> None:
+    def _drop_ended_task(self, task: asyncio.Task[Any]) -> None:
         self.kept.discard(task)
         if not task.cancelled():
             task.exception()  # is read here too, because the caller may have ended before

@@ -306,7 +306,7 @@ class Kept:
     cut: Event | None = None
     boots: tuple[EndOfBoot, ...] = ()
 
-    def cut_off_before(self, boot_id: str) -> EndOfBoot | None:
+    def end_under_other_boot(self, boot_id: str) -> EndOfBoot | None:
         """Return the end of the newest recording under another boot than `boot_id`. None if there is
         none, or if its Workbench ended it itself."""
         earlier = [one for one in self.boots if one.boot_id != boot_id and one.last_minute]

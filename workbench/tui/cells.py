@@ -322,7 +322,7 @@ class Painted(Widget):
         if regions and not (self._is_mounted and send_cells(self, regions, self._cells_in)):
             self.refresh(*regions)
 
-    def draw_anew(self) -> None:
+    def redraw_all_rows(self) -> None:
         """Draw every row again and send all of them to the terminal, because the colours have
         changed."""
         self._painted = []

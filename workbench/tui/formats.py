@@ -211,7 +211,7 @@ def altered_text(one: Alteration) -> str:
     return f"{setting_name(one.setting)} {before} {G.becomes} {now}"
 
 
-def altered_texts_on(alterations: Iterable[Alteration], gpus: int) -> list[str]:
+def altered_setting_texts(alterations: Iterable[Alteration], gpus: int) -> list[str]:
     """Return a text for each altered setting, such as "GPU0-1 power limit 250 → 170 W". The GPUs are
     left out if all `gpus` GPUs of the host have the alteration. A setting of another user has the
     user's name."""

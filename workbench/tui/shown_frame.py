@@ -58,7 +58,7 @@ def part_of(strip: Strip | Cells, start: int, end: int) -> Strip:
 
 class ShownFrame:
     """The rows that the terminal shows, None while they are unknown. `add` notes pieces that were
-    sent. `change_to` and `change` take new content, and return the part of it that differs."""
+    sent. `replace_rows` and `change` take new content, and return the part of it that differs."""
 
     def __init__(self) -> None:
         self._rows: list[Strip] | None = None
@@ -85,7 +85,7 @@ class ShownFrame:
             if len(of_row) > _MOST_PIECES:
                 self._put_pieces_in(rows, y)
 
-    def change_to(self, new: Sequence[Strip]) -> list[Piece] | None:
+    def replace_rows(self, new: Sequence[Strip]) -> list[Piece] | None:
         """Take `new` as all rows that the terminal shows from now on. Return the pieces that differ
         from what it showed; None if that is unknown or has another size."""
         old = self._rows

@@ -112,7 +112,7 @@ class PlainEnd(App[int]):
             return _Cells(shown.change(_pieces_of(renderable)))  # type: ignore[return-value]
         if isinstance(renderable, LayoutUpdate) and renderable.region.offset == (0, 0):
             rows = [Strip.join(pieces) for pieces in renderable.strips]
-            changed = shown.change_to(rows)
+            changed = shown.replace_rows(rows)
             if changed is None:
                 changed = [(0, y, row) for y, row in enumerate(rows)]
             return _Cells(changed)  # type: ignore[return-value]

@@ -101,7 +101,7 @@ class ThemedApp(PlainEnd):
         self.theme = f"workbench-{name}"
         for screen in self.screen_stack:
             for widget in screen.query(Painted):
-                widget.draw_anew()
+                widget.redraw_all_rows()
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters of the output. With NO_COLOR a filter removes all colours, because
@@ -131,15 +131,15 @@ class ThemedApp(PlainEnd):
         for number in (signal.SIGHUP, signal.SIGTERM):
             # Without a handler both end the process with no cleanup at all, not even `finally`.
             with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
-                loop.add_signal_handler(number, self.end_by, number)
+                loop.add_signal_handler(number, self.end_on_signal, number)
 
         def gone() -> None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self.end_by, signal.SIGHUP)
+                loop.call_soon_threadsafe(self.end_on_signal, signal.SIGHUP)
 
         when_terminal_hangs_up(self, gone)
 
-    def end_by(self, number: signal.Signals) -> None:
+    def end_on_signal(self, number: signal.Signals) -> None:
         """End the application because of a signal."""
         self.hung_up = self.hung_up or number == signal.SIGHUP
         self.exit(128 + number)

@@ -66,10 +66,10 @@ class EventWatch:
             if before is None or before is status.state or status.others:
                 continue
             for rule, text in _events_of_server(before, status):
-                if rule != "server-silent" or self._silent_anew(status.run_id):
+                if rule != "server-silent" or self._silence_is_new(status.run_id):
                     yield rule, text
 
-    def _silent_anew(self, run_id: str) -> bool:
+    def _silence_is_new(self, run_id: str) -> bool:
         """Return whether a server was not told to be silent within the last minute: one that
         answers now and then must not ring each time."""
         now_s = time.monotonic()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from workbench.gpu.guard import client
 from workbench.gpu.guard.client import GuardTerms
 from workbench.gpu.settings import journal
-from workbench.hosts.file_marks import Marks, marks_of
+from workbench.hosts.file_marks import Marks, read_file_marks
 from workbench.model.errors import HostError, InputError, SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.setting_commands import REGISTER_PREFIX
@@ -224,7 +224,7 @@ class GpuGuard:
             return None
         home = await client.guard_directory(host)
         files = (f"{home}/state.json", f"{home}/told", await journal.journal_path_on(host))
-        marks = marks_of(host, files, [(register, REGISTER_PREFIX)])
+        marks = read_file_marks(host, files, [(register, REGISTER_PREFIX)])
         return None if marks is None else (host, *marks)
 
     def _is_drawn(self, heartbeat_s: float) -> bool:

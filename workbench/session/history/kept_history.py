@@ -139,7 +139,7 @@ class KeptHistory:
         from workbench.hosts.boot import boot_id
 
         boot = await boot_id(self._core.host)
-        if boot is None or older.cut_off_before(boot) is None:
+        if boot is None or older.end_under_other_boot(boot) is None:
             return
         if any(one.boot_id == boot for one in older.boots):
             return
@@ -157,7 +157,9 @@ class KeptHistory:
     async def _report_lost_benchmark(self, cut: Event | None) -> None:
         """Say that a benchmark was lost with its Workbench, if none has run since this screen
         opened."""
-        if cut is None or not await asyncio.to_thread(_left_no_data, cut, self._core.host.name):
+        if cut is None or not await asyncio.to_thread(
+            _nothing_is_stored_of, cut, self._core.host.name
+        ):
             return
         bench = self._core.state.bench
         if bench == BenchState(last_id=bench.last_id):
@@ -174,7 +176,7 @@ class KeptHistory:
         )
 
 
-def _left_no_data(cut: Event, host: str) -> bool:
+def _nothing_is_stored_of(cut: Event, host: str) -> bool:
     """Return whether nothing is stored of a benchmark whose Workbench ended before it did: neither a
     note, of which a part of it can still be kept, nor a result that was stored since."""
     from workbench.store import left_benchmarks, paths

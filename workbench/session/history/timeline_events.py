@@ -72,7 +72,7 @@ class EventSource:
                 now, EventKind.THROTTLE, f"{gpus_text(gpus)} throttled: {reason}", _only_gpu(gpus)
             )
 
-    def _time_here(self, unix_s: float, now: float) -> float:
+    def _convert_to_local_time(self, unix_s: float, now: float) -> float:
         """Convert `unix_s`, a time of the host's clock, to this machine's clock. Return `now` for a
         time less than 2 s ago, because some hosts report whole seconds only."""
         at = unix_s - self._host_ahead_s
@@ -88,7 +88,9 @@ class EventSource:
                 at = getattr(status, field)
                 if at is not None and at != getattr(old, field, None) and now - at < _OLDEST_S:
                     yield Event(
-                        self._time_here(at, now), kind, f"{text(status)} (run {status.run_id})"
+                        self._convert_to_local_time(at, now),
+                        kind,
+                        f"{text(status)} (run {status.run_id})",
                     )
 
     def _bench_events(
@@ -131,7 +133,7 @@ class EventSource:
         made: dict[tuple[EventKind, str, float], list[int]] = {}
         for place, one in new.items():
             if place not in old or old[place].now != one.now:
-                at = self._time_here(one.set_unix_s or one.since_unix_s, now)
+                at = self._convert_to_local_time(one.set_unix_s or one.since_unix_s, now)
                 recent = now - at < _RECENT_S
                 trial = recent and state.guard is not None and state.guard.trial_left_s is not None
                 kind = EventKind.SETTING_TRIAL if trial else EventKind.SETTING_MADE
@@ -151,7 +153,7 @@ class EventSource:
         if (
             guard is None
             or guard.did_unix_s is None
-            or now - self._time_here(guard.did_unix_s, now) > _GUARD_S
+            or now - self._convert_to_local_time(guard.did_unix_s, now) > _GUARD_S
         ):
             self._reverted_s = now
             return ""
@@ -203,7 +205,7 @@ class EventSource:
             if host.measured_by is not None:
                 who = f"{host.measured_by.what} by {host.measured_by.owner_text}"
                 yield Event(
-                    self._time_here(host.measured_by.since_unix_s or now, now),
+                    self._convert_to_local_time(host.measured_by.since_unix_s or now, now),
                     EventKind.BENCH_BEGIN,
                     f"{who} begins",
                 )

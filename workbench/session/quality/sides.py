@@ -35,12 +35,12 @@ async def sides_to_measure(session: Session, a: Arm, b: Arm) -> tuple[Arm, Arm]:
     # A run that is started anew takes the place of the one that runs, which is then measured anew.
     anew = any(ended[i] and of_results[i] for i in (0, 1))
     a, b = (
-        _arm_started_anew(arm, status) if anew and from_result else arm
+        _arm_for_new_start(arm, status) if anew and from_result else arm
         for arm, status, from_result in zip(arms, statuses, of_results, strict=True)
     )
     if a.target == b.target and b.changes_launch and not a.changes_launch:
         # B needs the GPUs and the port of that run, which is stopped, and started again at the end.
-        a = _arm_started_anew(a, statuses[0])
+        a = _arm_for_new_start(a, statuses[0])
     return a, b
 
 
@@ -48,7 +48,7 @@ def _arm_name(arm: Arm) -> str:
     return arm.target.name if arm.target is not None else ""
 
 
-def _arm_started_anew(arm: Arm, status: ServerStatus | None) -> Arm:
+def _arm_for_new_start(arm: Arm, status: ServerStatus | None) -> Arm:
     """Return a run so that Workbench starts it anew. A URL, a preset or a changed run stays as it
     is."""
     if status is None or status.port is None or arm.changes_launch:

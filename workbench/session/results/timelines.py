@@ -49,9 +49,9 @@ class ResultTimelines:
         written is left out, with a message."""
         await self._write(result_id, measured)
         if self._timeline.reads_continuously:
-            self._core.spawn(self._write_again(result_id, measured))
+            self._core.spawn(self._rewrite_after_last_reading(result_id, measured))
 
-    async def _write_again(self, result_id: int, measured: Measured) -> None:
+    async def _rewrite_after_last_reading(self, result_id: int, measured: Measured) -> None:
         await asyncio.sleep(max(0.0, measured.outcome.t1_unix + AFTER_S + 2 - time.time()))
         await self._write(result_id, measured)
 

@@ -162,7 +162,7 @@ class Tune(FlagSweep):
             if (why := self._known_to_fail(run)) is None:
                 return run
             self.progress.point(run, state=PointState.FAILED, error=why)
-        if self._block_now == 1 and not self._time_is_up:
+        if self._current_block_number == 1 and not self._time_is_up:
             self._begin_second_block()
             return self.progress.next_value
         return None
@@ -260,7 +260,7 @@ class Tune(FlagSweep):
         return self.size
 
     @property
-    def _block_now(self) -> int:
+    def _current_block_number(self) -> int:
         return max(entry_of_point_label(point.label)[0] for point in self.progress.sweep.points)
 
     def _known_to_fail(self, run: int) -> str | None:
@@ -410,12 +410,14 @@ class Tune(FlagSweep):
         best = await self._leader()
         found, breaks = gains_of_survivors(self.progress.sweep), start_breaks(self.progress.sweep)
         if not found:
-            return self._found_nothing("no candidate could be measured within the limits")
+            return self._record_no_improvement("no candidate could be measured within the limits")
         if best is None:
-            return self._found_nothing("no candidate was better than the start preset in the race")
+            return self._record_no_improvement(
+                "no candidate was better than the start preset in the race"
+            )
         name = shlex.join(best)
         for entry in found:
-            if entry != best and self._block_now == 2:
+            if entry != best and self._current_block_number == 2:
                 self.progress.note(
                     f"2: {changes_text(entry)}: {_percent(found[entry])} against the start preset in the "
                     f"race; out, {changes_text(best)} is ahead"
@@ -528,11 +530,13 @@ class Tune(FlagSweep):
             raise _unjudged(f"the final of {name} failed: {experiment.error}")
         broken = await self._broken_in_final(experiment, "B") or await self._broken_kld(experiment)
         if broken is not None:
-            return self._found_nothing(f"in the final, {name} {limit_error(broken)}")
+            return self._record_no_improvement(f"in the final, {name} {limit_error(broken)}")
         breaks = await self._broken_in_final(experiment, "A")
         is_better = change.verdict == BETTER
         if comparison.broken_answer_clause or not comparison.like_for_like:
-            return self._found_nothing(f"{name} was not shown to be better in the final", change)
+            return self._record_no_improvement(
+                f"{name} was not shown to be better in the final", change
+            )
         if not is_better and breaks is None:
             also = (
                 ", in which the start preset kept the limits"
@@ -540,7 +544,7 @@ class Tune(FlagSweep):
                 else ""
             )
             why = f"{name} was not shown to be better in the final{also}"
-            return self._found_nothing(why, change)
+            return self._record_no_improvement(why, change)
         text = self._gain_text(change, name) if is_better else self._feasible_text(change, name)
         if breaks is not None:
             text += f"; the start preset breaks a limit ({breaks}), and this keeps all"
@@ -576,7 +580,7 @@ class Tune(FlagSweep):
         width = half_width(change.interval_pct)
         return f"{name} keeps the limits with {_signed(change.change_pct)} % ± {width} {self._goal.title}"
 
-    def _found_nothing(self, why: str, final: MetricChange | None = None) -> None:
+    def _record_no_improvement(self, why: str, final: MetricChange | None = None) -> None:
         """Say that nothing better was found, and what would have been. `final` has the pairs of the
         final, which show how servers differ here."""
         said = f"nothing better found: {why}"

@@ -160,7 +160,7 @@ class Servers:
                 if now.run_id == self._core.state.run_id and (
                     back := self._core.state.goes_back_to
                 ):
-                    next_step = _add_way_back(next_step, back)
+                    next_step = _add_restart_step(next_step, back)
                 text = f"{now.engine} {now.state}: {now.reason or 'the log has the cause'}"
                 self._core.notify(Level.ERROR, text, next_step)
                 if now.run_id == self._core.state.run_id:  # its log is on the screen
@@ -735,7 +735,7 @@ class Servers:
         except WorkbenchError as error:
             if replaced is not None:
                 self._not_replaced = replaced.run_id
-                error.next_step = _add_way_back(error.next_step, replaced.run_id)
+                error.next_step = _add_restart_step(error.next_step, replaced.run_id)
                 self._show()
             raise
         self._started_plans[status.run_id] = editor.plan
@@ -827,7 +827,7 @@ def _must_stop_before_start(status: ServerStatus) -> bool:
     return status.state.is_alive or bool(status.outlived)
 
 
-def _add_way_back(next_step: str | None, run_id: str) -> str:
+def _add_restart_step(next_step: str | None, run_id: str) -> str:
     """Return `next_step` with the key and the command that start again what ran before."""
     back = f"press Z, or run `workbench restart {run_id}`, to start again what ran before"
     return f"{next_step}; or {back}" if next_step else back

@@ -130,10 +130,10 @@ class CheckController(Controller):
             )
         else:
             await self.controllers.hosts.switch(
-                self.name, lambda: self.attempt(self._start_there(self.name))
+                self.name, lambda: self.attempt(self._start_on_cluster(self.name))
             )
 
-    async def _start_there(self, name: str) -> None:
+    async def _start_on_cluster(self, name: str) -> None:
         """Wait until Workbench is connected to the cluster `name`, search the cluster for servers
         and the engine, and open the page from which the user starts the server. Do nothing if the
         connection fails or the user has switched to another host."""

@@ -42,9 +42,9 @@ from workbench.tui.modals.gpu_confirm import (
 from workbench.tui.modals.gpu_settings import (
     Suggestion,
     Wanted,
-    each_alone,
     parse,
     settings_form,
+    split_by_setting,
     suggestion_of,
 )
 from workbench.tui.modals.launch import disturbed_rows
@@ -107,7 +107,7 @@ class GpuController(Controller):
         """Return `error`, which rejects the GPU settings `wanted`, with the label of the invalid
         setting in front of its message. To find that setting, make a dry run with each setting
         alone."""
-        for name, alone in each_alone(wanted.settings):
+        for name, alone in split_by_setting(wanted.settings):
             try:
                 await self.session.gpu.apply(alone, wanted.gpu, dry_run=True)
             except InputError as its:

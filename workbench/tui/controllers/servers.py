@@ -64,7 +64,7 @@ def _how_it_stops(server: ServerStatus, grace_s: float, unit: str | None) -> str
     )
 
 
-def _run_by(server: ServerStatus) -> str:
+def _launcher_text(server: ServerStatus) -> str:
     return "" if server.run_as == PROCESS else f"  {server.run_as} {server.handle or ''}".rstrip()
 
 
@@ -350,7 +350,7 @@ class ServerController(Controller):
         items = [
             (
                 s.run_id,
-                f"{s.run_id}  {s.state_word:<13} {s.engine:<9} {s.model}{_run_by(s)}",
+                f"{s.run_id}  {s.state_word:<13} {s.engine:<9} {s.model}{_launcher_text(s)}",
                 "text",
             )
             for s in reversed(state.servers)

@@ -32,7 +32,7 @@ from workbench.tui.fleet.columns import (
     server_runs,
     state_runs,
 )
-from workbench.tui.formats import GIB, NA, altered_texts_on
+from workbench.tui.formats import GIB, NA, altered_setting_texts
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import POWER, card_title
 from workbench.tui.widgets.graph import Graph, draw_graph
@@ -240,7 +240,7 @@ def notes_row(host: FleetHost) -> Row:
             ((f"! {gpus_text(gpus)} {reason}", "warnb"),)
             for reason, gpus in host.throttle_reasons.items()
         ]
-    altered = altered_texts_on(host.altered, len(host.gpus) or 1)
+    altered = altered_setting_texts(host.altered, len(host.gpus) or 1)
     parts += [((f"{G.alert} {text}", "warn"),) for text in altered]
     for server in host.servers:
         if server.text or server.problem:

@@ -81,7 +81,7 @@ class SettingsForm(Form):
                 self.put(field.name, "")
 
 
-def each_alone(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
+def split_by_setting(settings: GpuSettings) -> list[tuple[str, GpuSettings]]:
     """Return one pair for each setting in `settings`: its label, and a GpuSettings with only this
     setting."""
     return [(s.label, GpuSettings({s.key: settings[s.key]})) for s in SETTINGS if s.key in settings]

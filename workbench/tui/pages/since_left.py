@@ -11,7 +11,7 @@ from workbench.model.counts import count_of, four_digits
 from workbench.model.server_run import ServerState
 from workbench.session.since_left import last_change_unix_s
 from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
-from workbench.tui.formats import altered_texts_on, day_and_time, moment
+from workbench.tui.formats import altered_setting_texts, day_and_time, moment
 
 if TYPE_CHECKING:
     from workbench.model.server_run import ServerStatus
@@ -60,7 +60,7 @@ def _timed_changes(since: SinceLeft, gpus: int) -> Iterator[tuple[float, str]]:
     for by in dict.fromkeys(one.by for one in since.settings):
         of_user = [one for one in since.settings if one.by == by]
         at_unix_s = max(one.set_unix_s or one.since_unix_s for one in of_user)
-        for text in altered_texts_on(of_user, gpus or 1):
+        for text in altered_setting_texts(of_user, gpus or 1):
             yield at_unix_s, text
     if since.guard_did:
         yield 0.0, f"the guard {since.guard_did}"

@@ -20,7 +20,7 @@ from workbench.tui.formats import (
 )
 from workbench.tui.glyphs import G
 from workbench.tui.panes.base import Pane
-from workbench.tui.widgets.gpu_metrics import elsewhere_warning, gpu_title
+from workbench.tui.widgets.gpu_metrics import gpu_title, other_node_warning
 from workbench.tui.widgets.gpu_strip import GpuStrip
 from workbench.tui.widgets.guard_state import guard_rows, reverted_by_now
 from workbench.tui.widgets.scrolled import Scrolled
@@ -77,7 +77,7 @@ class GpuPane(Pane, Scrolled):
         driver, host = telemetry.driver, telemetry.host
         age = stale_age_s(state)
         rows: list[Row] = []
-        if other := elsewhere_warning(state):
+        if other := other_node_warning(state):
             rows += paragraph_rows(f"! {other}.", width, "warn")
             server = state.server
             if server and server.handle and server.run_as in KINDS:
@@ -165,7 +165,7 @@ class GpuPane(Pane, Scrolled):
         pairs = [
             (
                 one.label,
-                whole_number_text(getattr(s, name), one.unit) + self._after_value(name, s, i),
+                whole_number_text(getattr(s, name), one.unit) + self._text_after_value(name, s, i),
             )
             for name, one in READINGS.items()
         ]
@@ -188,7 +188,7 @@ class GpuPane(Pane, Scrolled):
             ("virtual", (i.virtualization if i else None) or NA),
         ]
 
-    def _after_value(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
+    def _text_after_value(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
         """Return the text that follows a value of a GPU, such as " of 3090" with the highest clock
         or " (slows at 90)" with a temperature limit; "" for none. `name` is a field of GpuSample.
         """

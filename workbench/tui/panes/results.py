@@ -371,14 +371,14 @@ class Results(Pane, PickList):
         if width < PLOT_FROM[0] or height < PLOT_FROM[1] or len(results) <= BARS_UP_TO:
             return super().rows(width, height)
         table = list(super().rows(TABLE_BESIDE_PLOT, height))
-        plot = self._plot_beside(width - TABLE_BESIDE_PLOT - 3, height)
+        plot = self._draw_plot_beside_table(width - TABLE_BESIDE_PLOT - 3, height)
         rows = [*table, *[()] * (height - len(table))]
         return [
             (*fit_row(row, TABLE_BESIDE_PLOT), ("   ", "text"), *(plot[n] if n < len(plot) else ()))
             for n, row in enumerate(rows)
         ]
 
-    def _plot_beside(self, width: int, height: int) -> list[Row]:
+    def _draw_plot_beside_table(self, width: int, height: int) -> list[Row]:
         """Return the rows of the plot beside the table. Draw the plot again only if the results,
         the marks A and B, or the size has changed."""
         marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)

@@ -274,7 +274,7 @@ def stacked_text(
     return f"{low.removesuffix(metric.unit)}-{high.removesuffix(metric.unit)}{unit}", note
 
 
-def elsewhere_warning(state: SessionState) -> str:
+def other_node_warning(state: SessionState) -> str:
     """Return a warning that the selected server runs on another node than the GPUs on the screen;
     "" if it does not."""
     server = state.server

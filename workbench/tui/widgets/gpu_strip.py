@@ -40,13 +40,13 @@ from workbench.tui.widgets.gpu_metrics import (
     VRAM,
     Metric,
     card_title,
-    elsewhere_warning,
     gpu_name,
     gpu_title,
     group_text,
     is_top_known,
     limit_w,
     node_name,
+    other_node_warning,
     past_sample,
     stacked_text,
     step_values,
@@ -316,10 +316,10 @@ class GpuStrip(Painted):
     def _elsewhere(self) -> bool:
         """Return whether the strip needs a row that says that the selected server runs on another
         node than these GPUs."""
-        return bool(self.state and elsewhere_warning(self.state))
+        return bool(self.state and other_node_warning(self.state))
 
     def _of_another(self, width: int) -> list[Row]:
-        text = elsewhere_warning(self.state) if self.state else ""
+        text = other_node_warning(self.state) if self.state else ""
         return [((cut_text(f"{G.alert} {text}", width), "warn"),)] if text else []
 
     # without readings
@@ -520,7 +520,7 @@ class GpuStrip(Painted):
         of rows."""
         samples = [s for s in telemetry.gpus if s.index in group]
         if len(samples) == 1 and not samples[0].has_readings and not self.back:
-            return self._lost_block(samples[0], layout, width)
+            return self._draw_lost_gpu(samples[0], layout, width)
         info = telemetry.info(group[0])
         if self.back:
             samples = [past_sample(self.history, window, s) for s in samples]
@@ -532,7 +532,7 @@ class GpuStrip(Painted):
         for line, height in zip(lines, layout.heights, strict=True):
             lead = whole_lead[len(rows) : len(rows) + height]
             graphs = [
-                self._kept_graph(m, samples, info, window, height)
+                self._cached_graph(m, samples, info, window, height)
                 for m in line[: layout.columns.count]
             ]
             rows += layout.columns.line(graphs, height, lead, window.cursor_column)
@@ -574,7 +574,7 @@ class GpuStrip(Painted):
             else ((name, role),)
         )
 
-    def _kept_graph(
+    def _cached_graph(
         self,
         metric: Metric,
         samples: Sequence[GpuSample],
@@ -698,7 +698,7 @@ class GpuStrip(Painted):
             return "warn"
         return self._role
 
-    def _lost_block(self, sample: GpuSample, layout: StripLayout, width: int) -> list[Row]:
+    def _draw_lost_gpu(self, sample: GpuSample, layout: StripLayout, width: int) -> list[Row]:
         height = sum(layout.heights)
         room = width - layout.columns.lead
         texts = wrap_text(f"{_lost_text(sample)[0]}  {sample.message or ''}", room)

@@ -15,7 +15,7 @@ from workbench.session.state import PlanView, ReplayView, SessionState
 from workbench.tui.cells import Painted, Row, cut_middle, cut_text, fit_row, join_rows, row_width
 from workbench.tui.countdown import Countdown
 from workbench.tui.formats import (
-    altered_texts_on,
+    altered_setting_texts,
     clock_text,
     countdown_text,
     duration_text,
@@ -199,7 +199,7 @@ class StatusBar(Painted):
             return what if least else f"{what} (r asks)"
         gpus = len(state.telemetry.gpus) if state.telemetry is not None else 0
         shown = altered or [one.change for one in begun]
-        first, *more = altered_texts_on(shown, gpus or 1)
+        first, *more = altered_setting_texts(shown, gpus or 1)
         said = f"{first} +{len(more)}" if more else first
         if least:
             return f"{G.alert} {said}" if altered else f"{G.alert} begun: {said}"

@@ -67,11 +67,8 @@ def read_topology() -> dict[str, Any]:
     nvml = Nvml()
     try:
         nvml.open()
-        count = nvml.call_function("nvmlDeviceGetCount")
-        handles = [
-            nvml.call_function("nvmlDeviceGetHandleByIndex", i)
-            for i in range(min(count, MOST_GPUS))
-        ]
+        count = nvml.call("nvmlDeviceGetCount")
+        handles = [nvml.call("nvmlDeviceGetHandleByIndex", i) for i in range(min(count, MOST_GPUS))]
         gpus = [read_gpu_links(nvml, index, handle) for index, handle in enumerate(handles)]
     except NVMLError as error:
         said = DRIVER_MESSAGES.get(error.value)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from workbench.gpu.telemetry.plausible_readings import why_value_is_impossible
+from workbench.gpu.telemetry.plausible_readings import impossible_reason
 
 TYPE_CHECKING = False  # typing is not imported on a host: it takes half a MiB
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LIMIT_C = 85.0  # if the driver does not report its thermal limit
 PLAUSIBLE_C = (50.0, 120.0)
-REOPEN_RETRY_S = 10.0  # until the next try with an absent driver or a lost GPU
+RETRY_S = 10.0  # until the next try with an absent driver or a lost GPU
 # nvml.h: nvmlTemperatureSensors_t, nvmlTemperatureThresholds_t,
 # NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT
 SENSOR_GPU, THRESHOLD_SLOWDOWN, SLOWDOWN_T_LIMIT = 0, 1, 194
@@ -128,7 +128,7 @@ class NvmlSensors:
         """Return the temperature of the GPU `uuid` in °C. Raises ImpossibleTemperatureError if the driver
         reports a temperature that no GPU can have."""
         found = self.reported_temperature_c(uuid)
-        if why := why_value_is_impossible("temperature_c", found):
+        if why := impossible_reason("temperature_c", found):
             raise ImpossibleTemperatureError(why)
         return found
 
@@ -196,7 +196,7 @@ class NvmlSensors:
             )
         except NvmlCallError:
             return None
-        return None if why_value_is_impossible("sm_max_mhz", value.value) else float(value.value)
+        return None if impossible_reason("sm_max_mhz", value.value) else float(value.value)
 
 
 class TemperatureReader:
@@ -233,16 +233,16 @@ class TemperatureReader:
     @property
     def problem(self) -> str | None:
         since = self.asking_since
-        if since and time.monotonic() - since > REOPEN_RETRY_S:
+        if since and time.monotonic() - since > RETRY_S:
             return "temperatures are not watched: the driver does not answer"
         return self.refusal if self.watched else None
 
     def run(self) -> None:
         """Read the watched GPUs without end, at the pace of `pace_s` seconds; after a failure,
-        every REOPEN_RETRY_S seconds."""
+        every RETRY_S seconds."""
         while True:
             answered = self.read_temperatures() if self.watched else False
-            pause_s = REOPEN_RETRY_S if self.watched else None
+            pause_s = RETRY_S if self.watched else None
             if answered:
                 pause_s = self.pace_s
             self.wake.wait(pause_s)

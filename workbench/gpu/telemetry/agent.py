@@ -48,11 +48,11 @@ from workbench.gpu.telemetry.nvml_library import (
     DRIVER_MESSAGES,
     REVOKED,
     STATES,
-    DriverUnreadableError,
-    GpuUnreadableError,
+    DriverDownError,
+    GpuDownError,
     Nvml,
-    gpu_state_message,
     nvml_error_text,
+    state_message,
 )
 from workbench.gpu.telemetry.readings import GpuReader
 from workbench.model import core_values, process_container
@@ -62,19 +62,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 # processes, fan, persistence, PCIe link: what is dear to read or rarely changes
-SLOW_VALUES_INTERVAL_S = 5.0
+SLOW_INTERVAL_S = 5.0
 PROPERTIES_INTERVAL_S = 30.0
-SLOW_READING_S = 1.0  # a reading that takes longer is reported
-GPUS_GONE_TEXT = (
+LONG_READING_S = 1.0  # a reading that takes longer is reported
+GONE_TEXT = (
     "gone since the start: {}. It was removed, or its access was revoked (`dmesg | grep -i "
     "nvrm` names the cause). The other GPUs are shown with the driver's new numbers"
 )
 HUNG_S = 3.0  # a call that takes longer is said to hang
-CALLS_WITHOUT_GPU = ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")  # and of no GPU
-REOPEN_RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
+DRIVER_CALLS = ("nvmlDeviceGetCount", "nvmlDeviceGetCount_v2")  # and of no GPU
+RETRY_S = 3.0  # looking again for an absent driver or a lost GPU
 INIT_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO, include/linux/proc_ns.h
 SYSFS = os.environ.get("WORKBENCH_SIM_SYSFS", "/sys")
-CPU_CORES_DIRECTORY = SYSFS + "/devices/system/cpu"
+CORES_DIRECTORY = SYSFS + "/devices/system/cpu"
 PRESSURE_FILES = {
     "memory_pressure_pct": "/proc/pressure/memory",
     "io_pressure_pct": "/proc/pressure/io",
@@ -138,11 +138,11 @@ class HostReader:
         cores that have each value."""
         self.cpu_count = os.cpu_count()
         try:
-            names = os.listdir(CPU_CORES_DIRECTORY)
+            names = os.listdir(CORES_DIRECTORY)
         except OSError:
             names = ["cpu0"]
         cores = [
-            f"{CPU_CORES_DIRECTORY}/{name}"
+            f"{CORES_DIRECTORY}/{name}"
             for name in names
             if name.startswith("cpu") and name[3:].isdecimal()
         ]
@@ -233,9 +233,9 @@ class Agent:
         self,
         interval_s: float = 1.0,
         hung_s: float = HUNG_S,
-        slow_s: float = SLOW_VALUES_INTERVAL_S,
+        slow_s: float = SLOW_INTERVAL_S,
         info_s: float = PROPERTIES_INTERVAL_S,
-        retry_s: float = REOPEN_RETRY_S,
+        retry_s: float = RETRY_S,
     ) -> None:
         self.interval_s, self.hung_s = interval_s, hung_s
         self.slow_s, self.info_s, self.retry_s = slow_s, info_s, retry_s
@@ -256,12 +256,12 @@ class Agent:
         """Sample until the agent ends. An unexpected exception is written to stderr and ends the
         agent."""
         try:
-            self.write_readings_forever()
+            self.write_readings()
         except Exception as fault:
             os.write(2, f"{type(fault).__name__}: {fault}\n".encode())
             os._exit(70)  # EX_SOFTWARE, sysexits.h
 
-    def write_readings_forever(self) -> None:
+    def write_readings(self) -> None:
         """Sample the GPUs at each interval. Intervals count from the start, so that the pace does
         not drift. Missed intervals are skipped."""
         due = time.monotonic()
@@ -295,7 +295,7 @@ class Agent:
                 gpus = self.read_gpus(now)
             if seldom:
                 self.info_at = now + self.info_s
-        except DriverUnreadableError as gone:
+        except DriverDownError as gone:
             self.close_driver(gone.code)
         document = {
             "t": round(now, 4),
@@ -304,7 +304,7 @@ class Agent:
             "gpus": gpus,
         }
         took_s = time.monotonic() - now
-        if took_s > SLOW_READING_S:
+        if took_s > LONG_READING_S:
             document["took_s"] = round(took_s, 1)
             document["slowest"] = "{1} {0:.2f} s".format(*self.nvml.slowest)
         self.output.write(document)
@@ -312,7 +312,7 @@ class Agent:
     def open_driver(self) -> None:
         try:
             self.nvml.open()
-            count = self.nvml.call_function("nvmlDeviceGetCount")
+            count = self.nvml.call("nvmlDeviceGetCount")
             code = 0 if count else NVML_ERROR_GPU_NOT_FOUND
         except NVMLError as error:
             code = error.value
@@ -332,13 +332,13 @@ class Agent:
             self.missing.pop(gpu.uuid, None)
         gone = [f"GPU{index} ({uuid})" for uuid, index in self.missing.items()]
         cuda = self.nvml.call_or_none("nvmlSystemGetCudaDriverVersion_v2")
-        self.report_driver_status(
+        self.report_driver(
             {
                 "status": "ok",
                 "driver_version": self.nvml.call_or_none("nvmlSystemGetDriverVersion"),
                 "cuda_version": None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
                 "nvml_version": self.nvml.call_or_none("nvmlSystemGetNVMLVersion"),
-                **({"message": GPUS_GONE_TEXT.format(", ".join(gone))} if gone else {}),
+                **({"message": GONE_TEXT.format(", ".join(gone))} if gone else {}),
             }
         )
 
@@ -346,9 +346,9 @@ class Agent:
         status, message = DRIVER_MESSAGES.get(
             code, ("error", f"the driver answered: {nvml_error_text(code)}")
         )
-        if code == NVML_ERROR_UNKNOWN and device_access_is_denied():
+        if code == NVML_ERROR_UNKNOWN and access_is_denied():
             status, message = "no permission", REVOKED
-        self.report_driver_status({"status": status, "message": f"{message} (NVML error {code})"})
+        self.report_driver({"status": status, "message": f"{message} (NVML error {code})"})
         self.nvml.call_or_none("nvmlShutdown")
         if code == NVML_ERROR_LIB_RM_VERSION_MISMATCH:
             self.nvml.unload()
@@ -357,7 +357,7 @@ class Agent:
         self.said_infos = None
         self.retry_at = time.monotonic() + self.retry_s
 
-    def report_driver_status(self, driver: dict[str, Any]) -> None:
+    def report_driver(self, driver: dict[str, Any]) -> None:
         if driver != self.said_driver:
             self.said_driver = driver
             self.output.write({"driver": driver, "simulated": self.nvml.simulated})
@@ -368,10 +368,10 @@ class Agent:
             gpu.get_handle()
             gpu.down = None
             self.info_at = 0.0
-        except GpuUnreadableError as down:
-            self.mark_gpu_down(gpu, down.code, now)
+        except GpuDownError as down:
+            self.mark_down(gpu, down.code, now)
 
-    def mark_gpu_down(self, gpu: GpuReader, code: int, now: float) -> None:
+    def mark_down(self, gpu: GpuReader, code: int, now: float) -> None:
         gpu.down, gpu.retry_at, gpu.fresh = code, now + self.retry_s, True
 
     def read_gpus(self, now: float) -> list[dict[str, Any]]:
@@ -379,7 +379,7 @@ class Agent:
             if gpu.down is not None and now >= gpu.retry_at:
                 self.find_gpu(gpu, now)
         if now >= self.info_at:
-            self.reread_gpu_properties(now)
+            self.reread_properties(now)
         slow = now >= self.slow_at
         if slow:
             # the tick nearest to the cadence
@@ -393,27 +393,27 @@ class Agent:
             if gpu.down is None:
                 out = gpu.sample(now, slow or gpu.fresh)
                 gpu.fresh = False
-        except GpuUnreadableError as down:
-            self.mark_gpu_down(gpu, down.code, now)
+        except GpuDownError as down:
+            self.mark_down(gpu, down.code, now)
         if gpu.down is not None:
-            out = {"state": STATES.get(gpu.down, "error"), "message": gpu_state_message(gpu.down)}
+            out = {"state": STATES.get(gpu.down, "error"), "message": state_message(gpu.down)}
         out["index"], out["uuid"] = gpu.index, gpu.uuid
         return out
 
-    def nvml_needs_restart(self) -> bool:
+    def needs_restart(self) -> bool:
         """Return whether NVML must be started again, because a GPU was added or removed or because
-        no GPU answers. Raises DriverUnreadableError if the driver does not answer."""
+        no GPU answers. Raises DriverDownError if the driver does not answer."""
         try:
-            count = self.nvml.call_function("nvmlDeviceGetCount")
+            count = self.nvml.call("nvmlDeviceGetCount")
         except NVMLError as error:
-            raise DriverUnreadableError(error.value) from None
+            raise DriverDownError(error.value) from None
         gone = any(gpu.down == NVML_ERROR_NOT_FOUND for gpu in self.gpus)
         return gone or count != len(self.gpus) or all(gpu.down is not None for gpu in self.gpus)
 
-    def reread_gpu_properties(self, now: float) -> None:
+    def reread_properties(self, now: float) -> None:
         """Read those properties of the GPUs that rarely change. Start NVML again if GPUs were added
         or removed."""
-        if now >= self.reopen_at and self.nvml_needs_restart():
+        if now >= self.reopen_at and self.needs_restart():
             self.nvml.call_or_none("nvmlShutdown")
             self.open_driver()
             if not self.open:
@@ -423,8 +423,8 @@ class Agent:
             try:
                 if gpu.down is None:
                     gpu.known = gpu.read_properties()
-            except GpuUnreadableError as down:
-                self.mark_gpu_down(gpu, down.code, now)
+            except GpuDownError as down:
+                self.mark_down(gpu, down.code, now)
         infos = [
             gpu.known or {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name}
             for gpu in self.gpus
@@ -433,7 +433,7 @@ class Agent:
             self.said_infos = infos
             self.output.write({"infos": infos})
 
-    def watch_stdin_and_hangs(self) -> None:
+    def watch_stdin(self) -> None:
         """Read control lines from stdin for ever, and report a driver call that does not return.
         The end of stdin ends the agent."""
         pending = b""
@@ -446,7 +446,7 @@ class Agent:
                     os._exit(0)  # not even a hung call is waited for
                 *lines, pending = (pending + data).split(b"\n")
                 for line in lines:
-                    self.obey_control_line(line)
+                    self.obey_line(line)
             doing, stuck_s, now = (
                 self.nvml.doing,
                 time.monotonic() - self.nvml.since,
@@ -458,13 +458,13 @@ class Agent:
                 and now - said_at >= min(1.0, self.hung_s)
             ):
                 said_at = now
-                of_gpu = doing.startswith("nvmlDevice") and doing not in CALLS_WITHOUT_GPU
+                of_gpu = doing.startswith("nvmlDevice") and doing not in DRIVER_CALLS
                 self.output.write(
                     {"hung": doing, "gpu": self.at if of_gpu else None, "for_s": round(stuck_s, 1)},
                     wait_s=0.1,
                 )
 
-    def obey_control_line(self, line: bytes) -> None:
+    def obey_line(self, line: bytes) -> None:
         try:
             order = json.loads(line)
             if order.get("quit"):
@@ -479,7 +479,7 @@ class Agent:
         self.wake.set()
 
 
-def device_access_is_denied() -> bool:
+def access_is_denied() -> bool:
     """Return whether the kernel denies access to /dev/nvidiactl. NVML in a container reports this
     only as an unknown error."""
     try:
@@ -494,4 +494,4 @@ def device_access_is_denied() -> bool:
 def main() -> None:
     agent = Agent(**(json.loads(sys.argv[1]) if len(sys.argv) > 1 else {}))
     threading.Thread(target=agent.run, daemon=True).start()
-    agent.watch_stdin_and_hangs()
+    agent.watch_stdin()

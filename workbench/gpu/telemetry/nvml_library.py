@@ -125,7 +125,7 @@ STATE_MESSAGES = {
 }
 
 
-class GpuUnreadableError(Exception):
+class GpuDownError(Exception):
     """Raised if one GPU cannot be read now while the others can; `code` is NVML's return code."""
 
     def __init__(self, code: int) -> None:
@@ -133,7 +133,7 @@ class GpuUnreadableError(Exception):
         self.code = code
 
 
-class DriverUnreadableError(Exception):
+class DriverDownError(Exception):
     """Raised if the driver was unloaded while it was in use; `code` is NVML's return code."""
 
     def __init__(self, code: int) -> None:
@@ -159,7 +159,7 @@ class Nvml:
         if pynvml.nvmlLib is None:
             self.load()
         try:
-            self.call_function("nvmlInitWithFlags", 0)
+            self.call("nvmlInitWithFlags", 0)
         except pynvml.NVMLError_FunctionNotFound:  # a driver from before it; pynvml knows no other
             self.doing = "nvmlInit_v2"
             code = pynvml.nvmlLib.nvmlInit_v2()
@@ -199,7 +199,7 @@ class Nvml:
         pynvml.nvmlLib = None
         pynvml._nvmlGetFunctionPointer_cache.clear()
 
-    def call_function(self, name: str, *args: Any) -> Any:
+    def call(self, name: str, *args: Any) -> Any:
         """Call pynvml's function `name` and return its result. Raises NVMLError if the driver
         rejects the call or lacks the function."""
         # before `doing`, so that the watching thread never sees an old time
@@ -217,7 +217,7 @@ class Nvml:
         """Call pynvml's function `name` and return its result. None if the call fails or if a text
         in the result is not UTF-8."""
         try:
-            return self.call_function(name, *args)
+            return self.call(name, *args)
         except (NVMLError, UnicodeDecodeError):
             return None
 
@@ -244,7 +244,7 @@ def nvml_error_text(code: int) -> str:
     return REASONS.get(code, f"NVML error {code}")
 
 
-def gpu_state_message(code: int) -> str:
+def state_message(code: int) -> str:
     return STATE_MESSAGES.get(
         code, f"the driver answers {nvml_error_text(code)} (NVML error {code})"
     )

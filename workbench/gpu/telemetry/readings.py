@@ -18,15 +18,15 @@ from workbench.gpu.telemetry.nvml_library import (
     DRIVER_GONE,
     GPU_GONE,
     SETTLED,
-    DriverUnreadableError,
-    GpuUnreadableError,
+    DriverDownError,
+    GpuDownError,
     Nvml,
     nvml_error_text,
 )
 from workbench.gpu.telemetry.plausible_readings import (
+    impossible_reason,
     remove_impossible,
     remove_placeholders,
-    why_value_is_impossible,
 )
 from workbench.model import gpu_readings
 from workbench.model.pcie_link import link_mb_s
@@ -135,18 +135,16 @@ class GpuReader:
 
     def get_handle(self) -> None:
         """Get a fresh NVML handle of the GPU, by UUID once the UUID is known, because indices can
-        change. Raises GpuUnreadableError or DriverUnreadableError if NVML returns none."""
+        change. Raises GpuDownError or DriverDownError if NVML returns none."""
         try:
             if self.uuid:
-                self.handle = self.nvml.call_function(
-                    "nvmlDeviceGetHandleByUUID", self.uuid.encode()
-                )
+                self.handle = self.nvml.call("nvmlDeviceGetHandleByUUID", self.uuid.encode())
             else:
-                self.handle = self.nvml.call_function("nvmlDeviceGetHandleByIndex", self.index)
+                self.handle = self.nvml.call("nvmlDeviceGetHandleByIndex", self.index)
         except NVMLError as error:
             if error.value in DRIVER_GONE:
-                raise DriverUnreadableError(error.value) from None
-            raise GpuUnreadableError(error.value) from None
+                raise DriverDownError(error.value) from None
+            raise GpuDownError(error.value) from None
         self.refused.clear()
         self.pcie.clear()
         self.replayed, self.events_of, self.listens = None, None, False
@@ -162,7 +160,7 @@ class GpuReader:
         if "GB10" in self.name:
             return True
         try:
-            self.nvml.call_function("nvmlDeviceGetMemoryInfo", self.handle)
+            self.nvml.call("nvmlDeviceGetMemoryInfo", self.handle)
         except pynvml.NVMLError_NotSupported:
             return bool(self.nvml.call_or_none("nvmlDeviceGetAddressingMode", self.handle) == ATS)
         except NVMLError:
@@ -170,12 +168,12 @@ class GpuReader:
         return False
 
     def note_failed_call(self, field: str, code: int) -> None:
-        """Record why the value `field` is missing, given NVML's return code. Raises GpuUnreadableError or
-        DriverUnreadableError if `code` means that the GPU or the driver is lost."""
+        """Record why the value `field` is missing, given NVML's return code. Raises GpuDownError or
+        DriverDownError if `code` means that the GPU or the driver is lost."""
         if code in GPU_GONE:
-            raise GpuUnreadableError(code)
+            raise GpuDownError(code)
         if code in DRIVER_GONE:
-            raise DriverUnreadableError(code)
+            raise DriverDownError(code)
         if code in SETTLED:
             self.refused[field] = code
         else:
@@ -191,14 +189,12 @@ class GpuReader:
             self.absent[field] = nvml_error_text(code)
             return None
         try:
-            return self.nvml.call_function(name, self.handle, *args)
+            return self.nvml.call(name, self.handle, *args)
         except NVMLError as error:
             self.note_failed_call(field, error.value)
         return None
 
-    def call_newer_or_older(
-        self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]
-    ) -> Any:
+    def call_either(self, field: str, newer: tuple[Any, ...], older: tuple[Any, ...]) -> Any:
         """Return the value that a newer NVML function gives, or an older one if this driver or
         board does not have the newer one. `newer` and `older` are (name of the function,
         arguments…). `field` is the name under which the reason of a missing value is stored."""
@@ -219,7 +215,7 @@ class GpuReader:
         elif value is not None:
             self.out[field] = round(value * scale, 3) if scale else value
 
-    def read_declared_fields(self, calls: list[Call]) -> None:
+    def read_declared(self, calls: list[Call]) -> None:
         """Store readings that one call of NVML returns."""
         for field, name, arguments, scale, switch in calls:
             self.read_number(field, name, *arguments, scale=scale)
@@ -241,43 +237,42 @@ class GpuReader:
     def sample(self, now: float, slow: bool) -> dict[str, Any]:
         """Read the GPU once, at the time `now` in seconds, and return its values by name. With
         `slow`, also read the values that are read rarely. They and the reasons for missing ones are
-        under "slow". Raises GpuDown if the GPU cannot be read now."""
+        under "slow". Raises GpuDownError if the GPU cannot be read now."""
         self.bad = 0
-        seldom = self.collect_values(self.read_slow_values) if slow else None
+        seldom = self.collect_values(self.read_slow) if slow else None
         if seldom is not None:
             self.link = (seldom.get("pcie_gen"), seldom.get("pcie_width"))
-        sample = self.collect_values(lambda: self.read_fast_values(now))
+        sample = self.collect_values(lambda: self.read_fast(now))
         if self.bad and not any(
             key in sample for key in ("sm_mhz", "power_w", "temperature_c", "gpu_util_pct")
         ):
-            raise GpuUnreadableError(self.bad)
+            raise GpuDownError(self.bad)
         if seldom is not None:
             sample["slow"] = seldom
         return sample
 
-    def read_fast_values(self, now: float) -> None:
-        self.read_declared_fields(FAST_CALLS)
+    def read_fast(self, now: float) -> None:
+        self.read_declared(FAST_CALLS)
         self.read_number("pstate", "nvmlDeviceGetPerformanceState")
         if self.out.get("pstate", 0) > 15:  # NVML_PSTATE_UNKNOWN is 32
             del self.out["pstate"]
             self.absent["pstate"] = "unknown to the driver"
-        self.read_field_values_in_one_call(now)
+        self.read_field_values(now)
         self.read_utilization()
         self.read_memory()
         self.read_temperature()
-        self.read_clock_event_reasons()
+        self.read_event_reasons()
 
-    def read_field_values_in_one_call(self, now: float) -> None:
-        """Read power, energy, PCIe traffic and memory temperature of the GPU in one NVML call, in
-        which each value has a return code of its own. Store the values, and the reasons for missing
-        ones. Raises GpuDown if the GPU is lost."""
+    def read_field_values(self, now: float) -> None:
+        """Read power, energy, PCIe traffic and memory temperature in one NVML call, in which each
+        value has a return code of its own. Raises GpuDownError if the GPU is lost."""
         values: dict[int, tuple[Any, int]] = {}
         slots = self.call_for_field("fields", "nvmlDeviceGetFieldValues", FAST_FIELDS_OF_GPU)
         why = dict.fromkeys(FAST_FIELDS, self.absent.pop("fields", ""))
         for place, slot in enumerate(slots or ()):
             field, code = FAST_FIELDS[place], GET_FIELD_CODE(slot)
             if code == pynvml.NVML_ERROR_GPU_IS_LOST:
-                raise GpuUnreadableError(code)
+                raise GpuDownError(code)
             if code != NVML_SUCCESS:
                 why[field] = nvml_error_text(code)
                 continue
@@ -286,7 +281,7 @@ class GpuReader:
                 why[field] = "not available"
             else:
                 values[field] = found
-        self.read_power_and_energy(values, why)
+        self.read_power(values, why)
         self.store_pcie_rate("pcie_tx_mb_s", values.get(PCIE_TX), why[PCIE_TX], now)
         self.store_pcie_rate("pcie_rx_mb_s", values.get(PCIE_RX), why[PCIE_RX], now)
         if MEMORY_HEAT in values:
@@ -294,9 +289,7 @@ class GpuReader:
         else:
             self.absent["memory_temperature_c"] = why[MEMORY_HEAT]
 
-    def read_power_and_energy(
-        self, values: dict[int, tuple[Any, int]], why: dict[int, str]
-    ) -> None:
+    def read_power(self, values: dict[int, tuple[Any, int]], why: dict[int, str]) -> None:
         if POWER in values:
             self.out["power_w"] = round(values[POWER][0] * 0.001, 3)
         else:  # before Ampere, and on GA100, this is the instant itself; elsewhere a 1 s average
@@ -369,7 +362,7 @@ class GpuReader:
                 self.out["memory_used_bytes"] = self.process_bytes
             return None
         name = "nvmlDeviceGetMemoryInfo"
-        info = self.call_newer_or_older("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
+        info = self.call_either("memory_used_bytes", (name, pynvml.nvmlMemory_v2), (name,))
         if info is None:
             self.absent["memory_total_bytes"] = self.absent["memory_used_bytes"]
         else:
@@ -377,7 +370,7 @@ class GpuReader:
         return info
 
     def read_temperature(self) -> None:
-        value = self.call_newer_or_older(
+        value = self.call_either(
             "temperature_c",
             ("nvmlDeviceGetTemperatureV", pynvml.NVML_TEMPERATURE_GPU),
             ("nvmlDeviceGetTemperature", pynvml.NVML_TEMPERATURE_GPU),
@@ -385,8 +378,8 @@ class GpuReader:
         if value is not None:
             self.out["temperature_c"] = value
 
-    def read_clock_event_reasons(self) -> None:
-        mask = self.call_newer_or_older(
+    def read_event_reasons(self) -> None:
+        mask = self.call_either(
             "event_reasons",
             ("nvmlDeviceGetCurrentClocksEventReasons",),
             ("nvmlDeviceGetCurrentClocksThrottleReasons",),
@@ -396,10 +389,10 @@ class GpuReader:
         elif mask is not None:
             self.out["event_reasons"] = clock_event_reasons.reasons_in_mask(mask)
 
-    def read_slow_values(self) -> None:
-        self.read_declared_fields(SLOW_CALLS)
-        self.read_pcie_replays()
-        self.read_xid_error()
+    def read_slow(self) -> None:
+        self.read_declared(SLOW_CALLS)
+        self.read_replays()
+        self.read_xid()
         self.read_processes()
         used = {uuid: self.instance_memory(handle) for uuid, handle in self.instances}
         if used:
@@ -407,7 +400,7 @@ class GpuReader:
                 uuid: memory.used for uuid, memory in used.items() if memory is not None
             }
 
-    def read_pcie_replays(self) -> None:
+    def read_replays(self) -> None:
         """Store how many damaged packets the PCIe link has sent again: all, and per minute."""
         field = "pcie_replays_per_min"
         count = self.call_for_field(field, "nvmlDeviceGetPcieReplayCounter")
@@ -422,7 +415,7 @@ class GpuReader:
         else:
             self.out[field] = round(60 * (count - before[1]) / (now - before[0]), 1)
 
-    def read_xid_error(self) -> None:
+    def read_xid(self) -> None:
         """Store the number (Xid) of the newest error since the last call, 0 if there was none. The
         driver is asked without waiting."""
         if self.events_of is None:
@@ -444,12 +437,10 @@ class GpuReader:
         ) or self.nvml.call_or_none(name, handle)
         numbers = () if found is None else (found.used, found.total)
         return (
-            None
-            if any(why_value_is_impossible("memory_used_bytes", one) for one in numbers)
-            else found
+            None if any(impossible_reason("memory_used_bytes", one) for one in numbers) else found
         )
 
-    def read_mig_instances(self) -> None:
+    def read_instances(self) -> None:
         """Store whether the GPU is divided with MIG, and its instances. A GPU without MIG has
         neither value, and no reason for that."""
         self.instances = []
@@ -483,13 +474,13 @@ class GpuReader:
     def read_processes(self) -> None:
         found: dict[int, dict[str, Any]] = {}
         for kind, field, newer, older in PROCESSES:
-            rows = self.call_newer_or_older(field, (newer,), (older,))
+            rows = self.call_either(field, (newer,), (older,))
             if rows is None and kind == "compute":
                 self.process_bytes = None
                 break
             for row in rows or ():
                 used = row.usedGpuMemory
-                known = used is not None and not why_value_is_impossible("memory_used_bytes", used)
+                known = used is not None and not impossible_reason("memory_used_bytes", used)
                 found[row.pid] = {
                     "pid": row.pid,
                     "memory_bytes": used if known else None,
@@ -505,14 +496,14 @@ class GpuReader:
 
     def read_properties(self) -> dict[str, Any]:
         self.refused.clear()  # ask again now and then for what was refused
-        info = self.collect_values(self.read_static_values)
+        info = self.collect_values(self.read_static)
         info.update(index=self.index, uuid=self.uuid, name=self.name, unified_memory=self.unified)
         return info
 
-    def read_static_values(self) -> None:
-        self.read_declared_fields(PROPERTIES)
+    def read_static(self) -> None:
+        self.read_declared(PROPERTIES)
         if self.clocks is None:
-            self.clocks = self.read_supported_clocks()
+            self.clocks = self.supported_clocks()
         self.out.update(self.clocks)
         limits_mw = self.call_for_field(
             "power_max_w", "nvmlDeviceGetPowerManagementLimitConstraints"
@@ -526,29 +517,29 @@ class GpuReader:
             )
         self.read_reserved_memory()
         self.read_identity()
-        self.read_mig_instances()
-        self.register_xid_events()
+        self.read_instances()
+        self.register_events()
         if self.slowdown_c is None:
-            self.slowdown_c = self.slowdown_temperature_c()
+            self.slowdown_c = self.read_slowdown_c()
         if self.slowdown_c is None:
             self.absent["temperature_slowdown_c"] = nvml_error_text(pynvml.NVML_ERROR_NOT_SUPPORTED)
         else:
             self.out["temperature_slowdown_c"] = self.slowdown_c
 
-    def register_xid_events(self) -> None:
+    def register_events(self) -> None:
         """Let the driver keep this GPU's errors for `errors`, once per handle."""
         if self.listens:
             return
         self.listens = True
         try:
-            events = self.nvml.call_function("nvmlEventSetCreate")
+            events = self.nvml.call("nvmlEventSetCreate")
             kind = pynvml.nvmlEventTypeXidCriticalError
-            self.nvml.call_function("nvmlDeviceRegisterEvents", self.handle, kind, events)
+            self.nvml.call("nvmlDeviceRegisterEvents", self.handle, kind, events)
         except NVMLError:
             return
         self.events_of = events
 
-    def read_supported_clocks(self) -> dict[str, list[int]]:
+    def supported_clocks(self) -> dict[str, list[int]]:
         """Return {"supported_memory_mhz": clocks, "supported_sm_mhz": clocks}: the clocks in MHz to
         which the GPU can be locked, ascending. The SM clocks are those at the highest memory clock.
         {} if the driver lists none."""
@@ -560,9 +551,7 @@ class GpuReader:
         )
         listed = {"memory_mhz": memory, "sm_mhz": sm or ()}
         return {
-            "supported_" + name: sorted(
-                {mhz for mhz in clocks if not why_value_is_impossible(name, mhz)}
-            )
+            "supported_" + name: sorted({mhz for mhz in clocks if not impossible_reason(name, mhz)})
             for name, clocks in listed.items()
         }
 
@@ -595,7 +584,7 @@ class GpuReader:
         if ecc is not None:
             self.out["ecc"] = bool(ecc[0])
 
-    def slowdown_temperature_c(self) -> float | None:
+    def read_slowdown_c(self) -> float | None:
         """Return the temperature in °C at which the hardware slows itself. The driver reports it as
         a margin (Ada and later) or as a threshold. None if it reports neither."""
         limit = self.nvml.call_or_none(
@@ -603,26 +592,24 @@ class GpuReader:
         )
         if limit is not None and limit[0].nvmlReturn == NVML_SUCCESS:
             margin = self.nvml.call_or_none("nvmlDeviceGetMarginTemperature", self.handle)
-            now = self.read_temperature_for_margin()
+            now = self.read_temperature_c()
             if (
                 margin is not None
                 and now is not None
-                and not why_value_is_impossible("temperature_c", now)
+                and not impossible_reason("temperature_c", now)
             ):
                 found = float(now + margin - field_value(limit[0])[0])
-                if not why_value_is_impossible("temperature_slowdown_c", found):
+                if not impossible_reason("temperature_slowdown_c", found):
                     return found
         threshold = self.nvml.call_or_none(
             "nvmlDeviceGetTemperatureThreshold",
             self.handle,
             pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
         )
-        known = threshold is not None and not why_value_is_impossible(
-            "temperature_slowdown_c", threshold
-        )
+        known = threshold is not None and not impossible_reason("temperature_slowdown_c", threshold)
         return float(threshold) if known else None
 
-    def read_temperature_for_margin(self) -> int | None:
+    def read_temperature_c(self) -> int | None:
         self.read_temperature()
         self.absent.pop("temperature_c", None)
         found: int | None = self.out.pop("temperature_c", None)

@@ -230,7 +230,8 @@ class ExplainedLog:
         number = error.index + 1 if not self._lines.dropped else None
         stopped = self._stop_line(told)
         after_stop = stopped is not None and number is not None and number > stopped
-        if after_stop or (number is not None and number in self._tracebacks.ignored):
+        of_request = log_patterns.is_of_request_handler(lines[error.index])
+        if after_stop or of_request or (number or 0) in self._tracebacks.ignored:
             return ()
         if error.only_reports:
             quoted = log_patterns.quoted_error(error)

@@ -785,7 +785,7 @@ _PLAIN_ERROR = re.compile(
     r"|^Fatal Python error|^Segmentation fault|^Killed$|^terminate called|^Bus error"
     r"|^Illegal instruction|: No such file or directory$"
     r"|GGML_ASSERT\(|GGML_ASSERT: |GGML_ABORT|Assertion [`'].*['’] failed"
-    r"|^(?:\S+: )?CUDA error\b|^nvcc fatal|(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error:"
+    r"|^(?:\S+: )?(?:CUDA|SYCL|CANN|OpenCL) error\b|^nvcc fatal|(?:\(\d+\)|:\d+:\d+): (?:fatal |catastrophic )?error:"
     r"|^Message: 'Received sigquit"
     r"|^libc\+\+abi: terminating"
     r"|^error loading model: |^\W*main ?: failed to |^\w+: error loading model|^llama_\w+: failed to (?:eval|decode)",
@@ -812,6 +812,9 @@ _WRAPPER = re.compile(
     r"|Initialization failed\. |died before responding|DeadError\b"
     r"|Worker proc \S+ died unexpectedly|^Worker \w+ pid \d+ died|scheduler is dead\.|Executor failed\.$"
     r"|^ninja: |Ninja build failed|^\[\d+/\d+\] |^FAILED: |errors? detected in the compilation"
+    # what a client tells of a server that has ended
+    r"|aiohttp\.(?:client|http)_exceptions\.(?:ClientPayload|TransferEncoding|ServerDisconnected)Error"
+    r"|openai\.(?:APIConnection|InternalServer)Error"
     r"|server exited before becoming ready|^\w+ exited with code \d+$"
     r"|Exception in ASGI application|failed to load model|unable to load model|failed to create context|: CUDA error$",
     re.IGNORECASE,
@@ -1068,6 +1071,11 @@ def is_in_traceback(line: str) -> bool:
 def _level(line: str) -> str:
     """Return the level that the engine wrote in front of a line, "" if it wrote none."""
     return _level_of_prefix(_prefix().match(_line_without_prefix(line)))
+
+
+def is_of_request_handler(line: str) -> bool:
+    """Return whether the engine wrote the line where it handles a request."""
+    return bool(_BY_REQUEST_HANDLER.search(line))
 
 
 def has_level(line: str) -> bool:

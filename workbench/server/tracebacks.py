@@ -70,6 +70,7 @@ _CLEANUP = ("_run_finalizers", "_exit_function", "__del__")
 _SERVES_REQUESTS = re.compile(
     r"uvicorn/protocols|starlette/(?:middleware|_exception_handler)|fastapi/routing\.py (?:app|run_)"
     r"|entrypoints/openai/\S*serving\w*\.py (?:create_|_?preprocess|handle_request|_convert|\w+_generator)"
+    r"|sglang/srt/managers/tokenizer_manager\.py (?:_wait_one_response|generate_request)"
     r"|/(?:tool_parsers?|reasoning|function_call)/\S+\.py (?:extract_|parse_|detect_|structure_info)"
 )
 # what a request or an answer must look like

@@ -99,6 +99,28 @@ def test_what_fails_while_an_answer_is_parsed_ended_one_request() -> None:
     assert told["log.error-other"].text.startswith("one request failed")
 
 
+def test_a_request_that_is_refused_after_the_last_answer_is_no_cause() -> None:
+    text = (
+        "INFO:     Application startup complete.",
+        'INFO:     127.0.0.1:1 - "POST /v1/chat/completions HTTP/1.1" 200 OK',
+        "ERROR 11-21 00:30:10 [serving_chat.py:203] ValueError: This model's maximum context length is "
+        "2048 tokens. However, you requested 5418 tokens.",
+    )
+    assert {one.level for one in findings(*text).values()} == {Level.HINT}
+
+
+def test_what_a_client_tells_of_a_server_that_ended_is_no_cause() -> None:
+    client = "aiohttp.client_exceptions.ClientPayloadError: Response payload is not completed"
+    raised = (BEGIN, '  File "/x/sglang/srt/x.py", line 3, in run', "IndexError: index -1")
+    call = '  File "/x/aiohttp/streams.py", line 347, in _wait'
+    (cause,) = (
+        one
+        for one in findings(BEGIN, call, client, *raised, engine="sglang").values()
+        if one.level is Level.ERROR
+    )
+    assert cause.evidence == "IndexError: index -1"
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -38,7 +38,8 @@ _ANSWERS = re.compile(
 # A process of the server that does not go on.
 _FAILED = re.compile(
     r"EngineDeadError|EngineCore encountered a fatal error|hit an exception|[Rr]eceived sigquit"
-    r"|died unexpectedly|terminate called|core dumped"
+    r"|died unexpectedly|terminate called|core dumped|GGML_ASSERT|GGML_ABORT|Fatal Python error"
+    r"|Segmentation fault"
 )
 # of uvicorn and vLLM, which end without an error when they are asked to
 _SHUTS_DOWN = re.compile(r"INFO:?\s+Shutting down$|\bShutting down FastAPI HTTP server")

@@ -99,6 +99,12 @@ def test_what_fails_while_an_answer_is_parsed_ended_one_request() -> None:
     assert told["log.error-other"].text.startswith("one request failed")
 
 
+def test_answers_that_are_logged_after_a_crash_do_not_undo_it() -> None:
+    crash = "/app/src/llama-graph.cpp:185: GGML_ASSERT(seq_id < n_tokens) failed"
+    answer = "srv  log_server_r: request: POST /v1/embeddings 10.2.0.132 200"
+    assert causes(crash, answer, engine="llamacpp") == ["log.ggml-assert"]
+
+
 def test_a_request_that_is_refused_after_the_last_answer_is_no_cause() -> None:
     text = (
         "INFO:     Application startup complete.",

@@ -54,9 +54,6 @@ def main() -> int:
         os.environ.setdefault(name, value)
     # httpx would import its own command line, which Workbench never uses, and that takes 0.1 s.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    from workbench.store.small_code import use_small_code
-
-    use_small_code()
     sys.meta_path.insert(0, _WithoutOpenSsl())
     # While modules load there is no garbage, but looking for it takes a tenth of the time to the
     # first frame. cli/run.py enables the collection before a command runs, and the screen does

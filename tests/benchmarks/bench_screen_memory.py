@@ -3,11 +3,10 @@ that a Textual application and a Python agent take.
 
     python tests/benchmarks/bench_screen_memory.py [--rounds 3] [--nvitop DIR] [--beside TREE] [--tries]
 
-Each screen is started twice with the stand-in for the driver. The first one stays until it has
-written the bytecode of the second. That one is measured 8 s after its figures, in turns with the
-other programs. "private" is the memory that no other process maps. --nvitop and --beside measure
-nvitop and another checkout in the same turns, and --tries the screen with settings of the allocator
-of the C library.
+Each screen is started twice with the stand-in for the driver, and measured 8 s after its second
+figures, in turns with the other programs. "private" is the memory that no other process maps. --nvitop
+and --beside measure nvitop and another checkout in the same turns, and --tries the screen with
+settings of the allocator of the C library.
 """
 
 from __future__ import annotations
@@ -26,13 +25,10 @@ from bench_screen import BARE
 from speed_home import LAST_ROW, ROOT, STUB_FIGURES, driver, new_home, nvitop
 from terminal import Terminal, load_1m
 
-from workbench.tui.themed_app import WRITE_CODE_S
-
 # its command, its environment, and what it writes when it has begun
 Peer = tuple[list[str], Mapping[str, str], bytes]
 
 SETTLED_S, PEER_SETTLED_S = 8.0, 3.0
-WRITTEN_S = 15.0  # until the first screen has written the bytecode of the next one
 READY = b"ready"
 # what a telemetry agent needs of Python: a driver's library, JSON, a thread, lines on stdout
 AGENT = f"""
@@ -103,7 +99,7 @@ def screen(tree: Path, env: Mapping[str, str]) -> tuple[Counter[str], Counter[st
         whole = {**home.env, **env}
         with Terminal(argv, env=whole) as first:  # compiles, and keeps what the next one uses
             first.until(wanted)
-            first.drain(WRITE_CODE_S + WRITTEN_S)
+            first.drain(4.0)
         with Terminal(argv, env=whole) as second:
             return settled(second, wanted, SETTLED_S)
 

@@ -35,6 +35,5 @@ glossary.py           the terms that the screen explains
 toml_schema.py        checks of the tables of a TOML document
 screen_state.py       marks and form contents, which the screen restores at its next start
 activity_log.py       the actions of Workbench on hosts
-small_code.py         bytecode without docstrings; small_code_writer.py writes it
 crash_files.py        tracebacks of unexpected exceptions
 """

@@ -7,7 +7,6 @@ themed_app      the base class of both applications
 theme, glyphs   styles and signs; no_color is for NO_COLOR
 pane_layout     where the panes stand
 unused_palette  what stands in place of a part of Textual that is not used
-small_code_start  starts the program that writes the bytecode of the next screen
 alert_signals   what an alert does to the terminal: bell, notification of the desktop, title
 bindings        the table of keys: each key runs a method of a controller
 controllers/    the classes with these methods

@@ -52,7 +52,6 @@ def textual_theme(name: str) -> Theme:
     )
 
 
-WRITE_CODE_S = 60.0  # a screen that is open so long writes the bytecode of the next one
 TYPED_EARLY = "ctrl+j"  # what a terminal makes of enter before the screen has taken it over
 
 
@@ -119,12 +118,6 @@ class ThemedApp(PlainEnd):
         gc.collect()  # what the imports have left would stay for ever: 0.5 MiB
         gc.freeze()  # objects of the first frame stay: no collection needs to visit them
         gc.enable()
-        self.set_timer(WRITE_CODE_S, self._write_small_code)
-
-    def _write_small_code(self) -> None:
-        from workbench.tui.small_code_start import write_small_code
-
-        self.run_worker(write_small_code())
 
     def on_mount(self) -> None:
         loop = asyncio.get_running_loop()

@@ -28,6 +28,8 @@ _MOST_HEAD = 64 * 1024
 _MOST_WAITING = 1000  # requests of one connection that were sent before the answer to the first
 _CONNECT_S = 10.0
 _ACCEPT_AGAIN_S = 1.0
+_HEAR_AFTER_S = 0.001
+_HEARD_AT_ONCE = 8
 _MOST_UNSENT, _FEW_UNSENT = 64 << 10, 16 << 10  # bytes that wait for one end
 _HEAD_END = b"\r\n\r\n"
 
@@ -58,6 +60,9 @@ class Passed:
         self.refused = 0
 
 
+Hear = Callable[[bytes, float], None]  # (bytes, when they came)
+
+
 class PassThrough:
     """A port on 127.0.0.1 in front of a server. `hear` is called with each request that a client
     sent to one of `paths`, when its answer has ended."""
@@ -71,6 +76,8 @@ class PassThrough:
         self._joined: set[_Joined] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._idle = asyncio.Event()
+        self._unheard: deque[tuple[Hear, bytes, float]] = deque()
+        self._hearing: asyncio.Handle | None = None
         self.passed = Passed()
         self.closing = False
 
@@ -149,6 +156,27 @@ class PassThrough:
         if task.cancelled() and begun is not None:  # perhaps before its first step
             begun.close()
 
+    def hear_later(self, hear: Hear, data: bytes) -> None:
+        """Let `hear` have bytes that were passed on just now. It reads them when their receiver had
+        time to begin: on a core that both share, it would wait for that."""
+        self._unheard.append((hear, data, time.monotonic()))
+        if self._hearing is None:
+            loop = asyncio.get_running_loop()
+            self._hearing = loop.call_later(_HEAR_AFTER_S, self._hear_some)
+
+    def _hear_some(self) -> None:
+        """Read a few of the bytes that were passed on, so that others do not wait for long."""
+        for _ in range(min(len(self._unheard), _HEARD_AT_ONCE)):
+            hear, data, at_s = self._unheard.popleft()
+            hear(data, at_s)
+        more = bool(self._unheard)
+        self._hearing = asyncio.get_running_loop().call_soon(self._hear_some) if more else None
+
+    def _hear_all(self) -> None:
+        while self._unheard:
+            hear, data, at_s = self._unheard.popleft()
+            hear(data, at_s)
+
     def forget_connection(self, joined: _Joined) -> None:
         self._joined.discard(joined)
 
@@ -163,6 +191,7 @@ class PassThrough:
         the answer that it carries."""
         self.closing = True
         self._stop_listening()
+        self._hear_all()
         for joined in tuple(self._joined):
             joined.end_if_idle()
         if self.passed.in_flight:
@@ -175,6 +204,9 @@ class PassThrough:
         await end_all(self._tasks)
         for joined in tuple(self._joined):
             joined.reset_both()
+        self._hear_all()
+        if self._hearing is not None:
+            self._hearing.cancel()
 
     def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None
@@ -229,8 +261,8 @@ class _End:
     its socket itself: a transport of asyncio does the same in more steps, which are in the time of
     every first token."""
 
-    def __init__(self, hear: Callable[[bytes], None], lost: Callable[[], None]) -> None:
-        self._hear, self._lost = hear, lost
+    def __init__(self, port: PassThrough, hear: Hear, lost: Hear) -> None:
+        self._port, self._hear, self._lost = port, hear, lost
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._waiting = bytearray()  # what the socket did not take yet
@@ -269,7 +301,7 @@ class _End:
             return
         data = bytes(_READ[:size])
         self.other.send(data)
-        self._hear(data)
+        self._port.hear_later(self._hear, data)
 
     def _receive_end(self) -> None:
         assert self.other is not None
@@ -290,7 +322,7 @@ class _End:
             except (BlockingIOError, InterruptedError):
                 size = 0
             except OSError:
-                self._loop.call_soon(self.reset)  # first these bytes are told of
+                self._loop.call_soon(self.reset)  # first these bytes are noted
                 return
             if size == len(data):
                 return
@@ -360,7 +392,7 @@ class _End:
             self.other.reset()
         else:
             self.other.close()
-        self._lost()
+        self._port.hear_later(self._lost, b"")  # after the bytes that came before
 
 
 class _Asked(NamedTuple):
@@ -377,8 +409,8 @@ class _Joined:
 
     def __init__(self, port: PassThrough, client: socket.socket) -> None:
         self._port = port
-        self.client = _End(self._client_sent, self._end_lost)
-        self.server = _End(self._server_sent, self._end_lost)
+        self.client = _End(port, self._client_sent, self._end_lost)
+        self.server = _End(port, self._server_sent, self._end_lost)
         self.client.other, self.server.other = self.server, self.client
         self.client.open(client)
         self._read = True
@@ -403,9 +435,9 @@ class _Joined:
         self.server.begin_reading()
         self.client.begin_reading()
 
-    def _end_lost(self) -> None:
+    def _end_lost(self, _: bytes, at_s: float) -> None:
         if self._read and self._asked:
-            self._cut_exchanges()
+            self._cut_exchanges(at_s)
         self._stop_reading(understood=True)
         if not self.client.is_open and not self.server.is_open:
             self._port.forget_connection(self)
@@ -423,21 +455,20 @@ class _Joined:
 
     # ---- what went through
 
-    def _client_sent(self, data: bytes) -> None:
+    def _client_sent(self, data: bytes, at_s: float) -> None:
         if not self._read:
             return
-        now_s = time.monotonic()
         try:
             while data:
-                data = self._take_request_bytes(data, now_s)
+                data = self._take_request_bytes(data, at_s)
         except HttpError:
             self._stop_reading()
 
-    def _take_request_bytes(self, data: bytes, now_s: float) -> bytes:
+    def _take_request_bytes(self, data: bytes, at_s: float) -> bytes:
         """Take the next bytes of the client. Return those that belong to a later request."""
         if self._body is None:
             if not self._head:
-                self._head_began_s = now_s
+                self._head_began_s = at_s
             self._head += data
             end = self._head.find(_HEAD_END)
             if end < 0:
@@ -481,23 +512,23 @@ class _Joined:
         self._port.passed.requests += 1
         self._port.passed.in_flight += 1
 
-    def _server_sent(self, data: bytes) -> None:
+    def _server_sent(self, data: bytes, at_s: float) -> None:
         if not self._read:
             return
         try:
             while data:
-                data = self._take_answer_bytes(data)
+                data = self._take_answer_bytes(data, at_s)
         except HttpError:
             self._stop_reading()
 
-    def _take_answer_bytes(self, data: bytes) -> bytes:
+    def _take_answer_bytes(self, data: bytes, at_s: float) -> bytes:
         """Take the next bytes of the server. Return those that belong to a later answer."""
         if not self._asked:
             raise HttpError("an answer without a request")
         asked, reader = self._asked[0], self._answer
         part = reader.feed(data)
         if asked.method == "HEAD" and reader.status:  # its length is that of no body
-            self._end_exchange(whole=True)
+            self._end_exchange(at_s, whole=True)
             return part + reader.rest
         if part and asked.body is not None:
             self._answered_bytes += len(part)
@@ -507,20 +538,20 @@ class _Joined:
         if not reader.complete:
             return b""
         rest = reader.rest
-        self._end_exchange(whole=True)
+        self._end_exchange(at_s, whole=True)
         return rest
 
-    def _cut_exchanges(self) -> None:
+    def _cut_exchanges(self, at_s: float) -> None:
         """End the answer that is under way, and the requests that have none."""
         whole = False
         with contextlib.suppress(HttpError):
             self._answer.eof()
             whole = True
-        self._end_exchange(whole=whole)
+        self._end_exchange(at_s, whole=whole)
         while self._asked:
-            self._end_exchange(whole=False)
+            self._end_exchange(at_s, whole=False)
 
-    def _end_exchange(self, *, whole: bool) -> None:
+    def _end_exchange(self, at_s: float, *, whole: bool) -> None:
         asked, reader = self._asked.popleft(), self._answer
         answered, self._answered, self._answered_bytes = self._answered, [], 0
         self._answer = ResponseReader()
@@ -528,7 +559,7 @@ class _Joined:
         if asked.body is not None:
             told = Exchange(
                 begin_s=asked.begin_s,
-                end_s=time.monotonic(),
+                end_s=at_s,
                 path=asked.path,
                 request=b"".join(asked.body),
                 status=reader.status,

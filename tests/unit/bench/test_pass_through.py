@@ -156,7 +156,8 @@ def test_a_stream_is_passed_on_while_it_lasts() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(asked(b"{}"))
             assert await reader.readexactly(60) == STREAM[:60]  # the rest does not exist yet
-            assert port.passed.in_flight == 1 and not heard
+            await until(lambda: port.passed.in_flight == 1)
+            assert not heard
             more.set()
             assert await reader.readexactly(len(STREAM) - 60) == STREAM[60:]
             await until(lambda: port.passed.in_flight == 0)
@@ -217,6 +218,32 @@ def test_a_server_that_is_not_there_resets_the_connection() -> None:
             assert (port.passed.refused, port.passed.requests) == (1, 0)
         finally:
             await port.close()
+
+    run(go())
+
+
+def test_the_end_knows_of_a_request_that_was_passed_on_just_before() -> None:
+    """The port reads what it passed on a little later."""
+    came, more = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"{}")
+        came.set()
+        await more.wait()
+        writer.write(PLAIN)
+        await reader.read()
+
+    async def go() -> None:
+        async with in_front_of(answer) as (port, number, heard):
+            reader, writer = await asyncio.open_connection("127.0.0.1", number)
+            writer.write(asked(b"{}"))
+            await came.wait()
+            draining = asyncio.ensure_future(port.drain())
+            more.set()
+            assert await reader.read() == PLAIN
+            await draining
+            assert [e.whole for e in heard] == [True]
+            writer.close()
 
     run(go())
 

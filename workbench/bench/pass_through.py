@@ -29,7 +29,8 @@ _MOST_WAITING = 1000  # requests of one connection that were sent before the ans
 _CONNECT_S = 10.0
 _ACCEPT_AGAIN_S = 1.0
 _HEAR_AFTER_S = 0.001
-_HEARD_AT_ONCE = 8
+_HEARD_AT_ONCE = 2
+_HEARD_SHARE = 8
 _MOST_UNSENT, _FEW_UNSENT = 64 << 10, 16 << 10  # bytes that wait for one end
 _HEAD_END = b"\r\n\r\n"
 
@@ -165,8 +166,10 @@ class PassThrough:
             self._hearing = loop.call_later(_HEAR_AFTER_S, self._hear_some)
 
     def _hear_some(self) -> None:
-        """Read a few of the bytes that were passed on, so that others do not wait for long."""
-        for _ in range(min(len(self._unheard), _HEARD_AT_ONCE)):
+        """Read a few of the bytes that were passed on, so that bytes that come now do not wait for
+        long; of many, a share that keeps up with any number of connections."""
+        few = max(_HEARD_AT_ONCE, len(self._unheard) // _HEARD_SHARE)
+        for _ in range(min(len(self._unheard), few)):
             hear, data, at_s = self._unheard.popleft()
             hear(data, at_s)
         more = bool(self._unheard)

@@ -248,6 +248,29 @@ def test_the_end_knows_of_a_request_that_was_passed_on_just_before() -> None:
     run(go())
 
 
+def test_what_waits_to_be_read_does_not_grow_with_many_connections() -> None:
+    """Of 20 parts in each turn of the event loop, 8 were read: the others stayed in memory."""
+    heard = 0
+
+    def hear(data: bytes, at_s: float) -> None:
+        nonlocal heard
+        heard += 1
+
+    async def go() -> None:
+        port = PassThrough(("127.0.0.1", 1), {CHAT}, lambda _: None)
+        sent = 0
+        while heard < 5000 or len(port._unheard) > 400:
+            for _ in range(20):
+                port.hear_later(hear, b"x")
+            sent += 20
+            assert sent < 500_000, f"{len(port._unheard):,} parts wait"
+            await asyncio.sleep(0)
+        await until(lambda: heard == sent)
+        await port.close()
+
+    run(go())
+
+
 def test_a_server_known_by_its_name_is_reached() -> None:
     async def answer(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"{}")

@@ -169,11 +169,13 @@ class PassThrough:
         """Read a few of the bytes that were passed on, so that bytes that come now do not wait for
         long; of many, a share that keeps up with any number of connections."""
         few = max(_HEARD_AT_ONCE, len(self._unheard) // _HEARD_SHARE)
-        for _ in range(min(len(self._unheard), few)):
-            hear, data, at_s = self._unheard.popleft()
-            hear(data, at_s)
-        more = bool(self._unheard)
-        self._hearing = asyncio.get_running_loop().call_soon(self._hear_some) if more else None
+        try:
+            for _ in range(min(len(self._unheard), few)):
+                hear, data, at_s = self._unheard.popleft()
+                hear(data, at_s)
+        finally:  # also after a defect, or nothing would be read any more
+            more = bool(self._unheard)
+            self._hearing = asyncio.get_running_loop().call_soon(self._hear_some) if more else None
 
     def _hear_all(self) -> None:
         while self._unheard:

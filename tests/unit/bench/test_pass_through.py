@@ -271,6 +271,25 @@ def test_what_waits_to_be_read_does_not_grow_with_many_connections() -> None:
     run(go())
 
 
+def test_a_defect_in_what_reads_one_part_does_not_end_the_reading() -> None:
+    heard: list[bytes] = []
+    failed: list[object] = []
+
+    def fail(data: bytes, at_s: float) -> None:
+        raise ValueError("a defect")
+
+    async def go() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, said: failed.append(said))
+        port = PassThrough(("127.0.0.1", 1), {CHAT}, lambda _: None)
+        port.hear_later(fail, b"1")
+        await until(lambda: bool(failed))
+        port.hear_later(lambda data, _: heard.append(data), b"2")
+        await until(lambda: heard == [b"2"])
+        await port.close()
+
+    run(go())
+
+
 def test_a_server_known_by_its_name_is_reached() -> None:
     async def answer(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"{}")

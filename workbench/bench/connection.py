@@ -178,7 +178,7 @@ class ReceiveClock:
             came = wall_ns - self.ahead_ns
             known = came - now_ns <= _SET_NS
             came = min(came, now_ns)
-        elif now_ns - came > LATE_NS and self._is_set(now_ns):
+        elif now_ns - came > LATE_NS + self.rest_ns and self._is_set(now_ns):
             known = not self.refresh()
         if not known:  # the kernel may have read the wall clock before it was set, or after
             self.unstamped += 1

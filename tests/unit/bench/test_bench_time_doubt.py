@@ -468,7 +468,7 @@ def test_sockets_that_a_poll_had_no_room_for_were_not_empty(
 
 def check_times(writes: Writes, change: Callable[[Client], None], streams: int) -> None:
     """Compare the times of a client that does not read for 0.17 s again and again with those of the
-    server. At most 1 % of them may be wrong: a busy machine can wake the client some milliseconds
+    server. At most 5 % of them may be wrong: a busy machine can wake the client some milliseconds
     later than its own clock shows."""
     with ScriptedServer(writes.answer) as server:
         spec = replace(SPEC, url=server.url, concurrency=streams, requests=5, ignore_eos=False)
@@ -504,4 +504,4 @@ def check_times(writes: Writes, change: Callable[[Client], None], streams: int) 
                 wrong.append((record.index, early_us, late_us))
         doubted += sum(by_us > 0 for by_us in early)
     assert doubted > 20
-    assert len(wrong) <= 0.01 * 5 * TOKENS, wrong
+    assert len(wrong) <= 0.05 * 5 * TOKENS, wrong

@@ -568,6 +568,15 @@ def test_a_setting_that_is_altered_already_ends_the_tune_before_a_server_starts(
     assert not raced.started
 
 
+def test_what_a_killed_final_left_set_does_not_end_the_tune() -> None:
+    """The final is an experiment, which reverts what it left on when it goes on."""
+    raced = Raced({(): Server(), (CAPPED,): Server(98, power_w=200)}, goal="tok_j")
+    on = Alteration(0, "GPU-0", "power_limit_w", 600.0, 400.0, 0.0, owner_state="dead")
+    raced.session.core.update(alterations=(on,))
+    raced.progress.change(experiment_id=1)
+    asyncio.run(raced.tune()._check_settings())
+
+
 def test_what_a_killed_tune_left_set_is_reverted_and_what_a_person_set_is_not() -> None:
     raced = Raced({(): Server(), (CAPPED,): Server(98, power_w=200)}, goal="tok_j")
     raced.limit_w = 400.0

@@ -108,6 +108,8 @@ class Tune(FlagSweep):
         self.parts.gpu.guard.begin_heartbeats()  # it reverts the settings of a tune that is killed
         if self.progress.sweep.start is not None:
             await self._revert()
+        if self.progress.sweep.experiment_id is not None:
+            return  # the race is over; the final reverts what it left on, and checks the others
         await self.parts.gpu.alterations.read()
         gpus = await self._gpus()
         on = [

@@ -10,7 +10,7 @@ from workbench.advisor.facts import Facts
 from workbench.model.bench import BUSY_CLIENT_PCT, EngineDuring
 from workbench.model.findings import Level, PlanChange
 from workbench.model.server_run import EngineMetrics
-from workbench.model.slo import binding_limit
+from workbench.model.slo import binding_limit, share_text
 
 _KV_FULL_PCT = 95.0
 _KV_LOW_PCT = 20.0
@@ -215,9 +215,9 @@ def report_binding_slo(facts: Facts) -> Iterator[Advice]:
         return
     tightest = binding_limit(summary.slo)
     held = tightest is None or (tightest.margin_pct or 0.0) >= 0
-    said = f"{summary.slo_pct:.1f} % of the requests kept the SLO"
+    said = f"{share_text(summary.slo_pct)} of the requests kept the SLO"
     if tightest is not None:
-        share = f"{tightest.kept_pct:.1f} % of the requests kept it"
+        share = f"{tightest.kept_text} of the requests kept it"
         verb = "binds and is held" if held else "is not held"
         said = f"the limit {tightest.limit} {verb}: {share}"
     rates = (summary.goodput_request_s, summary.request_s)

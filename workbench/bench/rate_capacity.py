@@ -23,7 +23,7 @@ from workbench.bench.user_capacity import (
 )
 from workbench.model.counts import four_digits
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.slo import Limit, LimitAttained
+from workbench.model.slo import Limit, LimitAttained, share_text
 
 LEAST_REQUESTS = 1000  # of a run that shows that a rate holds
 HORIZON_S = 600.0
@@ -235,7 +235,7 @@ def answer_sentence(search: RateSearch, *, ended: bool) -> str:
     if holds is not None:
         lowest = search.verdict_at(holds)
         assert lowest is not None
-        sentences[0] += f" (attainment >= {lowest.attainment_pct:.1f} %)"
+        sentences[0] += f" (attainment >= {share_text(lowest.attainment_pct)})"
     return "; ".join(
         [*sentences, *_missing_sentences(search, ended=ended), *_binding_limit_sentences(search)]
     )

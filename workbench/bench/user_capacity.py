@@ -27,7 +27,7 @@ from statistics import fmean, stdev
 
 from workbench.model.counts import count_of, four_digits
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.slo import Limit, LimitAttained
+from workbench.model.slo import Limit, LimitAttained, share_text
 from workbench.model.student_t import incomplete_beta, t_quantile
 
 LEAST_RUNS, MOST_RUNS = 2, 6  # of one level, one after the other
@@ -272,7 +272,9 @@ def answer_sentence(search: Search, *, ended: bool) -> str:
     if holds is not None:
         lowest = search.verdict_at(holds)
         assert lowest is not None
-        parts.append(f"holds {_users_text(holds)} (attainment >= {lowest.attainment_pct:.1f} %)")
+        parts.append(
+            f"holds {_users_text(holds)} (attainment >= {share_text(lowest.attainment_pct)})"
+        )
     if fails is not None:
         parts.append(f"fails at {_users_text(fails)}" if holds is None else f"fails at {fails}")
     first = ", ".join(parts)

@@ -21,6 +21,7 @@ from workbench.cli.sweeps import SWEEP_ID, print_sweep, stored_sweep, tell_how_t
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OF_A_SEARCH
+from workbench.model.slo import share_text
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
@@ -219,7 +220,7 @@ def report_levels(
                 continue
             printed[point.label] = runs
             left = f"; about {duration_text(sweep.left_s)} left" if sweep.left_s else ""
-            kept = "n/a" if point.slo_pct is None else f"{point.slo_pct:.1f} %"
+            kept = "n/a" if point.slo_pct is None else share_text(point.slo_pct)
             note(f"{point.label}, run {runs}: {kept} within the SLO, {point.slo_verdict}{left}")
 
     return report

@@ -8,6 +8,7 @@ percentage may also follow the latency: "ttft@p95<=500".
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -69,6 +70,11 @@ class LimitAttained:
         is broken. None if the latency could not be measured."""
         return None if self.kept_pct is None else self.kept_pct - self.wanted_pct
 
+    @property
+    def kept_text(self) -> str:
+        """How many of the requests kept the limit, as text."""
+        return "n/a" if self.kept_pct is None else share_text(self.kept_pct)
+
 
 def parse_slo(text: str) -> tuple[Limit, ...]:
     """Return the limits that `text` contains. Raises InputError if it is not a list of limits."""
@@ -128,6 +134,14 @@ def binding_limit(attained: Sequence[LimitAttained]) -> LimitAttained | None:
     return min(known, key=lambda each: each.margin_pct or 0.0, default=None)
 
 
+def share_text(share_pct: float) -> str:
+    """Return a share of requests as text. It is rounded down, and has two decimals above 99 %, so
+    that a share just below a limit does not look like the limit."""
+    decimals = 2 if 99 < share_pct < 100 else 1
+    steps = 10**decimals
+    return f"{math.floor(share_pct * steps + 1e-6) / steps:.{decimals}f} %"
+
+
 def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
     """Return (limit, verdict) for each limit: how many requests kept it, and which limit binds."""
     tightest = binding_limit(attained)
@@ -138,6 +152,6 @@ def slo_rows(attained: Sequence[LimitAttained]) -> tuple[tuple[str, str], ...]:
         else:
             verdict = "held" if each.margin_pct >= 0 else "NOT HELD"
             also = ", the limit that binds" if each is tightest and len(attained) > 1 else ""
-            said = f"{verdict}: {each.kept_pct:.1f} % of the requests kept it{also}"
+            said = f"{verdict}: {each.kept_text} of the requests kept it{also}"
         rows.append((each.limit, said))
     return tuple(rows)

@@ -13,6 +13,7 @@ from workbench.model.slo import (
     binding_limit,
     check_streamed,
     parse_slo,
+    share_text,
     slo_rows,
 )
 
@@ -99,3 +100,20 @@ def test_the_limit_with_the_smallest_margin_binds() -> None:
 def test_the_text_of_a_limit_can_be_read_again(text: str) -> None:
     limits = parse_slo(text)
     assert parse_slo(", ".join(map(str, limits))) == limits
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (99.86, "99.86 %"),
+        (99.8999, "99.89 %"),
+        (99.94, "99.94 %"),
+        (94.99, "94.9 %"),
+        (95.8, "95.8 %"),
+        (99.0, "99.0 %"),
+        (100.0, "100.0 %"),
+        (0.0, "0.0 %"),
+    ],
+)
+def test_a_share_below_a_limit_does_not_look_like_the_limit(share: float, text: str) -> None:
+    assert share_text(share) == text

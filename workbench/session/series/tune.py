@@ -334,7 +334,7 @@ class Tune(FlagSweep):
                 if each.margin_pct is None:
                     return f"{each.limit} {UNMEASURED}"
                 if each.margin_pct < 0:
-                    return f"{each.limit}: {each.kept_pct:.1f} % of the requests kept it"
+                    return f"{each.limit}: {each.kept_text} of the requests kept it"
             hottest = summary.gpu.temperature_c if summary.gpu else None
             of_gpus = (
                 ("power", "W", summary.power_w, limits.power_w),

@@ -247,6 +247,38 @@ def test_what_another_workbench_wrote_after_the_lock_was_lost_stays(
     run(work)
 
 
+class GuardMeanwhile(Broken):
+    """This machine, whose guard takes a change for one that was cut off, and reverts it, before the
+    change is saved as applied."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench.path, 1)
+        self.driver = bench.driver
+
+    def take_over(self) -> None:
+        Path(f"{self.path}.lock").unlink()
+        self.driver.set(
+            "nvmlDeviceGetPowerManagementLimit 0 600000",
+            "nvmlDeviceGetEnforcedPowerLimit 0 600000",
+        )
+        self.path.write_text(json.dumps(EMPTY))
+
+
+def test_a_change_that_the_guard_has_reverted_meanwhile_is_not_called_in_force(
+    bench: Bench,
+) -> None:
+    """A starved screen said "read back and in force" of what the guard had reverted."""
+
+    async def work() -> None:
+        bench.host = GuardMeanwhile(bench)
+        report = await bench.set(GpuSettings(power_limit_w=450.0))
+        (outcome,) = report.outcomes
+        assert not report.ok and "then reverted" in outcome.message
+        assert bench.entries() == []
+
+    run(work)
+
+
 def test_what_is_kept_of_a_damaged_journal_is_told_although_the_disk_is_full(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

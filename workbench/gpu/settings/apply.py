@@ -440,7 +440,53 @@ async def _settle_entries(
             state = state.drop(entry.key)
         else:
             state = state.put(replace(entry, state="applied", earlier=None))
-    return await save_last(held, log_outcomes(state, "set", outcomes), outcomes)
+    done = await save_last(held, log_outcomes(state, "set", outcomes), outcomes)
+    return await _withdraw_reverted_entries(held.host, done) if held.was_lost else done
+
+
+async def _withdraw_reverted_entries(
+    host: Host, outcomes: Sequence[SettingOutcome]
+) -> list[SettingOutcome]:
+    """Remove the journal entries of settings that have their previous value again, although they were
+    read back, and return the outcomes, which say so. This Workbench had lost the journal's lock: it
+    was stopped or starved for so long that the guard has taken its change for one that was cut off."""
+    values = await read_values_again(host, {o.command.setting for o in outcomes})
+    reverted = {
+        o.command
+        for o in outcomes
+        if values is not None and _has_value(values, o.command, o.before, other=o.command.value)
+    }
+    if not reverted:
+        return list(outcomes)
+    async with journals.locked_journal(host) as held:
+        state = held.journal
+        for one in reverted:
+            state = state.drop((one.gpu_uuid, one.setting))
+        await held.save(state)
+    told = (
+        "it was set and read back, and then reverted by another program, such as the guard, which "
+        "had seen no heartbeat of this Workbench"
+    )
+    return [
+        replace(o, ok=False, in_force=InForce.NO_EFFECT, message=told)
+        if o.command in reverted
+        else o
+        for o in outcomes
+    ]
+
+
+def _has_value(
+    values: CurrentValues,
+    one: SettingCommand,
+    value: SettingValue | None,
+    *,
+    other: SettingValue | None,
+) -> bool:
+    """Return whether the setting of a command has `value` now, and `value` is not `other`."""
+    live = values.value(one.gpu_uuid, one.setting)
+    if live is None or value is None:
+        return False
+    return value_equals(one.setting, live, value) and not value_equals(one.setting, live, other)
 
 
 async def _roll_back_commands(

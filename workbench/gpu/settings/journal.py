@@ -303,6 +303,7 @@ class LockedJournal:
     path: str
     journal: Journal = field(default_factory=Journal)
     is_locked: bool = True
+    was_lost: bool = False  # another program has locked the journal meanwhile
     recovery: Recovery | None = None  # the journal's file was missing or damaged before this lock
 
     async def save(self, journal: Journal, *, is_last: bool = False) -> None:
@@ -327,7 +328,7 @@ class LockedJournal:
             unlocks=is_last,
         )
         if "lost" in answer:
-            self.is_locked = False
+            self.is_locked, self.was_lost = False, True
             raise _lost_lock_error(self.host, answer)
         if "error" in answer:
             raise _write_error(self.host, self.path, answer)

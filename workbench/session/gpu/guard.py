@@ -189,9 +189,9 @@ class GpuGuard:
             marks = await self._marks_now(host)
             if marks is not None and marks == self._marks:
                 return
-            seen = await client.read_status(
-                host, owner if self._ours and self._is_drawn(heartbeat_s) else ""
-            )
+            # a starved screen may not be drawn for long, and its change goes on all the same
+            alive = self._applying or self._is_drawn(heartbeat_s)
+            seen = await client.read_status(host, owner if self._ours and alive else "")
             if host is self._core.host:
                 self._ours = (
                     self._applying or owner in seen.owners or await self._replace_lost(host, seen)

@@ -164,7 +164,7 @@ def test_before_its_end_a_search_claims_no_more_than_it_measured() -> None:
     assert answer_sentence(Search(TPOT, {}), ended=False) == "no number of users was decided"
     half = Search(TPOT, {8: (run(10.0, 100.0), run(10.0, 100.0))})
     assert answer_sentence(half, ended=False).startswith(
-        "holds 8 users (attainment >= 98.2 %); a level that fails was not found"
+        "holds 8 users (attainment >= 98.1 %); a level that fails was not found"
     )
 
 

@@ -128,27 +128,31 @@ class EndpointEntry(_Strict):
     file: str = Field("configs/endpoints.py", description="path of the endpoint file on the host")
 
 
+# a number of billions: of bytes or parameters, from those of a toy to a thousand times the largest
+_Size = Annotated[float, Field(ge=1e-6, le=1e6)]
+
+
 class PresetModel(_Strict):
     id: str = Field(
         min_length=1, description="hub id or path of the model, as passed to the engine"
     )
-    parameters_b: float | None = Field(None, gt=0, description="billions of parameters")
+    parameters_b: _Size | None = Field(None, description="billions of parameters")
     quantization: str | None = None
-    bytes_per_token_gb: float | None = Field(
+    bytes_per_token_gb: _Size | None = Field(
         None,
-        gt=0,
         description="GB (1e9 bytes) of weights that one decoded token reads from "
         "memory, at batch size 1",
     )
-    weight_gb: float | None = Field(
-        None, gt=0, description="GB (1e9 bytes) of weights that one replica keeps in GPU memory"
+    weight_gb: _Size | None = Field(
+        None, description="GB (1e9 bytes) of weights that one replica keeps in GPU memory"
     )
     kv_bytes_per_token: float | None = Field(
         None,
-        gt=0,
+        ge=1,
+        le=1e9,
         description="bytes of KV cache for each token of the context, with 16-bit values",
     )
-    layers: int | None = Field(None, gt=0)
+    layers: int | None = Field(None, gt=0, le=100_000)
     source: str | None = None
 
 

@@ -162,6 +162,18 @@ def test_schema_errors_name_the_field_and_what_was_expected(
     assert all(w in finding.text for w in words), finding.text
 
 
+@pytest.mark.parametrize("value", ["1e-300", "1e300", "inf", "nan", "-1.0"])
+@pytest.mark.parametrize(
+    "field", ["kv_bytes_per_token", "weight_gb", "bytes_per_token_gb", "parameters_b"]
+)
+def test_a_size_of_a_model_that_cannot_be_is_refused(minimal: str, field: str, value: str) -> None:
+    """A memory estimate divided by 1e-300 ended with an OverflowError."""
+    text = minimal.replace("[model]\n", f"[model]\n{field} = {value}\n")
+    assert text != minimal
+    found = [f for f in check_text(text).findings if f.level is Level.ERROR]
+    assert [f.field for f in found] == [f"model.{field}"], found
+
+
 def test_a_misspelt_field_gets_the_nearest_name_as_a_suggestion(minimal: str) -> None:
     assert one(minimal.replace("title =", "titel ="), "preset.unknown-field").fix == (
         'did you mean "title"?'

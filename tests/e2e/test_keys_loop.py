@@ -214,9 +214,9 @@ def test_the_terminal_may_be_resized_during_a_benchmark(host: CommandLine, scree
         "3 Log", "6 GPUs", lambda t: "╭" not in t and len(t.split("\n")) == 24, simulated, seconds=5
     )
     s.resize(200, 60)
-    s.until("1 Presets", "5 Compare", lambda t: t.count("╭") == 5, simulated, seconds=5)
+    s.until("1 Presets", "5 Compare", lambda t: t.count("╭") == 5, simulated)
     s.resize(40, 12)
-    s.until(lambda t: len(t.split("\n")) == 12, simulated, seconds=5)
+    s.until(lambda t: len(t.split("\n")) == 12, simulated)
     s.resize(*WIDE)
     s.until(
         lambda t: t.count("╭") == 5,

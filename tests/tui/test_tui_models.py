@@ -144,7 +144,7 @@ def test_a_host_that_hangs_keeps_no_key_from_its_work(
         await s.press("a")
         await s.until("looking for models: ")
         await s.press("a")  # the hosts that hang are left
-        await s.until("Models on sim:four-pcie", "org/tiny", seconds=5)
+        await s.until("Models on sim:four-pcie", "org/tiny")
         await s.press("escape", "2")
         await s.until(
             lambda: "Models on" not in s.text and s.app.main.panes.active == "launch", seconds=5

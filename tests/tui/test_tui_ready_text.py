@@ -36,7 +36,7 @@ def test_garbage_is_ready_with_a_question_mark_on_every_screen(
         page = await screen.until("Known lines of the log", "it answered")
         assert "!!!!!!!!" in page
         await screen.press("escape", "a")
-        await screen.until("asking vllm", seconds=5)
+        await screen.until("asking vllm")
         await screen.until(lambda: screen.state.server.text.unix_s > proved, "it answered")
         # Another screen on the same host: the reason is read from the run's directory.
         other = Session.of_host(None, PROFILE)

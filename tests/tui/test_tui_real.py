@@ -44,7 +44,7 @@ def test_a_host_out_of_reach_keeps_the_library_says_so_and_is_tried_again_by_a_k
         assert "waiting for the first reading" not in text and "No presets" not in text
         before = host.tries
         await s.press("R")
-        await s.until(lambda: host.tries > before, "press R to connect again", seconds=4)
+        await s.until(lambda: host.tries > before, "press R to connect again")
         host.closed = False
         await s.press("R")
         await s.until("4 x A100", lambda: "NOT CONNECTED" not in s.text, seconds=4.5)

@@ -109,7 +109,7 @@ def test_a_guard_that_is_asked_to_make_way_stays_until_another_is_there(box: Gua
     """Whoever asked may have been killed since."""
     run(box.change(trial_s=3.0))
     (box.gpu / "guard" / "leave").touch()
-    eventually(lambda: "this guard continues" in box.log, "the guard to go on", 5)
+    eventually(lambda: "this guard continues" in box.log, "the guard to go on", WITHIN_S)
     assert alive(box.pid) and not (box.gpu / "guard" / "leave").exists()
     box.given_back(10)
     box.ended()

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from support.fake_host import FakeHost
-from support.procs import alive
+from support.procs import alive, with_argument
 from support.serving import free_port, session_on
 
 from workbench.bench.runner import BenchCancelled
@@ -84,8 +84,8 @@ async def ready(session: Session) -> str:
 
 def workers() -> list[int]:
     """Benchmark workers of this process."""
-    children = psutil.Process().children(recursive=True)
-    return [c.pid for c in children if alive(c.pid) and "workbench.bench.worker" in c.cmdline()]
+    children = {child.pid for child in psutil.Process().children(recursive=True)}
+    return [pid for pid in with_argument("workbench.bench.worker") if pid in children]
 
 
 @pytest.mark.long

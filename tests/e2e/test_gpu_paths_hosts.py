@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support import procs
 from support.podman import Podman, podman
 from support.serving import eventually
 from support.ssh_box import driver_environment
@@ -110,7 +111,9 @@ def test_the_trial_in_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         host = open_container(LocalHost(), "podman", "paths-box")
         paths = asyncio.run(tried(host, "/var/tmp/engine", "/var/tmp/gpus"))
         assert paths.torch == "SIMULATED" and paths.pairs and paths.reductions[0].is_correct
-        assert not [line for line in left_in(engine) if "python" in line]
+        procs.eventually(
+            lambda: not [line for line in left_in(engine) if "python" in line], "the end of all"
+        )
 
 
 def left_in(engine: Podman) -> list[str]:

@@ -254,14 +254,17 @@ class GuardMeanwhile(Broken):
     def __init__(self, bench: Bench) -> None:
         super().__init__(bench.path, 1)
         self.driver = bench.driver
+        self.before = json.loads(self.path.read_text()) if self.path.exists() else EMPTY
 
     def take_over(self) -> None:
         Path(f"{self.path}.lock").unlink()
+        entries = self.before["entries"]
+        milliwatts = 1000 * round(entries[0]["now"] if entries else 600.0)
         self.driver.set(
-            "nvmlDeviceGetPowerManagementLimit 0 600000",
-            "nvmlDeviceGetEnforcedPowerLimit 0 600000",
+            f"nvmlDeviceGetPowerManagementLimit 0 {milliwatts}",
+            f"nvmlDeviceGetEnforcedPowerLimit 0 {milliwatts}",
         )
-        self.path.write_text(json.dumps(EMPTY))
+        self.path.write_text(json.dumps(self.before))
 
 
 def test_a_change_that_the_guard_has_reverted_meanwhile_is_not_called_in_force(
@@ -275,6 +278,18 @@ def test_a_change_that_the_guard_has_reverted_meanwhile_is_not_called_in_force(
         (outcome,) = report.outcomes
         assert not report.ok and "then reverted" in outcome.message
         assert bench.entries() == []
+
+    run(work)
+
+
+def test_the_first_value_is_not_lost_if_the_guard_has_reverted_a_second_change(
+    bench: Bench,
+) -> None:
+    async def work() -> None:
+        await bench.set(GpuSettings(power_limit_w=450.0))
+        bench.host = GuardMeanwhile(bench)
+        assert not (await bench.set(GpuSettings(power_limit_w=400.0))).ok
+        assert bench.brief() == [("power_limit_w", 600.0, 450.0, "applied")]
 
     run(work)
 

@@ -149,7 +149,7 @@ async def _carry_out_commands(
                 if value_equals(one.command.setting, one.before, one.command.value):
                     message = joined(message, "it had this value already")
                     outcomes[index] = replace(one, message=message)
-            done = tuple(await _settle_entries(held, outcomes))
+            done = tuple(await _settle_entries(held, was, outcomes))
             # A guard that has nothing to watch ends at once.
             watching = watching if any(e.watch for e in held.journal.entries) else None
             return SettingsReport(done, path, guard=watching, recovery=held.recovery)
@@ -421,7 +421,7 @@ def _revert_warning(
 
 
 async def _settle_entries(
-    held: LockedJournal, outcomes: Sequence[SettingOutcome]
+    held: LockedJournal, was: Journal, outcomes: Sequence[SettingOutcome]
 ) -> list[SettingOutcome]:
     """Mark the new entries of the journal as applied, remove those whose setting has its previous
     value again, and save the journal. Return the outcomes. If the journal cannot be saved, their
@@ -441,15 +441,16 @@ async def _settle_entries(
         else:
             state = state.put(replace(entry, state="applied", earlier=None))
     done = await save_last(held, log_outcomes(state, "set", outcomes), outcomes)
-    return await _withdraw_reverted_entries(held.host, done) if held.was_lost else done
+    return await _withdraw_reverted_entries(held.host, was, done) if held.was_lost else done
 
 
 async def _withdraw_reverted_entries(
-    host: Host, outcomes: Sequence[SettingOutcome]
+    host: Host, was: Journal, outcomes: Sequence[SettingOutcome]
 ) -> list[SettingOutcome]:
-    """Remove the journal entries of settings that have their previous value again, although they were
-    read back, and return the outcomes, which say so. This Workbench had lost the journal's lock: it
-    was stopped or starved for so long that the guard has taken its change for one that was cut off."""
+    """Restore the journal entries from before the plan (`was`) of settings that have their previous
+    value again, although they were read back, and return the outcomes, which say so. This Workbench
+    had lost the journal's lock: it was stopped or starved for so long that the guard has taken its
+    change for one that was cut off."""
     values = await read_values_again(host, {o.command.setting for o in outcomes})
     reverted = {
         o.command
@@ -461,7 +462,8 @@ async def _withdraw_reverted_entries(
     async with journals.locked_journal(host) as held:
         state = held.journal
         for one in reverted:
-            state = state.drop((one.gpu_uuid, one.setting))
+            key = (one.gpu_uuid, one.setting)
+            state = state.back_to(key, was.get(*key))
         await held.save(state)
     told = (
         "it was set and read back, and then reverted by another program, such as the guard, which "

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.pcie_link import link_mb_s
-from workbench.tui.formats import GIB, NA, short_gpu_name
-from workbench.tui.glyphs import G
+from workbench.tui.formats import GIB, NA, gib_text, path_text, short_gpu_name
 
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample
@@ -27,13 +26,14 @@ class Metric:
     """A metric of a GPU. `field` is its field in GpuSample and in the history, and `unit` follows
     its value. `floor` and `top` are the ends of its graph's scale, which never change for a GPU.
     `lines` are fields with limits, which are drawn as lines across the graph. `setting` is the
-    beginning of the names of the GPU settings that change these limits."""
+    beginning of the names of the GPU settings that change these limits. `own_text` makes the text
+    of a metric whose present value has more than a number and the unit."""
 
     label: str
     field: str
     unit: str
-    text: Callable[[GpuSample, GpuInfo | None], str]
     top: Callable[[GpuInfo | None], float]
+    own_text: Callable[[float, GpuSample, GpuInfo | None], str] | None = None
     floor: float = 0.0
     lines: tuple[str, ...] = ()
     setting: str = ""
@@ -42,79 +42,82 @@ class Metric:
         value: float | None = getattr(sample, self.field)
         return value
 
+    def text(self, sample: GpuSample, info: GpuInfo | None) -> str:
+        """Return the present value as text; "n/a" if the GPU does not report it."""
+        value = self.value(sample)
+        if value is None or self.own_text is None:
+            return self.figure(value)
+        return self.own_text(value, sample, info)
+
     def figure(self, value: float | None) -> str:
         """Return a value from the history as text with its unit; "n/a" for None."""
         if value is None:
             return NA
-        return (
-            f"{value / GIB:.1f}{self.unit}"
-            if self.field == "memory_used_bytes"
-            else f"{value:.0f}{self.unit}"
-        )
+        if self.field == "memory_used_bytes":
+            return f"{gib_text(value)}{self.unit}"
+        return f"{value:.0f}{self.unit}"
 
 
 def limit_w(s: GpuSample, i: GpuInfo | None) -> float | None:
-    return s.limit_w or (i.power_max_w if i else None)
+    if s.limit_w or i is None:
+        return s.limit_w
+    return i.power_max_w
 
 
 def total_bytes(s: GpuSample | None, i: GpuInfo | None) -> int | None:
-    return (s.memory_total_bytes if s else None) or (i.memory_total_bytes if i else None)
+    for known in (s, i):
+        if known is not None and known.memory_total_bytes:
+            return known.memory_total_bytes
+    return None
 
 
-def _power_text(s: GpuSample, i: GpuInfo | None) -> str:
-    if s.power_w is None:
-        return NA
+def _power_text(power_w: float, s: GpuSample, i: GpuInfo | None) -> str:
     limit = limit_w(s, i)
-    return f"{s.power_w:.0f}/{limit:.0f}W" if limit else f"{s.power_w:.0f}W"
+    return f"{power_w:.0f}/{limit:.0f}W" if limit else f"{power_w:.0f}W"
 
 
-def _memory_text(s: GpuSample, i: GpuInfo | None) -> str:
-    if s.memory_used_bytes is None:
-        return NA
+def _memory_text(used_bytes: float, s: GpuSample, i: GpuInfo | None) -> str:
+    used = gib_text(used_bytes, digits=int(used_bytes < 100 * GIB))
     total = total_bytes(s, i)
-    used = s.memory_used_bytes / GIB
-    text = f"{used:.1f}" if used < 100 else f"{used:.0f}"
-    return f"{text}/{total / GIB:.0f}G" if total else f"{text}G"
+    return f"{used}/{total / GIB:.0f}G" if total else f"{used}G"
 
 
-def _pcie_text(s: GpuSample, i: GpuInfo | None) -> str:
-    rate = s.pcie_rx_mb_s
-    if rate is None:
-        return NA
-    return f"{rate / 1000:.1f}G/s" if rate >= 100 else f"{rate:.0f}M/s"
+def _pcie_text(rate_mb_s: float, s: GpuSample, i: GpuInfo | None) -> str:
+    return f"{rate_mb_s / 1000:.1f}G/s" if rate_mb_s >= 100 else f"{rate_mb_s:.0f}M/s"
 
 
 def _pcie_top(i: GpuInfo | None) -> float:
-    gen, lanes = (i.pcie_gen_max if i else None) or 4, (i.pcie_width_max if i else None) or 16
-    return link_mb_s(gen, lanes) or UNKNOWN_LINK_MB_S
+    if i is None:
+        return link_mb_s(4, 16) or UNKNOWN_LINK_MB_S
+    return link_mb_s(i.pcie_gen_max or 4, i.pcie_width_max or 16) or UNKNOWN_LINK_MB_S
 
 
 def _power_top(i: GpuInfo | None) -> float:
     if i is None:
         return UNKNOWN_TOP_W
-    return (
-        i.power_max_w or i.power_default_w or (UNIFIED_TOP_W if i.unified_memory else UNKNOWN_TOP_W)
-    )
+    usual_w = UNIFIED_TOP_W if i.unified_memory else UNKNOWN_TOP_W
+    return i.power_max_w or i.power_default_w or usual_w
 
 
-def _number_reader(field: str, unit: str) -> Callable[[GpuSample, GpuInfo | None], str]:
-    def text(s: GpuSample, i: GpuInfo | None) -> str:
-        value = getattr(s, field)
-        return NA if value is None else f"{value:.0f}{unit}"
-
-    return text
+def _reported_top(field: str, usual: float) -> Callable[[GpuInfo | None], float]:
+    """Return the function for a scale up to `field` of GpuInfo, or up to `usual` if the GPU does not
+    report it."""
+    return lambda info: float(getattr(info, field, None) or usual)
 
 
-UTIL = Metric("util", "gpu_util_pct", "%", _number_reader("gpu_util_pct", "%"), lambda i: 100.0)
+def _percent_top(i: GpuInfo | None) -> float:
+    return 100.0
+
+
+UTIL = Metric("util", "gpu_util_pct", "%", _percent_top)
 POWER = Metric(
-    "power", "power_w", "W", _power_text, _power_top, lines=("limit_w",), setting="power_limit"
+    "power", "power_w", "W", _power_top, _power_text, lines=("limit_w",), setting="power_limit"
 )
 SM = Metric(
     "sm",
     "sm_mhz",
     "MHz",
-    _number_reader("sm_mhz", "MHz"),
-    lambda i: float((i.sm_max_mhz if i else None) or 3000),
+    _reported_top("sm_max_mhz", 3000),
     lines=("sm_lock_max_mhz", "sm_lock_min_mhz"),
     setting="gpu_clocks",
 )
@@ -122,27 +125,21 @@ VRAM = Metric(
     "vram",
     "memory_used_bytes",
     "G",
+    _reported_top("memory_total_bytes", 80 * GIB),
     _memory_text,
-    lambda i: float((i.memory_total_bytes if i else None) or 80 * GIB),
 )
 TEMPERATURE = Metric(
     "temp",
     "temperature_c",
     "C",
-    _number_reader("temperature_c", "C"),
-    lambda i: (i.temperature_slowdown_c if i else None) or 95.0,
-    TEMPERATURE_FLOOR_C,
+    _reported_top("temperature_slowdown_c", 95),
+    floor=TEMPERATURE_FLOOR_C,
 )
 MEM_CLOCK = Metric(
-    "mem",
-    "memory_mhz",
-    "MHz",
-    _number_reader("memory_mhz", "MHz"),
-    lambda i: float((i.memory_max_mhz if i else None) or 14000),
-    setting="memory_clocks",
+    "mem", "memory_mhz", "MHz", _reported_top("memory_max_mhz", 14000), setting="memory_clocks"
 )
-PCIE = Metric("pcie", "pcie_rx_mb_s", "M/s", _pcie_text, _pcie_top)
-FAN = Metric("fan", "fan_pct", "%", _number_reader("fan_pct", "%"), lambda i: 100.0)
+PCIE = Metric("pcie", "pcie_rx_mb_s", "M/s", _pcie_top, _pcie_text)
+FAN = Metric("fan", "fan_pct", "%", _percent_top)
 
 FIRST = (UTIL, POWER, SM)  # always drawn
 # where there is room: the first ones that the host reports
@@ -171,8 +168,7 @@ def gpu_name(sample: GpuSample, info: GpuInfo | None, room: int = 80) -> str:
         return own
     if len(info.node) + len(own) + 1 <= room:
         return f"{info.node} {own}"
-    node = node_name(info.node, room)
-    return node if len(node) <= room else f"{G.more}{node[1 - room :]}"
+    return path_text(node_name(info.node, room), room)
 
 
 def node_name(node: str, room: int) -> str:
@@ -229,7 +225,9 @@ def past_sample(history: History, window: Window, sample: GpuSample) -> GpuSampl
         whole[metric.field] = value
     key, end_s = (sample.index, "limit_w"), at_s + 0.5 * window.cell_s - 1.0
     around = history.cells(key, at_s + window.cell_s, window.cell_s, 3)
-    following = around[2] if around[2] is not None else history.value_at(key, end_s)
+    following = around[2]
+    if following is None:
+        following = history.value_at(key, end_s)
     limit_w = step_values(around[:2], following)[1]
     return GpuSample(sample.index, sample.uuid, power_limit_enforced_w=limit_w, **whole)  # type: ignore[arg-type]
 
@@ -244,11 +242,9 @@ def group_text(metric: Metric, values: Sequence[float | None], rows: int) -> tup
     low, mean, high = (metric.figure(v) for v in (min(known), sum(known) / len(known), max(known)))
     if rows == 1:
         return metric.label, f"{low.removesuffix(metric.unit)}-{high}", ""
-    texts = [
-        f"{word}{value:>{12 - len(word)}}"
-        for word, value in ((metric.label, high), ("mean", mean), ("min", low))
-    ]
-    return (texts[0], texts[2], "") if rows == 2 else (texts[0], texts[1], texts[2])
+    named = ((metric.label, high), ("mean", mean), ("min", low))
+    top, middle, bottom = (f"{word}{value:>{12 - len(word)}}" for word, value in named)
+    return (top, bottom, "") if rows == 2 else (top, middle, bottom)
 
 
 def stacked_text(
@@ -265,10 +261,11 @@ def stacked_text(
     if metric is not UTIL and is_top_known(metric, info):
         note = f"of {metric.figure(metric.top(info))}"
     if low == high:
-        alike = metric is UTIL and len(known) > 1
-        return metric.text(samples[0], info), "all alike" if alike else note
-    limit = limit_w(samples[0], info) if metric is POWER else None
-    if limit is not None:
+        if metric is UTIL and len(known) > 1:
+            note = "all alike"
+        return metric.text(samples[0], info), note
+    limit = limit_w(samples[0], info)
+    if metric is POWER and limit is not None:
         note = f"of {limit:.0f}W"
     unit = "" if metric is SM else metric.unit  # the note has it
     return f"{low.removesuffix(metric.unit)}-{high.removesuffix(metric.unit)}{unit}", note

@@ -4,7 +4,7 @@ time axis."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,9 @@ from workbench.tui.cells import (
     fit_row,
     join_rows,
     pad_text,
+    paragraph_rows,
     row_width,
+    rows_beside_label,
     short_paragraph,
     spread_row,
     wrap_text,
@@ -52,7 +54,7 @@ from workbench.tui.widgets.gpu_metrics import (
     step_values,
     total_bytes,
 )
-from workbench.tui.widgets.graph import Columns, Graph
+from workbench.tui.widgets.graph import Columns, Graph, mean_of
 from workbench.tui.widgets.guard_state import reverted_by_now
 from workbench.tui.widgets.kept_heads import KeptHeads
 from workbench.tui.widgets.status_bar import stale_age_s
@@ -82,6 +84,7 @@ from workbench.tui.widgets.unlike_gpus import UnlikeGpus
 if TYPE_CHECKING:
     from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
 
+TIME_KEYS: Row = (("[", "key"), (" earlier   ", "dim"), ("+ -", "key"), (" zoom", "dim"))
 HEADED = (VRAM, TEMPERATURE)  # the values that come first in the header
 METER_CELLS = 8
 _arrange = lru_cache(maxsize=8)(arrange_strip)  # asked with each reading
@@ -156,6 +159,10 @@ class GpuStrip(Painted):
         self.repaint()
 
     @property
+    def _telemetry(self) -> Telemetry | None:
+        return self.state.telemetry if self.state else None
+
+    @property
     def now_s(self) -> float:
         """Return the Unix time of the newest cell of the graphs. This is the time of the newest
         reading, or the present time if that reading is older than FRESH_S seconds."""
@@ -171,19 +178,21 @@ class GpuStrip(Painted):
     def wanted_height(self, width: int, height: int) -> int:
         """Return the number of rows that the strip needs on a terminal of `width` by `height`
         cells."""
-        telemetry = self.state.telemetry if self.state else None
+        telemetry = self._telemetry
         if telemetry is None or not telemetry.gpus:
             self.arranged = None
             self.view.per_cell = 1
             self._engine_rows = self._engine_height(row_columns(width), height)
-            return self._elsewhere + len(self._nothing(telemetry, width)) + self._engine_rows
+            rows = [*self._of_another(width), *self._nothing(telemetry, width)]
+            return len(rows) + self._engine_rows
         before = self.arranged
         self.arranged = self._arranged(telemetry, width, height)
         self.view.per_cell = 2 if self.arranged.stacked and G.braille else 1
         if before is not None and before != self.arranged:
             self.call_later(self.repaint)  # also if the height stays the same
         self._engine_rows = self._engine_height(self.arranged.columns, height)
-        return self._elsewhere + self.arranged.rows + self._engine_rows + self.back
+        above = len(self._of_another(width))
+        return above + self.arranged.rows + self._engine_rows + self.back
 
     def _arranged(self, telemetry: Telemetry, width: int, height: int) -> StripLayout:
         """Return the layout of the GPUs. Equal GPUs that work differently are apart, if all of
@@ -227,16 +236,16 @@ class GpuStrip(Painted):
         return any(event.kind in LABELLED for event in self.history.events[since:])
 
     def _engine_height(self, columns: Columns, height: int) -> int:
-        if self.state is not None and self.arranged is not None and self.arranged.stacked:
+        if self.state is None:
+            return 0
+        if self.arranged is not None and self.arranged.stacked:
             return self.engine.stacked_height(self.state, height)
-        return self.engine.height(self.state, columns, height) if self.state else 0
+        return self.engine.height(self.state, columns, height)
 
     def _engine(self, window: Window, columns: Columns, width: int) -> Sequence[Row]:
-        return (
-            self.engine.rows(self.state, window, columns, width)
-            if self._engine_rows and self.state
-            else ()
-        )
+        if self.state is None or not self._engine_rows:
+            return ()
+        return self.engine.rows(self.state, window, columns, width)
 
     @staticmethod
     def _named(telemetry: Telemetry) -> int:
@@ -244,16 +253,18 @@ class GpuStrip(Painted):
         a cluster's node, with the GPU's number if the node has several GPUs. Return 0 without a
         cluster, because GPUs are then shown by number."""
         nodes = [info.node for info in telemetry.infos if info.node]
-        names = [
-            node_name(node, MOST_NAME) + (f" GPU{n}" if nodes.count(node) > 1 else "")
-            for n, node in enumerate(nodes)
-        ]
-        return min(max(map(len, names), default=0), MOST_NAME)
+        longest = 0
+        for number, node in enumerate(nodes):
+            name = node_name(node, MOST_NAME)
+            if nodes.count(node) > 1:
+                name += f" GPU{number}"
+            longest = max(longest, len(name))
+        return min(longest, MOST_NAME)
 
     def _groups(self) -> list[Group]:
         """Return the GPUs as groups, each a tuple of GPU numbers. The GPUs of a group have the same
         short name and memory size."""
-        telemetry = self.state.telemetry if self.state else None
+        telemetry = self._telemetry
         if telemetry is None:
             return []
         infos, indexes = telemetry.infos, [sample.index for sample in telemetry.gpus]
@@ -262,7 +273,7 @@ class GpuStrip(Painted):
         return self._grouped[2]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        telemetry = self.state.telemetry if self.state else None
+        telemetry = self._telemetry
         layout = self.arranged
         if telemetry is None or not telemetry.gpus or layout is None:
             columns = row_columns(width)
@@ -274,7 +285,8 @@ class GpuStrip(Painted):
             ]
         window = self.view.window(self.now_s, layout.columns.cells)
         rows = self._of_another(width)
-        rows += [self._header(telemetry, layout, width)] if layout.header else []
+        if layout.header:
+            rows.append(self._header(telemetry, layout, width))
         for group in layout.groups:
             rows += self._block(telemetry, group, layout, window, width)
         if layout.stacked:
@@ -312,15 +324,13 @@ class GpuStrip(Painted):
             return False
         return state.bench.running or (state.quality is not None and state.quality.running)
 
-    @property
-    def _elsewhere(self) -> bool:
-        """Return whether the strip needs a row that says that the selected server runs on another
-        node than these GPUs."""
-        return bool(self.state and other_node_warning(self.state))
-
     def _of_another(self, width: int) -> list[Row]:
+        """Return the row that says that the selected server runs on another node than these GPUs;
+        [] if it does not."""
         text = other_node_warning(self.state) if self.state else ""
-        return [((cut_text(f"{G.alert} {text}", width), "warn"),)] if text else []
+        if not text:
+            return []
+        return [((cut_text(f"{G.alert} {text}", width), "warn"),)]
 
     # without readings
     def _nothing(self, telemetry: Telemetry | None, width: int) -> list[Row]:
@@ -357,26 +367,10 @@ class GpuStrip(Painted):
     def _header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
         if layout.stacked:
             return self._stacked_header(telemetry, layout, width)
-        left: list[Run] = []
-        for group in self._groups():
-            info = telemetry.info(group[0])
-            name = (
-                gpu_title(telemetry.gpus[0], info) if len(telemetry.gpus) == 1 else card_title(info)
-            )
-            count = "" if len(telemetry.gpus) == 1 else f"GPU{group[0]} "
-            if len(group) > 1:
-                count = f"{len(group)} x "
-            left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
-        if any(len(group) > 1 for group in layout.groups):
-            each = (limit_w(sample, telemetry.info(sample.index)) for sample in telemetry.gpus)
-            limits = sorted(set(filter(None, each)))
-            limit = (
-                f"   limit {'-'.join(f'{w:.0f}' for w in dict.fromkeys((limits[0], limits[-1])))}W"
-                if limits
-                else ""
-            )
+        left = self._names(telemetry)
+        if _has_several(layout.groups):
             legend = [
-                (f"highest, mean, lowest{limit}  ", "dim"),
+                (f"highest, mean, lowest{_limits_text(telemetry)}  ", "dim"),
                 (" F", "key"),
                 (" unfolds", "dim"),
             ]
@@ -390,35 +384,21 @@ class GpuStrip(Painted):
             if row_width((*left, *signs)) + len(figures) <= width:
                 left.append((figures, self._role))
         if not signs and width >= WIDE:
-            signs = (("[", "key"), (" earlier   ", "dim"), ("+ -", "key"), (" zoom", "dim"))
+            signs = TIME_KEYS
         return spread_row(tuple(left), signs, width)
 
     def _stacked_header(self, telemetry: Telemetry, layout: StripLayout, width: int) -> Row:
         """Return the names of the GPUs with those values that have no graph at the left, and the
         signs at the right."""
-        left: list[Run] = []
-        for group in self._groups():
-            info = telemetry.info(group[0])
-            name = (
-                gpu_title(telemetry.gpus[0], info) if len(telemetry.gpus) == 1 else card_title(info)
-            )
-            count = "" if len(telemetry.gpus) == 1 else f"GPU{group[0]} "
-            if len(group) > 1:
-                count = f"{len(group)} x "
-            left.append((f"{count}{name}  ", "title" if self.stale is None else "dim"))
+        left = self._names(telemetry)
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
         told: Row = ()
         if self._differing:
             told = ((f"{self._differing} ", "warn"), ("F", "key"), (" unfolds  ", "dim"))
-        hints: tuple[Run, ...] = (
-            ("[", "key"),
-            (" earlier   ", "dim"),
-            ("+ -", "key"),
-            (" zoom", "dim"),
-        )
-        if any(len(group) > 1 for group in layout.groups):
+        hints = TIME_KEYS
+        if _has_several(layout.groups):
             hints = (*hints, ("   F", "key"), (" unfolds", "dim"))
-        folded = len(self._groups()) == 1 and any(len(group) > 1 for group in layout.groups)
+        folded = len(self._groups()) == 1 and _has_several(layout.groups)
         if folded or len(layout.groups) == 1:
             samples = [s for s in telemetry.gpus if s.has_readings]
             info = telemetry.info(layout.groups[0][0])
@@ -430,11 +410,23 @@ class GpuStrip(Painted):
         load = _cpu_load(telemetry)
         if load and row_width((*left, *load, *told, *(signs or hints))) + 2 <= width:
             left += [*load, ("  ", "text")]
-        if told:
-            signs = (*told, *signs) if row_width((*left, *told, *signs)) <= width else signs
-        elif not signs and row_width((*left, *hints)) <= width:
-            signs = hints
+        whole = (*told, *signs) or hints
+        if row_width((*left, *whole)) <= width:
+            signs = whole
         return spread_row(tuple(left), signs, width)
+
+    def _names(self, telemetry: Telemetry) -> list[Run]:
+        """Return the names of the GPUs, one for each group of equal GPUs."""
+        names: list[Run] = []
+        for group in self._groups():
+            info = telemetry.info(group[0])
+            name = f"GPU{group[0]} {card_title(info)}"
+            if len(telemetry.gpus) == 1:
+                name = gpu_title(telemetry.gpus[0], info)
+            elif len(group) > 1:
+                name = f"{len(group)} x {card_title(info)}"
+            names.append((f"{name}  ", self._role_if_fresh("title")))
+        return names
 
     def _figures(self, samples: Sequence[GpuSample], info: GpuInfo | None) -> Iterator[Row]:
         """Yield the values of equal GPUs that have no graph: the memory with a meter, then the
@@ -451,9 +443,13 @@ class GpuStrip(Painted):
                 figures.append((f" {gauge_text(used / total, METER_CELLS)}", VRAM.label))
             yield tuple(figures)
 
+    def _role_if_fresh(self, role: str) -> str:
+        """Return `role`, or "dim" if the readings are old."""
+        return role if self.stale is None else "dim"
+
     @property
     def _role(self) -> str:
-        return "text" if self.stale is None else "dim"
+        return self._role_if_fresh("text")
 
     def _warnings_row(self, telemetry: Telemetry, room: int) -> Row:
         """Return one row with all warnings about the GPUs: old readings, lost GPUs, settings that
@@ -519,9 +515,9 @@ class GpuStrip(Painted):
         """Return the rows of one GPU, or of a group of GPUs of the same type that share one block
         of rows."""
         samples = [s for s in telemetry.gpus if s.index in group]
-        if len(samples) == 1 and not samples[0].has_readings and not self.back:
-            return self._draw_lost_gpu(samples[0], layout, width)
         info = telemetry.info(group[0])
+        if len(samples) == 1 and not samples[0].has_readings and not self.back:
+            return self._draw_lost_gpu(samples[0], info, layout, width)
         if self.back:
             samples = [past_sample(self.history, window, s) for s in samples]
         lines: Sequence[Sequence[Metric]] = (FIRST, self._given)[: len(layout.heights)]
@@ -543,36 +539,28 @@ class GpuStrip(Painted):
     ) -> Sequence[Run]:
         """Return the texts at the left of the graphs of one GPU or of a group, from top to bottom.
         They are its name and those values that have no graph."""
-        width, role = layout.columns.lead, "title" if self.stale is None else "dim"
-        name = f"GPU{samples[0].index}" if len(samples) == 1 else f"{len(samples)} GPUs"
-        if width < 6:
-            return ((name.removeprefix("GPU"), role),)
-        if len(samples) == 1 and info is not None and info.node:
-            figures = sum(layout.heights) == 1 and width >= WIDE_ROW_LEAD
-            room = width - FIGURE_CELLS if figures else width - 1
-            name = gpu_name(samples[0], info, room)
-            temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
-            if sum(layout.heights) == 1:
-                return ((f"{name:<{room}} {memory:>9}" if figures else name, role),)
-            return (
-                (name, role),
-                (
-                    f"{temperature} {memory}" if len(temperature + memory) < width else memory,
-                    self._role,
-                ),
-            )
+        width, role = layout.columns.lead, self._role_if_fresh("title")
+        sample, in_one_row = samples[0], sum(layout.heights) == 1
         if len(samples) > 1:
-            listed = gpus_text(s.index for s in samples)
-            name = listed if len(listed) < width else name
-            return ((name, role), (cut_text(card_title(info).split(" ")[0], width - 1), "dim"))
-        temperature, memory = (m.text(samples[0], info) for m in (TEMPERATURE, VRAM))
-        if sum(layout.heights) == 1:
-            return ((f"{name} {temperature:>4} {memory:>9}", role),)
-        return (
-            ((f"{name} {temperature:>4}", role), (memory, self._role))
-            if layout.figures_in_lead
-            else ((name, role),)
-        )
+            return _lead_of_group(samples, info, width, role)
+        if width < 6:
+            return ((str(sample.index), role),)
+        temperature, memory = TEMPERATURE.text(sample, info), VRAM.text(sample, info)
+        if info is None or not info.node:
+            name = f"GPU{sample.index}"
+            if in_one_row:
+                return ((f"{name} {temperature:>4} {memory:>9}", role),)
+            if layout.figures_in_lead:
+                return ((f"{name} {temperature:>4}", role), (memory, self._role))
+            return ((name, role),)
+        if in_one_row and width >= WIDE_ROW_LEAD:
+            room = width - FIGURE_CELLS
+            return ((f"{gpu_name(sample, info, room):<{room}} {memory:>9}", role),)
+        name = gpu_name(sample, info, width - 1)
+        if in_one_row:
+            return ((name, role),)
+        figures = f"{temperature} {memory}"
+        return ((name, role), (figures if len(figures) <= width else memory, self._role))
 
     def _cached_graph(
         self,
@@ -604,6 +592,9 @@ class GpuStrip(Painted):
         cells = self._cells(sample.index, metric.field, window)
         top = metric.top(info)
         limits = (self._limit(sample, line, window) for line in metric.lines)
+        note = ""
+        if metric.lines and is_top_known(metric, info):
+            note = f"max {metric.figure(top)}"
         return Graph(
             metric.label,
             metric.text(sample, info),
@@ -611,7 +602,7 @@ class GpuStrip(Painted):
             top,
             metric.floor,
             lines=tuple(line for line in limits if any(line)),
-            note=f"max {metric.figure(top)}" if metric.lines and is_top_known(metric, info) else "",
+            note=note,
             role=self._spark_role(metric),
             value_role=self._value_role(metric, sample.index),
             per_cell=window.per_cell,
@@ -627,18 +618,12 @@ class GpuStrip(Painted):
         height: int,
         head: Sequence[Row],
     ) -> Graph:
-        values: list[float | None] = []
-        low: list[float | None] = []
-        for cell in zip(
-            *(self._cells(s.index, metric.field, window) for s in samples), strict=True
-        ):
-            known = [v for v in cell if v is not None]
-            if not known:
-                values.append(None)
-                low.append(None)
-                continue
-            values.append(max(known) if height > 1 else sum(known) / len(known))
-            low.append(min(known))
+        each = (self._cells(s.index, metric.field, window) for s in samples)
+        known = [[v for v in cell if v is not None] for cell in zip(*each, strict=True)]
+        low = [min(cell, default=None) for cell in known]
+        values = [max(cell, default=None) for cell in known]
+        if height == 1:
+            values = [mean_of(cell) for cell in known]
         lines: tuple[list[float | None], ...] = ()
         if self.arranged is not None and self.arranged.stacked:
             label, (value, note) = metric.label, stacked_text(metric, samples, info)
@@ -673,7 +658,8 @@ class GpuStrip(Painted):
                 min((v for v in cell if v is not None), default=None)
                 for cell in zip(*each, strict=True)
             ]
-            lines += [lowest] if any(lowest) else []
+            if any(lowest):
+                lines.append(lowest)
         return tuple(lines)
 
     def _cells(self, index: int, field: str, window: Window) -> list[float | None]:
@@ -686,7 +672,7 @@ class GpuStrip(Painted):
         return step_values(values, getattr(sample, field, None))[1:]
 
     def _spark_role(self, metric: Metric) -> str:
-        return metric.label if self.stale is None or self.back else "dim"
+        return metric.label if self.back else self._role_if_fresh(metric.label)
 
     def _value_role(self, metric: Metric, *indexes: int) -> str:
         if self.back:
@@ -698,25 +684,17 @@ class GpuStrip(Painted):
             return "warn"
         return self._role
 
-    def _draw_lost_gpu(self, sample: GpuSample, layout: StripLayout, width: int) -> list[Row]:
-        height = sum(layout.heights)
-        room = width - layout.columns.lead
-        texts = wrap_text(f"{_lost_text(sample)[0]}  {sample.message or ''}", room)
-        info = (
-            self.state.telemetry.info(sample.index) if self.state and self.state.telemetry else None
-        )
-        name = (
-            gpu_name(sample, info, layout.columns.lead - 1)
-            if layout.columns.lead >= 6
-            else str(sample.index)
-        )
-        rows: list[Row] = [
-            (
-                (pad_text(name if layout.columns.lead else "", layout.columns.lead), "dim"),
-                (texts[0], "bad"),
-            )
-        ]
-        rows += [((" " * layout.columns.lead, "text"), (text, "text")) for text in texts[1:height]]
+    def _draw_lost_gpu(
+        self, sample: GpuSample, info: GpuInfo | None, layout: StripLayout, width: int
+    ) -> list[Row]:
+        height, lead = sum(layout.heights), layout.columns.lead
+        name = str(sample.index)
+        if lead >= 6:
+            name = gpu_name(sample, info, lead - 1)
+        lost = _lost_text(sample)[0]
+        first, *more = paragraph_rows(f"{lost}  {sample.message or ''}", width - lead)
+        texts = [((first[0][0], "bad"),), *more][:height]
+        rows = rows_beside_label(pad_text(name, lead), "dim", texts)
         return rows + [()] * (height - len(rows))
 
     # the cursor
@@ -725,21 +703,17 @@ class GpuStrip(Painted):
         the events at that time."""
         cell = window.cursor or 0
         at_s = cell * window.cell_s
-        when = (
-            clock_text(at_s)
-            if window.cell_s == 1
-            else f"{clock_text(at_s)} + {duration_text(window.cell_s)}"
-        )
-        happened = "; ".join(
-            dict.fromkeys(e.text for e in events_in(self.history.events, window, cell))
-        )
+        when = clock_text(at_s)
+        if window.cell_s > 1:
+            when += f" + {duration_text(window.cell_s)}"
+        events = events_in(self.history.events, window, cell)
+        what = ("; ".join(dict.fromkeys(event.text for event in events)), "text")
+        if not events:
+            what = ("nothing happened" if self._was_read(window) else "no readings", "dim")
         left: Row = (
             (f" {when} ", "lit"),
             (f" -{duration_text(self.now_s - at_s)}  ", "dim"),
-            (
-                happened or ("nothing happened" if self._was_read(window) else "no readings"),
-                "text" if happened else "dim",
-            ),
+            what,
         )
         return spread_row(left, (("  esc", "key"), (" now", "dim")), width)
 
@@ -769,9 +743,11 @@ class GpuStrip(Painted):
         cell_s = self.view.cell_s
         at = self.view.cursor_s if self.view.cursor_s is not None else self.now_s
         times = [e.unix_s for e in self.history.events if self.now_s - e.unix_s < DAY_S]
-        found = [t for t in times if t < at] if by < 0 else [t for t in times if t >= at + cell_s]
+        found = [t for t in times if t >= at + cell_s][:1]
+        if by < 0:
+            found = [t for t in times if t < at][-1:]
         if found:
-            self.view.point(found[-1] if by < 0 else found[0], self.now_s)
+            self.view.point(found[0], self.now_s)
             self.post_message(self.ViewChanged())
         return bool(found)
 
@@ -789,9 +765,9 @@ class GpuStrip(Painted):
         """Switch between one row for all GPUs of the same type, and a row for each GPU. Return
         False if no two GPUs are of the same type."""
         layout = self.arranged
-        if layout is None or not any(len(group) > 1 for group in self._groups()):
+        if layout is None or not _has_several(self._groups()):
             return False
-        self.unfolded = any(len(group) > 1 for group in layout.groups)
+        self.unfolded = _has_several(layout.groups)
         self.post_message(self.ViewChanged())
         return True
 
@@ -816,6 +792,32 @@ def _cpu_load(telemetry: Telemetry) -> Row:
     if load is None or not count or load <= count:
         return ()
     return (("load ", "dim"), (f"{load:.0f} on {count_of(count, 'CPU')}", "warn"))
+
+
+def _has_several(groups: Iterable[Group]) -> bool:
+    """Return whether some group has several GPUs."""
+    return any(len(group) > 1 for group in groups)
+
+
+def _lead_of_group(
+    samples: Sequence[GpuSample], info: GpuInfo | None, width: int, role: str
+) -> Sequence[Run]:
+    name, listed = f"{len(samples)} GPUs", gpus_text(s.index for s in samples)
+    if width < 6:
+        return ((name, role),)
+    if len(listed) < width:
+        name = listed
+    return ((name, role), (cut_text(card_title(info).split(" ")[0], width - 1), "dim"))
+
+
+def _limits_text(telemetry: Telemetry) -> str:
+    """Return the power limits of the GPUs, such as "   limit 250-300W"; "" if none is known."""
+    each = (limit_w(sample, telemetry.info(sample.index)) for sample in telemetry.gpus)
+    limits = list(filter(None, each))
+    if not limits:
+        return ""
+    ends = dict.fromkeys((min(limits), max(limits)))
+    return f"   limit {'-'.join(f'{watts:.0f}' for watts in ends)}W"
 
 
 def _groups_of_equal_gpus(telemetry: Telemetry) -> list[Group]:

@@ -296,6 +296,11 @@ def _bar_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
     return [known[value] for value in cells]
 
 
+def mean_of(values: Sequence[float]) -> float | None:
+    """Return the mean of the values; None if there are none."""
+    return sum(values) / len(values) if values else None
+
+
 def _cells_at_limit(cells: Cells, limits: Cells) -> list[bool]:
     """Return for each cell whether its value is at the limit."""
     return [

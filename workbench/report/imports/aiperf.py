@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.model.bench import BenchSpec, Distribution
+from workbench.model.bench import Distribution
 from workbench.model.distribution import PERCENTILES, REQUIRED_PARTS
 from workbench.model.errors import InputError
 from workbench.model.untrusted_text import clean_text
@@ -23,7 +23,7 @@ from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
-    imported_conditions,
+    imported_result,
     imported_summary,
     served_model_name,
 )
@@ -73,35 +73,33 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     whole, partial = _latency_distributions(fields)
     config = fields.object("input_config")
     by_server = _counts_by_server(config)
+    usage = _metric_total(fields, "total_usage_completion_tokens")
     tokens = {
-        "prompt_tokens": _metric_total(
-            fields, "total_usage_prompt_tokens", "total_isl" if by_server else None
-        ),
-        "output_tokens": _metric_total(
-            fields, "total_usage_completion_tokens", "total_osl" if by_server else None
-        ),
+        "prompt_tokens": _metric_total(fields, "total_usage_prompt_tokens"),
+        "output_tokens": usage,
         "cached_tokens": _metric_total(fields, "total_usage_prompt_cache_read_tokens"),
     }
+    if by_server:
+        for name, total in (("prompt_tokens", "total_isl"), ("output_tokens", "total_osl")):
+            if tokens[name] is None:
+                tokens[name] = _metric_total(fields, total)
     ok = _metric_total(fields, "request_count") or 0
     failed = _metric_total(fields, "error_request_count") or 0
     attained, limits = _attainment_fields(fields, config, ok + failed)
     rate = _scalar_metric(fields, "output_token_throughput", "tokens/sec")
-    usage = _metric_total(fields, "total_usage_completion_tokens")
     by_tokenizer = _why_per_token_time_is_absent(fields, usage)
     own = _tokens_by_own_tokenizer(fields)
     if usage and own and rate:
         rate *= usage / own
+    counts = _counts_note(fields, usage, by_server)
+    reasons = dict.fromkeys(tokens, "the file has no token counts of the server")
     if by_tokenizer:
         whole.pop("tpot_ms", None)
         partial.pop("tpot_ms", None)
-    counts = _counts_note(fields, usage, by_server)
-    reasons = dict.fromkeys(partial, "the file has only some of its percentiles")
+        reasons |= dict.fromkeys(_OF_TOKENS, by_tokenizer)
+    reasons |= dict.fromkeys(partial, "the file has only some of its percentiles")
     metrics = imported_summary(
-        {
-            **reasons,
-            **(dict.fromkeys(_OF_TOKENS, by_tokenizer) if by_tokenizer else {}),
-            **dict.fromkeys(tokens, "the file has no token counts of the server"),
-        },
+        reasons,
         requests_ok=ok,
         requests_failed=failed,
         errors=_error_counts(fields),
@@ -126,28 +124,21 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     workload = {**_length_fields(fields), **_load_fields(config), "requests": ok}
     if usage and ok:
         workload["max_tokens"] = round(usage / ok)
-    spec = BenchSpec(url="", model=model, profile="imported", **workload)
-    name = "GenAI-Perf" if config is not None and _is_genai_perf(config) else TOOL
+    name = "GenAI-Perf" if _is_genai_perf(config) else TOOL
     tool = f"{name} {version}" if version else fields.text("exported_by") or name
-    return [
-        Imported(
-            spec,
-            imported_conditions(tool, options, model, list(workload), gpus=_gpu_facts(fields)),
-            metrics,
-            unix_s,
-        )
-    ]
+    gpus = _gpu_facts(fields)
+    return [imported_result(tool, options, model, workload, metrics, unix_s, gpus)]
 
 
 def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
     """Return (fields of one run, note). The summary of several runs, in which each statistic has a
     mean over the runs, becomes a run with these means and with the requests of all runs."""
     metadata = fields.object("metadata")
-    kind = metadata.text("aggregation_type") if metadata is not None else None
-    if metadata is None or kind is None:
+    kind = metadata.text("aggregation_type")
+    if kind is None:
         return fields, ""
     metrics = fields.object("metrics")
-    if kind != "confidence" or metrics is None:
+    if kind != "confidence" or not metrics:
         raise InputError(
             f"{fields.file} is AIPerf's summary of a {kind}, without the values of each run",
             next_step="import the profile_export_aiperf.json of each run",
@@ -161,14 +152,12 @@ def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
     for tag in metrics.data:
         name, _, statistic = tag.rpartition("_")
         mean = metrics.object(tag)
-        if mean is None or statistic not in _DISTRIBUTION.values():
+        if not mean or statistic not in _DISTRIBUTION.values():
             continue
         value = mean.number("mean")
-        summed = name in _OF_ALL_RUNS or name.startswith(_TOTAL)
-        factor = runs if summed else 1
-        joined.setdefault(name, {"unit": mean.text("unit")})[statistic] = (
-            None if value is None else value * factor
-        )
+        if value is not None and (name in _OF_ALL_RUNS or name.startswith(_TOTAL)):
+            value *= runs
+        joined.setdefault(name, {"unit": mean.text("unit")})[statistic] = value
     requests = joined.get("request_count", {}).get("avg")
     for name in _LATENCIES.values():
         if name in joined:
@@ -181,14 +170,12 @@ def _fields_of_one_run(fields: Fields) -> tuple[Fields, str]:
     return Fields(fields.file, whole, fields.at, fields.line), note
 
 
-def _attainment_fields(
-    fields: Fields, config: Fields | None, requests: int
-) -> tuple[dict[str, Any], str]:
+def _attainment_fields(fields: Fields, config: Fields, requests: int) -> tuple[dict[str, Any], str]:
     """Return (attainment and goodput as fields of BenchSummary, note with the limits), ({}, "")
     without limits. AIPerf's limits have no percentage: a request is good if it keeps all of them,
     and one that failed is not."""
     good = _metric_total(fields, "good_request_count")
-    limits = config.data.get("slos") if config is not None else None
+    limits = config.data.get("slos")
     if good is None or not requests:
         return {}, ""
     if good > requests:
@@ -239,7 +226,7 @@ def _latency_distributions(
     partial: dict[str, dict[str, float]] = {}
     for name, aiperf_name in _LATENCIES.items():
         metric = fields.object(aiperf_name)
-        if metric is None:
+        if not metric:
             continue
         factor = _MS.get(metric.text("unit") or "")
         if factor is None:
@@ -258,27 +245,19 @@ def _scalar_metric(fields: Fields, name: str, unit: str) -> float | None:
     metric. Raises InputError if its unit is not `unit`.
     """
     metric = fields.object(name)
-    if metric is None:
-        return None
     if metric.text("unit") not in (unit, None):
         raise metric.field_error("unit", f"the field must be {unit!r}")
     return metric.number("avg")
 
 
-def _metric_total(fields: Fields, *names: str | None) -> int | None:
-    """Return the total of the first metric in `names` that the file has, or None if the file has
-    none of these metrics."""
-    for name in names:
-        metric = fields.object(name) if name else None
-        if metric is not None:
-            return round(metric.number("avg") or 0)
-    return None
+def _metric_total(fields: Fields, name: str) -> int | None:
+    """Return the total of a metric, or None if the file does not have the metric."""
+    metric = fields.object(name)
+    return round(metric.number("avg") or 0) if metric else None
 
 
 def _run_duration_s(fields: Fields) -> float:
     metric = fields.object("benchmark_duration")
-    if metric is None:
-        return 0.0
     factor = _MS.get(metric.text("unit") or "sec")
     if factor is None:
         raise metric.field_error("unit", "the field must be a unit of time")
@@ -289,7 +268,7 @@ def _error_counts(fields: Fields) -> dict[str, int]:
     found: dict[str, int] = {}
     for one in fields.objects("error_summary"):
         details = one.object("error_details")
-        code, kind = (details.count("code"), details.text("type")) if details else (None, None)
+        code, kind = details.count("code"), details.text("type")
         name = f"http {code}" if code else kind or "failed"
         found[name] = found.get(name, 0) + one.required_count("count")
     return found
@@ -300,11 +279,9 @@ def _reasons_for_invalid_result(fields: Fields) -> tuple[str, ...]:
         return ("AIPerf was cancelled before its end",)
     if fields.flag("is_complete") is False:
         why = fields.text("incomplete_reason") or "no reason given"
-        return (
-            why
-            if _was_written_by_workbench(fields)
-            else f"AIPerf reports an incomplete run: {why}",
-        )
+        if not _was_written_by_workbench(fields):
+            why = f"AIPerf reports an incomplete run: {why}"
+        return (why,)
     return ()
 
 
@@ -317,85 +294,74 @@ def _window_fields(fields: Fields, rate: float | None) -> dict[str, Any]:
     only `rate` of AIPerf, but not of an export of Workbench."""
     if not _was_written_by_workbench(fields):
         return {"whole_run_tok_s": rate}
-    window = fields.text("window")
-    return {
-        **({"window": window} if window in WINDOWS else {}),
-        "whole_run_tok_s": _scalar_metric(fields, WHOLE_RUN_RATE, "tokens/sec"),
+    found: dict[str, Any] = {
+        "whole_run_tok_s": _scalar_metric(fields, WHOLE_RUN_RATE, "tokens/sec")
     }
+    if fields.text("window") in WINDOWS:
+        found["window"] = fields.text("window")
+    return found
 
 
 def _client_command(fields: Fields) -> str:
-    run = fields.object("run_info")
-    command = run.text("cli_command") if run else None
+    command = fields.object("run_info").text("cli_command")
     return f"its command: {command}" if command else ""
 
 
-def _counts_by_server(config: Fields | None) -> bool:
-    endpoint = _endpoint_config(config)
-    return bool(endpoint and endpoint.flag("use_server_token_count"))
+def _counts_by_server(config: Fields) -> bool:
+    counts = not _is_genai_perf(config) and _endpoint_config(config).flag("use_server_token_count")
+    return bool(counts)
 
 
 def _is_genai_perf(config: Fields) -> bool:
     return isinstance(config.data.get("endpoint"), str) or "endpoint_type" in config.data
 
 
-def _endpoint_config(config: Fields | None) -> Fields | None:
-    return None if config is None or _is_genai_perf(config) else config.object("endpoint")
+def _endpoint_config(config: Fields) -> Fields:
+    return config if _is_genai_perf(config) else config.object("endpoint")
 
 
-def _model_name(config: Fields | None) -> str | None:
+def _model_name(config: Fields) -> str | None:
     """Return the name of the first model in `models.items`, or in older schemas in
     `endpoint.model_names`. None if there is none.
     """
-    models = config.object("models") if config else None
-    for item in models.objects("items") if models else ():
+    for item in config.object("models").objects("items"):
         return item.text("name")
-    endpoint = _endpoint_config(config)
-    names = endpoint.data.get("model_names") if endpoint else None
-    if config is not None and _is_genai_perf(config):
-        names = config.data.get("model")
-        names = [names] if isinstance(names, str) else names
+    key = "model" if _is_genai_perf(config) else "model_names"
+    names = _endpoint_config(config).data.get(key)
+    if _is_genai_perf(config) and isinstance(names, str):
+        return names
     return str(names[0]) if isinstance(names, list) and names else None
 
 
-def _load_fields(config: Fields | None) -> dict[str, Any]:
+def _load_fields(config: Fields) -> dict[str, Any]:
     """Return the concurrency, rate, endpoint and streaming of the measured phase, as a dict of
     fields of BenchSpec."""
-    if config is None:
-        return {}
     found: dict[str, Any] = {}
-    phases = config.objects("phases") if isinstance(config.data.get("phases"), list) else []
-    measured = [
-        p
-        for p in phases
-        if not p.data.get("exclude_from_results") and p.data.get("name") != "warmup"
-    ]
-    load: Fields | None
-    if measured:
-        load = measured[-1]
-    elif _is_genai_perf(config):
-        load = config
-    else:
-        load = config.object("loadgen")
-    if load is not None:
-        if load.count("concurrency"):
-            found["concurrency"] = load.count("concurrency")
-        rate = load.number("rate") or load.number("request_rate")
-        if rate:
-            found["rate"] = rate
-            arrival = load.text("type")
-            if arrival in ("poisson", "constant"):
-                found["arrival"] = arrival
-            elif arrival == "gamma":
-                found |= {"arrival": "poisson", "burstiness": load.number("smoothness")}
-    endpoint = config if _is_genai_perf(config) else config.object("endpoint")
-    if endpoint is not None:
-        kind = endpoint.data.get("endpoint_type" if _is_genai_perf(config) else "type")
-        if kind in ("chat", "completions"):
-            found["endpoint"] = kind
-        if endpoint.flag("streaming") is not None:
-            found["stream"] = endpoint.flag("streaming")
+    load = _load_of_measured_phase(config)
+    if load.count("concurrency"):
+        found["concurrency"] = load.count("concurrency")
+    if rate := load.number("rate") or load.number("request_rate"):
+        found["rate"] = rate
+        arrival = load.text("type")
+        if arrival in ("poisson", "constant"):
+            found["arrival"] = arrival
+        elif arrival == "gamma":
+            found |= {"arrival": "poisson", "burstiness": load.number("smoothness")}
+    endpoint = _endpoint_config(config)
+    kind = endpoint.data.get("endpoint_type" if _is_genai_perf(config) else "type")
+    if kind in ("chat", "completions"):
+        found["endpoint"] = kind
+    if endpoint.flag("streaming") is not None:
+        found["stream"] = endpoint.flag("streaming")
     return found
+
+
+def _load_of_measured_phase(config: Fields) -> Fields:
+    if isinstance(config.data.get("phases"), list):
+        for phase in reversed(config.objects("phases")):
+            if not phase.data.get("exclude_from_results") and phase.data.get("name") != "warmup":
+                return phase
+    return config if _is_genai_perf(config) else config.object("loadgen")
 
 
 def _length_fields(fields: Fields) -> dict[str, int]:
@@ -404,22 +370,18 @@ def _length_fields(fields: Fields) -> dict[str, int]:
         ("input_tokens", "input_sequence_length"),
         ("max_tokens", "output_sequence_length"),
     ):
-        metric = fields.object(aiperf_name)
-        if metric is not None and metric.number("avg"):
-            found[name] = round(metric.number("avg") or 0)
+        if tokens := fields.object(aiperf_name).number("avg"):
+            found[name] = round(tokens)
     return found
 
 
 def _gpu_facts(fields: Fields) -> tuple[dict[str, Any], ...]:
-    telemetry = fields.object("telemetry_data")
-    endpoints = telemetry.object("endpoints") if telemetry else None
+    endpoints = fields.object("telemetry_data").object("endpoints")
     found: dict[str, dict[str, Any]] = {}
-    for name in endpoints.data if endpoints else ():
-        endpoint = endpoints.object(name) if endpoints else None
-        gpus = endpoint.object("gpus") if endpoint else None
-        for key in gpus.data if gpus else ():
-            gpu = gpus.object(key) if gpus else None
-            if gpu is not None:
+    for name in endpoints.data:
+        gpus = endpoints.object(name).object("gpus")
+        for key in gpus.data:
+            if gpu := gpus.object(key):
                 uuid = gpu.text("gpu_uuid") or key
                 found[uuid] = {
                     "index": gpu.count("gpu_index"),

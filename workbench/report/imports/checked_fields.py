@@ -4,7 +4,7 @@ names the file and the field.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +30,8 @@ MOST_CHARS = 65_536  # of a text, such as the command line of another tool
 NOTHING_IMPORTED = "no result of this file was imported"
 _RISING = ("min", *PERCENTILES, "max")  # the parts of a distribution, the lowest first
 _ROUNDED = 1e-6  # share by which rounding may change their order
+# beginning of a field's name -> part of a latency, in the files of vLLM and SGLang
+_PARTS = {"mean": "mean", "median": "p50", **{p.title: p.name for p in PERCENTILES.values()}}
 _SUMS = ("power_w",)  # over GPUs: the range of the unit is that of one GPU
 _TOTALS = {  # what a rate counts
     "output_tok_s": "output_tokens",
@@ -72,14 +74,19 @@ class Imported:
 
 class Fields:
     """A JSON object of the imported file. `at` is its place in the document, "" for the outermost
-    object, and `line` the line at which the document begins, None if the file has only one. The
-    methods return a field with its type checked, or None if it is absent or null. They raise
-    InputError for a wrong type."""
+    object, and `line` the line at which the document begins, None if the file has only one. An
+    object that is absent (`data` is None) is false and has no fields. The methods return a field
+    with its type checked, or None if it is absent or null. They raise InputError for a wrong type.
+    """
 
     def __init__(
-        self, file: Path, data: Mapping[str, Any], at: str = "", line: int | None = None
+        self, file: Path, data: Mapping[str, Any] | None, at: str = "", line: int | None = None
     ) -> None:
-        self.file, self.data, self.at, self.line = file, data, at, line
+        self.file, self.data, self.at, self.line = file, data or {}, at, line
+        self._is_present = data is not None
+
+    def __bool__(self) -> bool:
+        return self._is_present
 
     def field_error(self, name: str, problem: str) -> InputError:
         """Return the error for a field whose value is invalid. `name` is the field, and `problem` a
@@ -91,9 +98,12 @@ class Fields:
     def inner_value_error(self, place: str, problem: str) -> InputError:
         """Return the error for a value inside of this object. `place` is where it is, such as
         "own.p", and `problem` says what it is."""
-        at = f"{self.at}.{place}" if self.at else place
         place_in_file = f"{self.file}" if self.line is None else f"{self.file}:{self.line}"
-        return InputError(f"{place_in_file}: {at}: {problem}", next_step=NOTHING_IMPORTED)
+        text = f"{place_in_file}: {self._place_of(place)}: {problem}"
+        return InputError(text, next_step=NOTHING_IMPORTED)
+
+    def _place_of(self, name: str) -> str:
+        return f"{self.at}.{name}" if self.at else name
 
     def number(self, name: str, unit: str = "") -> float | None:
         """Return the field `name`, which must be a finite number that is not negative; None if it
@@ -139,13 +149,11 @@ class Fields:
             raise self.field_error(name, "the field must be true or false")
         return value
 
-    def object(self, name: str) -> Fields | None:
+    def object(self, name: str) -> Fields:
         value = self.data.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
+        if not isinstance(value, dict | None):
             raise self.field_error(name, "the field must be an object")
-        return Fields(self.file, value, f"{self.at}.{name}" if self.at else name, self.line)
+        return Fields(self.file, value, self._place_of(name), self.line)
 
     def objects(self, name: str) -> list[Fields]:
         """Return the field `name`, which must be a list of objects; [] if it is absent."""
@@ -154,7 +162,7 @@ class Fields:
             return []
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value):
             raise self.field_error(name, "the field must be a list of objects")
-        at = f"{self.at}.{name}" if self.at else name
+        at = self._place_of(name)
         return [Fields(self.file, v, f"{at}[{i}]", self.line) for i, v in enumerate(value)]
 
     def numbers(self, name: str, unit: str = "") -> list[float] | None:
@@ -168,6 +176,13 @@ class Fields:
             expected = f"a list of which each value is {_expected_text(highest)}"
             raise self.field_error(name, f"the field must be {expected}")
         return [float(v) for v in value]
+
+    def latency_parts(self, tag: str) -> dict[str, float]:
+        """Return the statistics of a latency that the file states, in fields such as "p99_TAG_ms".
+        Without streaming they are zeros, which are left out."""
+        stated = ((part, self.number(f"{name}_{tag}_ms")) for name, part in _PARTS.items())
+        found = {part: value for part, value in stated if value is not None}
+        return found if any(found.values()) else {}
 
     def unix_number(self, name: str) -> float:
         """Return the time in Unix seconds in the field `name`. If the field is absent or 0, the
@@ -218,29 +233,38 @@ def _expected_text(highest: float) -> str:
     return f"a number from 0 to {highest:,.0f}"
 
 
-def imported_conditions(
-    tool: str, options: ImportOptions, model: str, workload: Sequence[str], **known: Any
-) -> Conditions:
-    """Return the conditions of a run that `tool` measured. `model` is the model's name unless
-    `options` has one, and `known` are further conditions. `workload` names the fields of BenchSpec
-    that are known for this run."""
-    return Conditions(
+def imported_result(
+    tool: str,
+    options: ImportOptions,
+    model: str,
+    workload: Mapping[str, Any],
+    summary: BenchSummary,
+    unix_s: float,
+    gpus: tuple[dict[str, Any], ...] = (),
+    **known: Any,
+) -> Imported:
+    """Return the result of a run of `model` that `tool` measured. `workload` has the fields of
+    BenchSpec that are known for this run, and `known` further fields of Imported."""
+    conditions = Conditions(
         host=options.host or "imported",
         engine=options.engine,
         engine_version=None,
-        model=options.model or model,
+        model=model,
+        gpus=gpus,
         client=NOT_IN_FILE,
         imported=tool,
         simulated=options.simulated,
         known_workload=tuple(workload),
         model_bytes=NOT_IN_FILE,
-        **known,
     )
+    spec = BenchSpec(url="", model=model, profile="imported", **workload)
+    return Imported(spec, conditions, summary, unix_s, **known)
 
 
 def imported_summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
     """Return a summary with the metrics in `known`. Every other metric is absent, for the reason
-    that `reasons` has for it, or else because the file does not contain the metric."""
+    that `reasons` has for it, or else because the file does not contain the metric. Without
+    `errors`, the kinds of failed requests are not known."""
     metrics = {**dict.fromkeys(_METRICS), **known}
     withheld = _reasons_to_withhold(metrics)
     reasons = {**reasons, **withheld}
@@ -252,9 +276,10 @@ def imported_summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
         metrics["per_stream_tok_s"] = 1000 / tpot.mean  # the same definition as in bench/summary.py
         absent.pop("per_stream_tok_s")
     extra = {name: reason for name, reason in reasons.items() if name not in _METRICS}
-    base: dict[str, Any] = {"requests_failed": 0, "errors": {}, **metrics}
-    base["duration_s"] = base.get("duration_s") or 0.0
-    return BenchSummary(**{**base, "absent": {**absent, **extra}})
+    failed = metrics.setdefault("requests_failed", 0)
+    metrics.setdefault("errors", {"failed": failed} if failed else {})
+    metrics["duration_s"] = metrics.get("duration_s") or 0.0
+    return BenchSummary(**metrics, absent={**absent, **extra})
 
 
 def _without(values: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

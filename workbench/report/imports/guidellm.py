@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.model.bench import BenchSpec, Distribution
+from workbench.model.bench import Distribution
 from workbench.model.distribution import PERCENTILES, REQUIRED_PARTS
 from workbench.report.imports.checked_fields import (
     WINDOWS,
     Fields,
     Imported,
     ImportOptions,
-    imported_conditions,
+    imported_result,
     imported_summary,
     served_model_name,
 )
@@ -45,29 +45,26 @@ def recognizes(document: Mapping[str, Any]) -> bool:
     metadata, runs = document.get("metadata"), document.get("benchmarks")
     if not isinstance(runs, list):
         return False
-    first = runs[0] if runs else None
-    older = isinstance(first, dict) and first.get("type_") == _OLDER_TYPE
-    return older or (isinstance(metadata, dict) and "guidellm_version" in metadata)
+    if isinstance(metadata, dict) and "guidellm_version" in metadata:
+        return True
+    return any(isinstance(run, dict) and run.get("type_") == _OLDER_TYPE for run in runs[:1])
 
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
-    metadata = fields.object("metadata")
-    version = metadata.text("guidellm_version") if metadata else None
-    tool = f"{TOOL} {version}" if version else TOOL
-    if version and version.startswith("Workbench"):  # an export in GuideLLM's form
+    version = fields.object("metadata").text("guidellm_version") or ""
+    tool = f"{TOOL} {version}".rstrip()
+    if version.startswith("Workbench"):  # an export in GuideLLM's form
         tool = version
     return [_imported_run(fields, run, tool, options) for run in fields.objects("benchmarks")]
 
 
 def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions) -> Imported:
     metrics = run.object("metrics")
-    if metrics is None:
+    if not metrics:
         raise run.field_error("metrics", "the field must be an object")
     counts = metrics.object("request_totals") or run.object("request_totals")
-    ok, failed, cut = (
-        (counts.count(name) or 0) if counts is not None else 0
-        for name in ("successful", "errored", "incomplete")
-    )
+    names = ("successful", "errored", "incomplete")
+    ok, failed, cut = (counts.count(name) or 0 for name in names)
     notes = [_TPOT]
     if cut:
         notes.append(f"{cut} requests were incomplete when the run ended, and are not counted")
@@ -77,7 +74,6 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
         {"itl_ms": _NO_ITL},
         requests_ok=ok,
         requests_failed=failed,
-        errors={"failed": failed} if failed else {},
         duration_s=run.run_duration_s("duration", ok),
         prompt_tokens=_total_of_successful(metrics, "prompt_token_count"),
         output_tokens=_total_of_successful(metrics, "output_token_count"),
@@ -89,43 +85,35 @@ def _imported_run(fields: Fields, run: Fields, tool: str, options: ImportOptions
         **{name: _latency_distribution(metrics, *how) for name, how in _LATENCIES.items()},
     )
     workload = {
-        **_load_fields(config.object("strategy") if config is not None else None),
+        **_load_fields(config.object("strategy")),
         **_mean_lengths(metrics, ok),
         "requests": ok + failed + cut,
     }
     model = served_model_name(fields, options, _model_name(fields, run))
-    spec = BenchSpec(url="", model=model, profile="imported", **workload)
     unix_s = run.unix_number("start_time")
-    return Imported(spec, imported_conditions(tool, options, model, list(workload)), made, unix_s)
+    return imported_result(tool, options, model, workload, made, unix_s)
 
 
-def _statistics_of_successful(metrics: Fields, name: str) -> Fields | None:
-    """Return the statistics of a metric over the successful requests. None if the metric is absent
-    or no request has a value of it, in which case GuideLLM writes zeros."""
-    metric = metrics.object(name)
-    if metric is None:
-        return None
-    found = metric.object("successful")
-    return found if found is not None and found.number("count") else None
+def _statistics_of_successful(metrics: Fields, name: str) -> Fields:
+    """Return the statistics of a metric over the successful requests. They are absent if no request
+    has a value of the metric, in which case GuideLLM writes zeros."""
+    found = metrics.object(name).object("successful")
+    return found if found.number("count") else Fields(found.file, None)
 
 
 def _mean_of_successful(metrics: Fields, name: str) -> float | None:
-    found = _statistics_of_successful(metrics, name)
-    return None if found is None else found.number("mean") or None
+    return _statistics_of_successful(metrics, name).number("mean") or None
 
 
 def _total_of_successful(metrics: Fields, name: str) -> int | None:
-    found = _statistics_of_successful(metrics, name)
-    total = None if found is None else found.number("total_sum")
+    total = _statistics_of_successful(metrics, name).number("total_sum")
     return None if total is None else round(total)
 
 
 def _latency_distribution(metrics: Fields, name: str, unit_ms: float) -> Distribution | None:
     found = _statistics_of_successful(metrics, name)
-    if found is None or not found.number("max"):
-        return None
     percentiles = found.object("percentiles")
-    if percentiles is None:
+    if not found.number("max") or not percentiles:
         return None
     values = {part: percentiles.number(part) for part in PERCENTILES}
     values |= {part: found.number(part) for part in ("mean", "min", "max")}
@@ -135,10 +123,8 @@ def _latency_distribution(metrics: Fields, name: str, unit_ms: float) -> Distrib
     return Distribution(**known, count=round(found.number("count") or 0))
 
 
-def _load_fields(strategy: Fields | None) -> dict[str, Any]:
+def _load_fields(strategy: Fields) -> dict[str, Any]:
     """Return the streams or the rate of a load as fields of BenchSpec."""
-    if strategy is None:
-        return {}
     found: dict[str, Any] = {}
     kind = strategy.text("type_") or strategy.text("kind") or ""  # "kind" since 0.7
     streams = strategy.count("streams") or strategy.count("max_concurrency")
@@ -161,12 +147,12 @@ def _mean_lengths(metrics: Fields, ok: int) -> dict[str, Any]:
     return {name: round(tokens / ok) for name, tokens in totals.items() if tokens and ok}
 
 
-def _attainment_fields(metrics: Fields, config: Fields | None, notes: list[str]) -> dict[str, Any]:
+def _attainment_fields(metrics: Fields, config: Fields, notes: list[str]) -> dict[str, Any]:
     """Return the attainment and the goodput as fields of BenchSummary, {} if the run had no limits.
     The limits are added to `notes`, because GuideLLM's have no percentage of their own."""
     share = metrics.number("slo_attainment")
-    slo = config.object("slo") if config is not None else None
-    if share is None or slo is None:
+    slo = config.object("slo")
+    if share is None or not slo:
         return {}
     if share > 1:
         raise metrics.field_error("slo_attainment", "the field must be a share from 0 to 1")
@@ -178,10 +164,10 @@ def _attainment_fields(metrics: Fields, config: Fields | None, notes: list[str])
     return {"slo_pct": round(100 * share, 4), "goodput_request_s": goodput}
 
 
-def _fields_only_workbench_writes(config: Fields | None) -> dict[str, Any]:
+def _fields_only_workbench_writes(config: Fields) -> dict[str, Any]:
     """Return what only Workbench writes in GuideLLM's form: why the result is not valid, and the
     part of the run that the rates are of."""
-    environment = config.data.get("environment") if config is not None else None
+    environment = config.data.get("environment")
     if not isinstance(environment, dict):
         return {}
     reasons, window = environment.get("not_valid"), environment.get("window")
@@ -193,16 +179,13 @@ def _fields_only_workbench_writes(config: Fields | None) -> dict[str, Any]:
 
 def _model_name(fields: Fields, run: Fields) -> str | None:
     """Return the model's name from the first place that has one; versions of GuideLLM differ."""
-    holders = [run.object("config")]
     arguments = fields.object("args") or fields.object("config")
-    if arguments is not None:
-        holders += [arguments.object("spec"), arguments]
-    for holder in holders:
-        backend = holder.data.get("backend") if holder is not None else None
+    for holder in (run.object("config"), arguments.object("spec"), arguments):
+        backend = holder.data.get("backend")
         if isinstance(backend, dict) and isinstance(backend.get("model"), str):
             return str(backend["model"])
     worker = run.object("worker")
-    if worker is not None:
+    if worker:
         return worker.text("backend_model")
-    model = arguments.data.get("model") if arguments is not None else None
+    model = arguments.data.get("model")
     return model if isinstance(model, str) else None

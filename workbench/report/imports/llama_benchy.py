@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.model.bench import BenchSpec, Distribution
+from workbench.model.bench import Distribution
 from workbench.model.distribution import distribution_of
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
-    imported_conditions,
+    imported_result,
     imported_summary,
     served_model_name,
 )
@@ -47,7 +47,7 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     version = fields.text("version")
-    tool = f"{TOOL} {version}" if version else TOOL
+    tool = f"{TOOL} {version or ''}".rstrip()
     unix_s, zone = fields.unix_time("timestamp")
     model = served_model_name(fields, options, fields.text("model"))
     cached = fields.flag("prefix_caching_enabled")
@@ -98,15 +98,11 @@ def _imported_run(
         per_stream_tok_s=per_stream.mean if per_stream else None,
         notes=tuple(notes),
     )
-    spec = BenchSpec(
-        url="", model=model, profile="imported", requests=metrics.requests_ok, **workload
-    )
-    made = imported_conditions(tool, options, model, [*workload, "requests"])
-    return Imported(spec, made, metrics, unix_s)
+    workload["requests"] = metrics.requests_ok
+    return imported_result(tool, options, model, workload, metrics, unix_s)
 
 
 def _distribution_of_values(run: Fields, name: str) -> Distribution | None:
     """Return the distribution of the metric `name`, computed from the list of its values in the
     file. None if the file does not have them."""
-    metric = run.object(name)
-    return distribution_of(metric.numbers("values") or []) if metric else None
+    return distribution_of(run.object(name).numbers("values") or [])

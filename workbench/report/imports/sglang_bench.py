@@ -12,20 +12,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.model.bench import BenchSpec
-from workbench.model.distribution import PERCENTILES
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
-    imported_conditions,
+    imported_result,
     imported_summary,
     served_model_name,
 )
 
 TOOL = "sglang.bench_serving"
-# beginning of a field's name -> part of a latency
-_PARTS = {"mean": "mean", "median": "p50", **{p.title: p.name for p in PERCENTILES.values()}}
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2e_latency": "e2e_ms"}
 _SOME = "the file has only some of its percentiles"
 _TPOT = "its TPOT is (end to end - TTFT) / (tokens - 1): equal to Workbench's only if the first chunk has one token"
@@ -41,9 +37,8 @@ def recognizes(document: Mapping[str, Any]) -> bool:
 def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     completed = fields.required_count("completed")
     output = fields.count("total_output_tokens")
-    latencies = {name: _latency_parts(fields, tag) for tag, name in _LATENCIES.items()}
-    partial = {name: parts for name, parts in latencies.items() if parts}
-    known = partial if completed else {}
+    latencies = {name: fields.latency_parts(tag) for tag, name in _LATENCIES.items()}
+    known = {name: parts for name, parts in latencies.items() if parts and completed}
     made = imported_summary(
         dict.fromkeys(known, _SOME),
         requests_ok=completed,
@@ -57,24 +52,10 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         notes=tuple(filter(None, (_TPOT, _retokenized_note(fields, output)))),
     )
     workload = _workload_fields(fields, completed, output)
-    server = fields.object("server_info")
-    model = served_model_name(fields, options, server.text("model_path") if server else None)
-    spec = BenchSpec(url="", model=model, profile="imported", **workload)
+    model = served_model_name(fields, options, fields.object("server_info").text("model_path"))
     note = fields.text("tag") or ""
     unix_s = fields.file.stat().st_mtime
-    return [
-        Imported(
-            spec, imported_conditions(TOOL, options, model, list(workload)), made, unix_s, note=note
-        )
-    ]
-
-
-def _latency_parts(fields: Fields, tag: str) -> dict[str, float]:
-    """Return the statistics of a latency that the file states. Without streaming they are zeros,
-    which are left out."""
-    stated = ((part, fields.number(f"{name}_{tag}_ms")) for name, part in _PARTS.items())
-    found = {part: value for part, value in stated if value is not None}
-    return found if any(found.values()) else {}
+    return [imported_result(TOOL, options, model, workload, made, unix_s, note=note)]
 
 
 def _retokenized_note(fields: Fields, output: int | None) -> str:

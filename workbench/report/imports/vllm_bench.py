@@ -11,20 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.model.bench import BenchSpec, Distribution, EngineDuring
-from workbench.model.distribution import PERCENTILES, distribution_of
+from workbench.model.bench import Distribution, EngineDuring
+from workbench.model.distribution import distribution_of
 from workbench.report.imports.checked_fields import (
     Fields,
     Imported,
     ImportOptions,
-    imported_conditions,
+    imported_result,
     imported_summary,
     served_model_name,
 )
 
 TOOL = "vllm bench serve"
-# beginning of a field's name -> part of a latency
-_PARTS = {"mean": "mean", "median": "p50", **{p.title: p.name for p in PERCENTILES.values()}}
 _LATENCIES = {"ttft": "ttft_ms", "tpot": "tpot_ms", "itl": "itl_ms", "e2el": "e2e_ms"}
 _ROLE = (
     "vllm bench counts the chunk that has only the role as the first token: its TTFT may be "
@@ -54,14 +52,13 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
     failed = fields.count("failed")
     if prompts is not None and completed > prompts:
         raise fields.field_error("completed", f"the field must be at most num_prompts, {prompts:,}")
-    failed = max(0, prompts - completed) if failed is None and prompts is not None else failed or 0
+    if failed is None:
+        failed = (prompts or completed) - completed
     chat = "chat" in (fields.text("endpoint_type") or fields.text("backend") or "")
     unix_s, zone_note = fields.unix_time("date", "%Y%m%d-%H%M%S")
     samples = _request_samples(fields)
     whole, partial = _latency_distributions(fields, samples, completed)
-    spec, workload = _workload_and_known_fields(
-        fields, options, completed, prompts or completed + failed, chat
-    )
+    workload = _workload_fields(fields, completed, prompts or completed + failed, chat)
     why = "the file has only some of its percentiles"
     if not completed:
         why = "no request was answered"
@@ -69,8 +66,6 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         {name: why for name in _LATENCIES.values() if not completed or name in partial},
         requests_ok=completed,
         requests_failed=failed,
-        # the kinds are free text, which stays in the samples
-        errors={"failed": failed} if failed else {},
         duration_s=fields.run_duration_s("duration", completed),
         prompt_tokens=fields.count("total_input_tokens"),
         output_tokens=fields.count("total_output_tokens"),
@@ -82,17 +77,17 @@ def read(fields: Fields, options: ImportOptions) -> list[Imported]:
         engine=_engine_counters(fields),
         **whole,
     )
-    made = imported_conditions(TOOL, options, spec.model, workload)
-    return [Imported(spec, made, metrics, unix_s, samples, note=fields.text("label") or "")]
+    model = served_model_name(fields, options, fields.text("model_id"))
+    note = fields.text("label") or ""
+    return [
+        imported_result(TOOL, options, model, workload, metrics, unix_s, samples=samples, note=note)
+    ]
 
 
-def _workload_and_known_fields(
-    fields: Fields, options: ImportOptions, completed: int, prompts: int, chat: bool
-) -> tuple[BenchSpec, list[str]]:
-    """Return (workload, names of its known fields), as far as the file describes the workload.
-    `prompts` requests were sent and `completed` of them succeeded, and `chat` says whether they
-    went to the chat endpoint. The token counts of the workload are means over the completed
-    requests."""
+def _workload_fields(fields: Fields, completed: int, prompts: int, chat: bool) -> dict[str, Any]:
+    """Return the workload as fields of BenchSpec, as far as the file describes it. `prompts`
+    requests were sent and `completed` of them succeeded, and `chat` says whether they went to the
+    chat endpoint. The token counts are means over the completed requests."""
     workload: dict[str, Any] = {"requests": prompts, "endpoint": "chat" if chat else "completions"}
     cap = fields.count("max_concurrency")
     rate = None if fields.data.get("request_rate") == "inf" else fields.number("request_rate")
@@ -113,8 +108,7 @@ def _workload_and_known_fields(
         tokens = fields.count(total)
         if tokens and completed:
             workload[name] = round(tokens / completed)
-    model = served_model_name(fields, options, fields.text("model_id"))
-    return BenchSpec(url="", model=model, profile="imported", **workload), list(workload)
+    return workload
 
 
 def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
@@ -125,11 +119,11 @@ def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
         raise fields.field_error(
             "itls", f"the field must be a list of {len(ttfts)} lists of numbers"
         )
+    if not all(isinstance(own, list) for own in itls):
+        raise fields.field_error("itls", "the field must be a list of lists of numbers")
     gaps = [
-        Fields(fields.file, {"itls": g}, fields.at, fields.line).numbers("itls", "s")
-        if isinstance(g, list)
-        else None
-        for g in itls
+        Fields(fields.file, {"itls": own}, fields.at, fields.line).numbers("itls", "s") or []
+        for own in itls
     ]
     columns = {
         name: _column_of_length(fields, name, len(ttfts))
@@ -141,8 +135,6 @@ def _request_samples(fields: Fields) -> tuple[Mapping[str, Any], ...]:
     first = min(columns["start_times"] or [0.0])
     found = []
     for i, (ttft, own) in enumerate(zip(ttfts, gaps, strict=True)):
-        if own is None:
-            raise fields.field_error("itls", "the field must be a list of lists of numbers")
         end_s = columns["latencies"][i] if columns["latencies"] else ttft + sum(own)
         sample: dict[str, Any] = {"index": i, "warmup": False, "end_us": _microseconds(end_s)}
         if columns["start_times"]:
@@ -196,13 +188,9 @@ def _latency_distributions(
             ),
         }
     for short, name in _LATENCIES.items():
-        parts = (
-            (part, fields.number(f"{vllm_part}_{short}_ms")) for vllm_part, part in _PARTS.items()
-        )
-        known = {part: value for part, value in parts if value is not None}
-        # Without streaming these are zeros.
-        if whole.get(name) is None and any(known.values()):
-            partial[name] = known
+        parts = fields.latency_parts(short)
+        if parts and whole.get(name) is None:
+            partial[name] = parts
     return whole, partial
 
 

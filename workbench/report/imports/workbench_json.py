@@ -37,7 +37,7 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
     spec, conditions = fields.object("spec"), fields.object("conditions")
     unix_s = fields.number("unix_s")
     samples = fields.objects("samples") or fields.objects("requests")
-    if spec is None or conditions is None or unix_s is None:
+    if not spec or not conditions or unix_s is None:
         raise fields.field_error(
             "unix_s" if unix_s is None else "spec", "a Workbench result must have this field"
         )

@@ -441,7 +441,7 @@ def test_a_value_of_another_program_is_replaced_only_by_an_explicit_choice(
     quick.ok("gpu", "set", "--power-limit", "400", "--yes")
     driver().change_setting(0, limit_w=500.0)  # by hand
     refused = quick("gpu", "set", "--power-limit", "300", "--yes")
-    assert refused.code != 0 and "another program has set a value" in refused.document["error"]
+    assert refused.code != 0 and "somebody else has set a value" in refused.document["error"]
     assert "--foreign keep" in refused.document["next_step"] and power() == [500.0]
     quick.ok("gpu", "set", "--power-limit", "300", "--foreign", "keep", "--yes")
     assert power() == [500.0]

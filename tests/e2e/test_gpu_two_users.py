@@ -26,7 +26,8 @@ def who(users: TwoUsers, name: str) -> User:
 
 
 def power(name: str) -> tuple[str, ...]:
-    return ("set", "--power-limit", str(A_W if name == "a" else B_W), "--yes")
+    watts = str(A_W if name == "a" else B_W)
+    return ("set", "--power-limit", watts, "--foreign", "replace", "--yes")
 
 
 def set_(name: str) -> Step:
@@ -35,7 +36,8 @@ def set_(name: str) -> Step:
 
 def lock(name: str) -> Step:
     mhz = "1000,2000" if name == "a" else "1500,1500"
-    return lambda users: (who(users, name).ok("set", "--lock-gpu-clocks", mhz, "--yes"), None)[1]
+    words = ("set", "--lock-gpu-clocks", mhz, "--foreign", "replace")
+    return lambda users: (who(users, name).ok(*words, "--yes"), None)[1]
 
 
 def trial(name: str, seconds: float) -> Step:
@@ -204,6 +206,29 @@ def test_of_two_accounts_the_owner_of_a_file_is_who_made_the_claim(accounts: Two
     assert f"set by {b.name}" in report["outcomes"][0]["message"] and accounts.power_w == B_W
     b.ok("revert")
     assert accounts.power_w == ORIGINAL_W
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [False, True], ids=["not changed before", "changed before"])
+def test_a_value_of_another_user_is_kept_and_named_and_yes_alone_does_not_replace_it(
+    directories: TwoUsers, known: bool
+) -> None:
+    """`--foreign keep` kept only what was set by hand, and replaced what another Workbench had set."""
+    a, b = directories.a, directories.b
+    if known:
+        a.ok("set", "--power-limit", "500", "--yes")
+    b.ok(*power("b"))
+    before = a.journal
+    wanted = ("set", "--power-limit", str(A_W))
+    code, refused = a.run(*wanted, "--yes")
+    assert code == 2 and "now 400 W" in refused["error"] and "set by" in refused["error"]
+    assert "--foreign keep" in refused["next_step"] and directories.power_w == B_W
+    answer = a.ok(*wanted, "--foreign", "keep", "--yes")
+    (named,) = answer["kept"]
+    assert answer["commands"] == [] and "now 400 W" in named and "set by" in named
+    assert directories.power_w == B_W and a.journal == before
+    replaced = a.ok(*wanted, "--foreign", "replace", "--yes")
+    assert replaced["kept"] == [] and directories.power_w == A_W
 
 
 def forged(users: TwoUsers, watts: float) -> Path:

@@ -84,8 +84,8 @@ NEXT_STEP_UNATTENDED = "add --yes to confirm, or --dry-run to see the commands"
     ),
     option(
         "--foreign",
-        "for a value that another program has set since Workbench did: keep it, or replace it, so "
-        "that a revert restores it",
+        "for a value that somebody else has set: keep it, or replace it, so that a revert restores "
+        "it",
         choices=("keep", "replace"),
     ),
     DRY_RUN,
@@ -103,11 +103,15 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
         commands = await session.gpu.mark_foreign(await session.gpu.plan_each(settings))
         foreign = {(c.gpu_uuid, c.setting) for c in commands if c.foreign}
         kept = foreign if arguments.foreign == "keep" else set()
+        left = [c for c in commands if (c.gpu_uuid, c.setting) in kept]
         commands = [c for c in commands if (c.gpu_uuid, c.setting) not in kept]
+        for one in left:
+            note(f"kept: {_foreign_text(one)}")
         affected = await affected_gpus_json(session, commands)
         if not arguments.json:
             say_lines([*command_lines(commands), *affected_lines(affected)])
-        if not arguments.dry_run:
+            say_lines([] if commands else ["nothing to set"])
+        if commands and not arguments.dry_run:
             await warn_if_measured(session)
             if foreign and arguments.foreign is None and (arguments.yes or not can_ask(arguments)):
                 raise InputError(_replaced_settings_text(commands), next_step=SET_FOREIGN_NEXT)
@@ -126,13 +130,20 @@ async def set_gpu(arguments: argparse.Namespace) -> int:
                 trial_s=arguments.trial,
                 password=password,
                 without=kept,
+                seen=None if arguments.foreign == "replace" else foreign - kept,
             )
-        return _print_report(report, arguments, session, affected)
+        more = {**affected, "kept": [_foreign_text(one) for one in left]}
+        return _print_report(report, arguments, session, more)
+
+
+def _foreign_text(command: SettingCommand) -> str:
+    """Return the value of somebody else that the command would replace, as text."""
+    return f"{command.where} {label_of(command.setting)}: {command.note}"
 
 
 def _replaced_settings_text(commands: Sequence[SettingCommand]) -> str:
-    where = [f"{c.where} {label_of(c.setting)}: {c.note}" for c in commands if c.foreign]
-    return f"another program has set a value that this would replace ({'; '.join(where)})"
+    where = [_foreign_text(one) for one in commands if one.foreign]
+    return f"somebody else has set a value that this would replace ({'; '.join(where)})"
 
 
 def settings_of(arguments: argparse.Namespace) -> GpuSettings:

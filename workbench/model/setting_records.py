@@ -74,7 +74,7 @@ class SettingCommand:
     stdin: str | None = None  # input of the command (tee into sysfs); never a password
     # a warning before the run: "nvidia-smi takes the closest SM clock: 1005 MHz for 1003"
     note: str = ""
-    # whether another program has set the value that the command would replace
+    # whether somebody else has set the value that the command would replace
     foreign: bool = False
 
     @property

@@ -197,6 +197,32 @@ def test_the_way_back(
     assert (way.do, way.value) == (do, value)
 
 
+@pytest.mark.parametrize(
+    ("ours", "live", "others", "wanted", "theirs"),
+    [
+        pytest.param(None, 300.0, [], 250.0, False, id="nobody's"),
+        pytest.param(None, 200.0, [claim()], 250.0, True, id="another Workbench's"),
+        pytest.param(None, 200.0, [claim()], 200.0, False, id="the same value"),
+        pytest.param(None, 300.0, [claim()], 250.0, False, id="a claim that no longer holds"),
+        pytest.param(entry(), 250.0, [], 220.0, False, id="ours"),
+        pytest.param(entry(), 200.0, [claim()], 220.0, True, id="another's since ours"),
+        pytest.param(
+            entry(set_unix_s=3.0), 250.0, [claim()], 220.0, False, id="another's before ours"
+        ),
+        pytest.param(entry(), 200.0, [], 220.0, True, id="by hand since ours"),
+        pytest.param(entry(), 200.0, [], 200.0, False, id="by hand, and the same value"),
+    ],
+)
+def test_what_a_change_would_take_from_somebody_else(
+    ours: dict[str, Any] | None,
+    live: float,
+    others: list[SettingClaim],
+    wanted: float,
+    theirs: bool,
+) -> None:
+    assert claims.is_of_others((UUID, POWER), wanted, live, ours, others) is theirs
+
+
 def test_a_claim_about_a_gpu_that_the_host_lacks_is_left_out() -> None:
     here, gone = claim(), claim()._replace(gpu_uuid="GPU-9")
     of_host = claim()._replace(gpu_uuid=HOST, gpu_index=-1, setting="governor")

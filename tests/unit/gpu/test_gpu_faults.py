@@ -364,6 +364,27 @@ def test_two_users_of_the_c_states_restore_what_was_before_both(
 
 
 @pytest.mark.slow
+def test_a_value_that_another_sets_after_the_look_is_not_replaced(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """It was replaced, although the user had chosen to keep what others set."""
+
+    async def work() -> None:
+        other = Bench(tmp_path / "other", driver=bench.host.driver_state)
+        commands = await bench.commands(GpuSettings(power_limit_w=170.0))
+        assert (await other.set(GpuSettings(power_limit_w=200.0))).ok
+        with pytest.raises(SettingsError, match=r"200 W, set by .*nothing was changed"):
+            await apply.apply_commands(bench.host, commands, seen=())
+        assert bench.power()[0] == 200.0
+        assert not (bench.directory / "gpu" / "journal.json").exists()
+        seen = {(c.gpu_uuid, c.setting) for c in commands}
+        assert (await apply.apply_commands(bench.host, commands, seen=seen)).ok
+        assert bench.power()[0] == 170.0
+
+    run(work)
+
+
+@pytest.mark.slow
 def test_a_value_that_was_left_and_is_set_again_is_ours_again(bench: Bench, tmp_path: Path) -> None:
     """It was still "left to" the other user, who was not told of it."""
 

@@ -71,6 +71,7 @@ async def apply_commands(
     rights: Rights | None = None,
     guard: StartGuard | None = None,
     watch: Watch | None = None,
+    seen: Collection[tuple[str, str]] | None = None,
 ) -> SettingsReport:
     """Run the commands of a plan and return the report. If a command fails, the commands after it
     are not run, and those before it are rolled back. With `dry_run` no command is run.
@@ -78,12 +79,14 @@ async def apply_commands(
     `rights` has the password if sudo asks for one. `guard` starts the guard; it is awaited under
     the journal's lock and gets the journal, once the previous values are on disk and before the
     first command. If it raises, nothing is changed. `watch` returns the guard's instructions for a
-    new entry, given the entry and the earlier entry of the same setting.
+    new entry, given the entry and the earlier entry of the same setting. `seen` has (GPU UUID, key)
+    of the settings whose value of somebody else may be replaced, because the user has seen it; None
+    for all.
 
-    Raises SettingsError, with nothing changed, if the journal cannot be read, locked or written, or
-    if the GPUs cannot be read. If the caller is cancelled, the command that runs goes on to its end,
-    the commands before it are rolled back, and Interrupted is raised. A second cancellation leaves
-    that to the guard.
+    Raises SettingsError, with nothing changed, if the journal cannot be read, locked or written, if
+    the GPUs cannot be read, or if somebody else has set a value that is not among those `seen`. If
+    the caller is cancelled, the command that runs goes on to its end, the commands before it are
+    rolled back, and Interrupted is raised. A second cancellation leaves that to the guard.
     """
     path, rights = await journals.journal_path_on(host), rights or Rights()
     if not commands:
@@ -93,7 +96,7 @@ async def apply_commands(
         return SettingsReport(tuple(judged.keep_one_persistence_warning(planned)), path, dry_run)
     stop = asyncio.Event()
     change = asyncio.create_task(
-        _carry_out_commands(host, path, commands, rights, guard, watch, stop)
+        _carry_out_commands(host, path, commands, rights, guard, watch, seen, stop)
     )
     try:
         return await asyncio.shield(change)
@@ -130,10 +133,11 @@ async def _carry_out_commands(
     rights: Rights,
     guard: StartGuard | None,
     watch: Watch | None,
+    seen: Collection[tuple[str, str]] | None,
     stop: asyncio.Event,
 ) -> SettingsReport:
     async with journals.locked_journal(host) as held:
-        now, was, before = await _write_and_publish_entries(held, commands, watch)
+        now, was, before = await _write_and_publish_entries(held, commands, watch, seen)
         watching = await _start_guard(held, was, guard)
         ran = await command_runner.run_all(host, commands, rights, stop)
         after = await read_values_again(host, {c.setting for c in commands})
@@ -188,14 +192,17 @@ async def _planned_outcomes(
 
 
 async def _write_and_publish_entries(
-    held: LockedJournal, commands: Sequence[SettingCommand], watch: Watch | None
+    held: LockedJournal,
+    commands: Sequence[SettingCommand],
+    watch: Watch | None,
+    seen: Collection[tuple[str, str]] | None,
 ) -> tuple[CurrentValues, Journal, dict[SettingCommand, KnownValue]]:
     """Write new journal entries for the commands to disk and publish them. Return (present values,
     journal from before, previous value of each command's setting).
 
     If another Workbench has announced a change of one of these settings, restore the journal and
     try again, so that two Workbenches never change one setting at once. Raises SettingsError if
-    that takes longer than WAIT_S seconds.
+    that takes longer than WAIT_S seconds, or if a value of somebody else is not among those `seen`.
     """
     host, settings = held.host, {c.setting for c in commands}
     keys = {(c.gpu_uuid, c.setting) for c in commands}
@@ -203,6 +210,8 @@ async def _write_and_publish_entries(
     while True:
         now = await read_values(host, settings)
         was = held.journal.without_gone(now.energy_j)
+        if seen is not None:
+            _check_that_all_is_seen(annotate_commands(commands, was, now), seen, host.name)
         before = {c: _previous_value(c, was, now) for c in commands}
         state = was
         for one in commands:
@@ -240,6 +249,22 @@ async def _write_and_publish_entries(
                 next_step="`workbench gpu status` shows their changes; try again later",
             )
         await asyncio.sleep(random.uniform(*RETRY_S))
+
+
+def _check_that_all_is_seen(
+    commands: Sequence[SettingCommand], seen: Collection[tuple[str, str]], host: str
+) -> None:
+    """Raise SettingsError if one of `commands` would replace a value of somebody else that is not
+    among those `seen`: it was set after the commands were shown."""
+    unseen = [c for c in commands if c.foreign and (c.gpu_uuid, c.setting) not in seen]
+    if not unseen:
+        return
+    texts = [f"{c.where} {label_of(c.setting)}: {c.note}" for c in unseen]
+    raise SettingsError(
+        f"somebody else has set a value just now ({'; '.join(texts)}); nothing was changed",
+        host=host,
+        next_step="run the command again: it shows that value, and what it would replace",
+    )
 
 
 def _claims_on_keys(
@@ -392,7 +417,7 @@ def annotate_commands(
             or (by and f"now {by.text}")
             or ""
         )
-        foreign = ours is not None and claims.changed_by_hand(ours, live, state.others)
+        foreign = claims.is_of_others(key, one.value, live, ours, state.others)
         noted_commands.append(replace(one, note=joined(one.note, note), foreign=foreign))
     return noted_commands
 

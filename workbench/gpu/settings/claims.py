@@ -275,6 +275,24 @@ def changed_by_hand(entry: Entry, live: Any, claims: Sequence[SettingClaim]) -> 
     return explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry) is None
 
 
+def is_of_others(
+    key: tuple[str, str],
+    value: Any,
+    live: Any,
+    entry: Entry | None,
+    claims: Sequence[SettingClaim],
+) -> bool:
+    """Return whether setting `value` would replace a value of somebody else: one that another
+    Workbench claims, or that another program has set since this Workbench did. `key` is (GPU UUID,
+    key of the setting), `live` the host's present value, None if unknown, and `entry` the journal
+    entry of the setting, or None."""
+    by = explaining_claim(claims, key, live, entry)
+    if by is not None:
+        return not value_equals(key[1], value, by.now)
+    by_hand = entry is not None and changed_by_hand(entry, live, claims)
+    return by_hand and not value_equals(key[1], value, live)
+
+
 def drift_message(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
     """Return a message if the host's present value `live` differs from the value of this journal
     entry. None if it does not differ or is unknown."""

@@ -124,12 +124,15 @@ class GpuControl:
         trial_s: float | None = None,
         password: str | None = None,
         without: Collection[tuple[str, str]] = (),
+        seen: Collection[tuple[str, str]] | None = None,
     ) -> SettingsReport:
         """Set the settings in `by_gpu`, whose keys name GPUs (index, UUID or "all"), with a guard
         process that reverts them if this session ends. If one setting fails, all are reverted, and
         after `trial_s` seconds they are reverted unless the user confirms them. `dry_run` changes
         nothing and reports the commands, and `password` goes to sudo's stdin only. `without` has
-        (GPU UUID, key) of settings that are left as they are."""
+        (GPU UUID, key) of settings that are left as they are. `seen` has those whose value of
+        somebody else the user has seen and replaces, None for all: one that is set later stops the
+        change with SettingsError."""
         from workbench.gpu.settings import apply
 
         check_trial(trial_s)
@@ -141,7 +144,7 @@ class GpuControl:
                 return await apply.apply_commands(
                     self._core.host, commands, dry_run=True, rights=rights
                 )
-            report = await self.guard.apply(commands, rights, trial_s)
+            report = await self.guard.apply(commands, rights, trial_s, seen)
             await self._follow_up_report(report)
             return report
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -120,11 +120,16 @@ class GpuGuard:
         return view
 
     async def apply(
-        self, commands: Sequence[SettingCommand], rights: Rights, trial_s: float | None
+        self,
+        commands: Sequence[SettingCommand],
+        rights: Rights,
+        trial_s: float | None,
+        seen: Collection[tuple[str, str]] | None = None,
     ) -> SettingsReport:
         """Apply planned commands, with a guard process that reverts the settings if this session
         ends. With `trial_s`, the guard also reverts them after that many seconds unless the user
-        confirms them. Raises SettingsError if a trial gets no guard."""
+        confirms them. `seen` is that of `apply_commands`. Raises SettingsError if a trial gets no
+        guard."""
         from workbench.gpu.settings.apply import apply_commands
 
         terms = GuardTerms(rights, await self.heartbeat_s() if self._attended else None, trial_s)
@@ -147,7 +152,12 @@ class GpuGuard:
         beats = None if self._attended else asyncio.create_task(self._beat_during_change())
         try:
             return await apply_commands(
-                self._core.host, commands, rights=rights, guard=guard, watch=terms.instructions_for
+                self._core.host,
+                commands,
+                rights=rights,
+                guard=guard,
+                watch=terms.instructions_for,
+                seen=seen,
             )
         except WorkbenchError:  # raised only before the first command
             self._alterations.never_sent = True

@@ -39,7 +39,6 @@ from workbench.model.bench import (
     BenchSpec,
     BenchSummary,
     Comparison,
-    Conditions,
     MetricChange,
 )
 from workbench.model.load_spec import OPTIONS
@@ -243,11 +242,7 @@ def _condition_differences(a: BenchResult, b: BenchResult) -> Iterable[dict[str,
     yield from _difference_if_unequal("simulated", "simulated", x.simulated, y.simulated)
     for name in _WORKLOAD:
         u, v = getattr(a.spec, name), getattr(b.spec, name)
-        known = (
-            _is_known(x, name)
-            and _is_known(y, name)
-            and not (name == "prompt_words" and None in (u, v))
-        )
+        known = x.knows(name) and y.knows(name) and not (name == "prompt_words" and None in (u, v))
         if known and u != v:
             yield {"kind": "workload", "name": name, "a": _as_dict(u), "b": _as_dict(v)}
 
@@ -258,10 +253,6 @@ def _names_same_release(a: str | None, b: str | None) -> bool:
     package also the build ("0.32.0+cpu")."""
     (x, its_build, _), (y, other_build, _) = ((version or "").partition("+") for version in (a, b))
     return x == y and bool(its_build) != bool(other_build)
-
-
-def _is_known(conditions: Conditions, name: str) -> bool:
-    return not conditions.known_workload or name in conditions.known_workload
 
 
 def _external_server_address(result: BenchResult) -> str | None:

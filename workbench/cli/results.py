@@ -201,14 +201,13 @@ def _load_text(result: BenchResult, concurrency: int) -> str:
     """Return the load of a result as short text: "4/s" for a rate, "c=8" for a concurrency, "trace". The
     text is "c=-" if the user's own command decides the load.
     """
-    known = result.conditions.known_workload
     if result.spec.rate:
         return f"{result.spec.rate:g}/s"
     if result.spec.trace_name:
         return "trace"
     if result.spec.command:
         return "c=-"
-    return f"c={concurrency}" if not known or "concurrency" in known else "c=n/a"
+    return f"c={concurrency}" if result.conditions.knows("concurrency") else "c=n/a"
 
 
 @command(

@@ -268,6 +268,10 @@ class Conditions:
     )
     nodes: tuple[str, ...] = ()  # of a cluster: each host with its rank, "spark-01 (rank 0)"
 
+    def knows(self, name: str) -> bool:
+        """Return whether the field `name` of the workload is known: an imported file may lack it."""
+        return not self.known_workload or name in self.known_workload
+
 
 # in which a search for results looks; host, engine and model have columns of their own
 SEARCHED_CONDITIONS = (

@@ -96,6 +96,10 @@ class InstrumentProof:
     reason: str = ""
     defect: str = ""
 
+    @property
+    def why_unusable(self) -> str:
+        return f"{self.reason} ({self.defect})" if self.defect else self.reason
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:

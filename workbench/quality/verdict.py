@@ -223,8 +223,7 @@ def judge_quality(
 
 
 def _refusal_text(proof: InstrumentProof) -> str:
-    defect = f" ({proof.defect})" if proof.defect else ""
-    return f"instrument not usable, {proof.lane} of {proof.side}: {proof.reason}{defect}"
+    return f"instrument not usable, {proof.lane} of {proof.side}: {proof.why_unusable}"
 
 
 def _usable_scored_texts(

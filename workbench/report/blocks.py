@@ -54,6 +54,11 @@ class Alert:
 SIMULATED = Alert("simulated", "SIMULATED", ("Values of a model, not of hardware.",))
 
 
+def simulated_alert(simulated: bool) -> list[Block]:
+    """Return the alert about simulated values; [] for others."""
+    return [SIMULATED] if simulated else []
+
+
 @dataclass(frozen=True, slots=True)
 class KeyMetrics:
     """The most important metrics, shown in large type. Each has a title, a value with its unit, and
@@ -103,6 +108,11 @@ class Items:
     """A bulleted list."""
 
     lines: tuple[str, ...]
+
+
+def listed(lines: Sequence[str]) -> list[Block]:
+    """Return the bulleted list of `lines`; [] without any."""
+    return [Items(tuple(lines))] if lines else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from workbench.model.bench import BenchResult, Comparison
 from workbench.model.counts import count_of
 from workbench.model.experiment import Experiment
 from workbench.model.sweep import Sweep
-from workbench.report.blocks import SIMULATED, Block, Document, Fold, Heading
+from workbench.report.blocks import SIMULATED, Block, Document, Fold, Heading, simulated_alert
 from workbench.report.content import Report
 from workbench.report.format_values import utc_time
 from workbench.report.quality_blocks import answer_blocks, quality_blocks
@@ -31,11 +31,7 @@ def document_of(report: Report) -> Document:
 
 
 def _experiment_document(report: Report, experiment: Experiment) -> Document:
-    model = (
-        report.results[0].conditions.model
-        if report.results
-        else str(experiment.spec.plan.get("model", ""))
-    )
+    model = _model_of_results(report) or str(experiment.spec.plan.get("model", ""))
     title = f"A/B experiment: {model}".rstrip(": ")
     subtitle = f"Experiment {experiment.id} · {experiment.host} · {utc_time(experiment.unix_s)}"
     blocks = [
@@ -47,15 +43,18 @@ def _experiment_document(report: Report, experiment: Experiment) -> Document:
 
 
 def _sweep_document(report: Report, sweep: Sweep) -> Document:
-    model = f" · {report.results[0].conditions.model}" if report.results else ""
-    subtitle = f"Sweep {sweep.id} · {sweep.host}{model} · {utc_time(sweep.unix_s)}"
+    places = (f"Sweep {sweep.id}", sweep.host, _model_of_results(report), utc_time(sweep.unix_s))
+    subtitle = " · ".join(filter(None, places))
     blocks = [*sweep_blocks(sweep, report.results), *_collapsed_result_blocks(report)]
     return Document(f"Sweep of {sweep.name}", subtitle, tuple(blocks), report.simulated)
 
 
+def _model_of_results(report: Report) -> str:
+    return next((result.conditions.model for result in report.results), "")
+
+
 def _document_of_several(report: Report) -> Document:
-    blocks: list[Block] = [SIMULATED] if report.simulated else []
-    blocks.append(overview_table(report.results))
+    blocks = [*simulated_alert(report.simulated), overview_table(report.results)]
     if report.comparison is not None:
         blocks += [*comparison_blocks(report.comparison), *_quality_section(report)]
     for result in report.results:

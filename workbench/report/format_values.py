@@ -65,6 +65,11 @@ def is_missing_in_file(summary: BenchSummary, name: str) -> bool:
     return summary.absent.get(name) == NOT_IN_FILE
 
 
+def percent_change(a: float | None, b: float | None) -> float | None:
+    """Return the change from `a` to `b` in percent; None if one is unknown, or `a` is 0."""
+    return 100 * (b / a - 1) if a and b is not None else None
+
+
 def change_text(percent: float | None, half: float | None = None) -> str:
     """Return a change in percent as text, with the half width of its interval if `half` is not
     None: "+3.1 %", "−0.4 % ± 0.9".

@@ -33,9 +33,10 @@ from workbench.report.blocks import (
     Facts,
     Fold,
     Heading,
-    Items,
     Table,
     TextBlock,
+    listed,
+    simulated_alert,
 )
 from workbench.report.content import Answers
 from workbench.report.format_values import NA
@@ -56,7 +57,7 @@ def quality_blocks(result: QualityResult) -> list[Block]:
     those of A against itself, where A and B part, and how it was measured."""
     return [
         Heading("Answers of A and B"),
-        *([SIMULATED] if result.simulated else []),
+        *simulated_alert(result.simulated),
         TextBlock(result.summary),
         *problem_blocks(result),
         Facts(compared_sides_rows(result)),
@@ -71,8 +72,10 @@ def compared_sides_rows(result: QualityResult) -> tuple[tuple[str, str], ...]:
         return sides  # one of them was never reached
     changes = answer_changes(result.conditions_a, result.conditions_b)
     changes = tuple(name for name in changes if name != "address")  # A and B say it already
+    if not changes:
+        return sides
     differs = ", ".join(_setting_change_text(result, name) for name in changes)
-    return (*sides, ("B differs in", differs)) if differs else sides
+    return *sides, ("B differs in", differs)
 
 
 def problem_blocks(result: QualityResult) -> list[Block]:
@@ -80,12 +83,8 @@ def problem_blocks(result: QualityResult) -> list[Block]:
     unusable = [proof for proof in result.proofs if not proof.usable]
     if not unusable:
         return []
-    lines = [
-        f"{proof.lane} of {proof.side}: {proof.reason}"
-        + (f" ({proof.defect})" if proof.defect else "")
-        for proof in unusable
-    ]
-    return [Alert("warning", "An instrument was not usable", tuple(lines))]
+    lines = tuple(f"{proof.lane} of {proof.side}: {proof.why_unusable}" for proof in unusable)
+    return [Alert("warning", "An instrument was not usable", lines)]
 
 
 def detail_blocks(result: QualityResult) -> list[Block]:
@@ -98,14 +97,10 @@ def detail_blocks(result: QualityResult) -> list[Block]:
         *_forked_answer_blocks(result),
     ]
     blocks += [Heading("How it was measured", 3), Facts(tuple(_comparison_rows(result)))]
-    if result.notes:
-        blocks.append(Items(result.notes))
+    blocks += listed(result.notes)
     if result.texts:
         blocks.append(Fold("Each text", (_texts_table(result.texts),)))
-    changed = [] if result.own is None else _changed_item_blocks(result.own)
-    if changed:
-        blocks.append(Fold("Each item whose score changed", tuple(changed)))
-    return blocks
+    return [*blocks, *_changed_item_blocks(result.own)]
 
 
 def _own_measure_blocks(own: OwnMeasure | None) -> list[Block]:
@@ -134,14 +129,16 @@ def _own_measure_blocks(own: OwnMeasure | None) -> list[Block]:
     return [Heading("Your own measure", 3), Facts(tuple(rows))]
 
 
-def _changed_item_blocks(own: OwnMeasure) -> list[Block]:
-    changed = [one for one in own.items if one.a != one.b]
+def _changed_item_blocks(own: OwnMeasure | None) -> list[Block]:
+    changed = [one for one in own.items if one.a != one.b] if own is not None else []
+    if not changed:
+        return []
     shown = sorted(changed, key=_change_of_item)[:_MOST_ITEMS]
     rows = tuple((one.name, _score_text(one.a), _score_text(one.b)) for one in shown)
-    blocks: list[Block] = [Table(("item", "A", "B"), rows, frozenset({1, 2}))] if rows else []
+    blocks: list[Block] = [Table(("item", "A", "B"), rows, frozenset({1, 2}))]
     if len(changed) > len(shown):
         blocks.append(TextBlock(f"{len(changed) - len(shown):,} more are in JSON"))
-    return blocks
+    return [Fold("Each item whose score changed", blocks)]
 
 
 def _change_of_item(item: ScoredItem) -> float:
@@ -161,22 +158,22 @@ def answer_blocks(answers: Answers, *, whole: bool) -> list[Block]:
     blocks: list[Block] = [Heading("Answers against other configurations")]
     lines = [answer_line(side, one) for side, one in answers]
     if not whole:
-        return [*blocks, Items(tuple(lines))]
+        return [*blocks, *listed(lines)]
     _, newest = answers[0]
     blocks.append(TextBlock(lines[0]))
-    blocks += [
-        Heading(one.text, 3) if isinstance(one, Heading) else one
-        for one in quality_blocks(newest)
-        if one is not SIMULATED
-    ]
-    return [*blocks, Items(tuple(lines[1:]))] if lines[1:] else blocks
+    for one in quality_blocks(newest):
+        if isinstance(one, Heading):
+            blocks.append(Heading(one.text, 3))
+        elif one is not SIMULATED:
+            blocks.append(one)
+    return [*blocks, *listed(lines[1:])]
 
 
 def answer_line(side: str, result: QualityResult) -> str:
     """Return one line about a comparison of answers in which a configuration was `side`."""
-    other = result.a if side == "B" else result.b
-    of_b = "its answers" if side == "B" else "the answers of B"
-    said = result.summary.replace("its answers", of_b, 1)
+    other, said = result.a, result.summary
+    if side == "A":
+        other, said = result.b, said.replace("its answers", "the answers of B", 1)
     number = f" (comparison of answers {result.id})" if result.id else ""
     return f"{side} against {other}: {said}{number}"
 
@@ -194,7 +191,7 @@ def _measure_tables(measures: Sequence[QualityMeasure]) -> list[Block]:
                 _measure_title(one.name)[0],
                 one.verdict or NA,
                 _interval_text(one.value, one.name),
-                NA if one.floor is None else _interval_text(one.floor, one.name),
+                _interval_text(one.floor, one.name),
                 NA if one.margin is None else f"{one.margin:g}",
             )
             for one in found
@@ -210,7 +207,9 @@ def _measure_title(name: str) -> tuple[str, int, float]:
     return _TITLES.get(name, (name, 5, 1.0))
 
 
-def _interval_text(value: Interval, name: str) -> str:
+def _interval_text(value: Interval | None, name: str) -> str:
+    if value is None:
+        return NA
     _, digits, factor = _measure_title(name)
     text = f"{factor * value.value:.{digits}f}"
     if value.low is None or value.high is None:

@@ -42,7 +42,6 @@ from workbench.model.secrets import SERVER_KEY_VARIABLE
 from workbench.model.slo import slo_rows
 from workbench.report import plots
 from workbench.report.blocks import (
-    SIMULATED,
     Alert,
     Block,
     CodeBlock,
@@ -54,6 +53,8 @@ from workbench.report.blocks import (
     PlotBlock,
     Table,
     TextBlock,
+    listed,
+    simulated_alert,
 )
 from workbench.report.format_values import (
     NA,
@@ -157,21 +158,23 @@ def _mark_invalid_plots(summary: BenchSummary, drawn: Sequence[PlotBlock]) -> li
 
 def slo_blocks(summary: BenchSummary) -> list[Block]:
     """Return how many requests kept each limit of the SLO; [] without one."""
-    rows = slo_rows(summary.slo)
-    return [Heading("SLO"), Facts(rows)] if rows else []
+    return _facts_section("SLO", slo_rows(summary.slo))
 
 
 def text_blocks(summary: BenchSummary) -> list[Block]:
     """Return what the answers said and what is wrong with them; [] if nobody looked."""
-    rows = answer_text_rows(summary.text)
-    return [Heading("Text"), Facts(rows)] if rows else []
+    return _facts_section("Text", answer_text_rows(summary.text))
+
+
+def _facts_section(title: str, rows: Sequence[Row]) -> list[Block]:
+    return [Heading(title), Facts(tuple(rows))] if rows else []
 
 
 def alert_boxes(result: BenchResult) -> list[Block]:
     """Return the boxes at the top of a result: SIMULATED, why it is not valid or less reliable,
     which other program measured it, and which requests failed."""
     summary, conditions = result.summary, result.conditions
-    shown: list[Block] = [SIMULATED] if conditions.simulated else []
+    shown = simulated_alert(conditions.simulated)
     if summary.refused:
         shown.append(Alert("rejected", "This result is not valid", summary.refused))
     if summary.marked:
@@ -231,7 +234,7 @@ def _highest_percentile(summary: BenchSummary, name: str) -> str:
     as "p99 120 ms"."""
     values = [(each.title, summary.latency(name, each.name)) for each in COMPARED_PERCENTILES]
     known = [each for each in values[1:] if each[1] is not None]
-    title, value = known[-1] if known else values[1]
+    title, value = (values[1], *known)[-1]
     return f"{title} {number_text(value, 'ms')}"
 
 
@@ -406,30 +409,24 @@ def condition_blocks(result: BenchResult) -> list[Block]:
 def workload_facts(result: BenchResult) -> tuple[Row, ...]:
     """Return the requested workload of a result as rows of name and value. For an imported result,
     only the fields that its file states are included."""
-    spec, known = result.spec, result.conditions.known_workload
+    spec, hidden = result.spec, _SPEC_FIELDS_NOT_LISTED
+    if spec.prompts_name or spec.command or spec.has_conversations:
+        hidden = {*hidden, "content"}  # of synthetic prompts only
     rows = []
-    for field in fields(BenchSpec):
-        value = getattr(spec, field.name)
-        is_set = value is not None and value != "" and value != ()
-        is_known = _is_known(result, field.name) or field.name == "profile"
-        own_text = spec.prompts_name or spec.command or spec.has_conversations
-        if field.name == "content" and own_text:
-            continue  # of synthetic prompts only
-        if field.name not in _SPEC_FIELDS_NOT_LISTED and is_set and is_known:
-            rows.append((field.name.replace("_", " "), setting_text(value)))
+    for name in (field.name for field in fields(BenchSpec)):
+        value = getattr(spec, name)
+        is_known = name == "profile" or result.conditions.knows(name)
+        if is_known and name not in hidden and value not in (None, "", ()):
+            rows.append((name.replace("_", " "), setting_text(value)))
     if spec.extra_body:
         rows.append(("extra body", setting_text(spec.extra_body)))
     if spec.command:
         rows.append(("command", shlex.join(spec.command)))
     if spec.api_key_env and spec.api_key_env != SERVER_KEY_VARIABLE:
         rows.append(("API key from", spec.api_key_env))
-    rows.append(("all else", NOT_IN_FILE) if known else ("repeat with", command_of(result)))
-    return tuple(rows)
-
-
-def _is_known(result: BenchResult, name: str) -> bool:
-    known = result.conditions.known_workload
-    return not known or name in known
+    if result.conditions.known_workload:
+        return *rows, ("all else", NOT_IN_FILE)
+    return *rows, ("repeat with", command_of(result))
 
 
 def command_of(result: BenchResult) -> str:
@@ -441,7 +438,7 @@ def command_of(result: BenchResult) -> str:
     words = ["workbench"]
     if conditions.host != "local" and on_its_host:
         words += ["--host", conditions.host]
-    words += ["bench", *([conditions.run_id] if conditions.run_id else ["--url", url])]
+    words += ["bench", conditions.run_id] if conditions.run_id else ["bench", "--url", url]
     if not conditions.run_id or spec.model not in _served_names(conditions):
         words += ["--model", spec.model]
     words += bench_cli_options(spec, conditions.preset_id)
@@ -465,8 +462,8 @@ def _served_names(conditions: Conditions) -> tuple[str, ...]:
 
 
 def _note_blocks(result: BenchResult) -> list[Block]:
-    lines = [*([result.note] if result.note else []), *result.summary.notes]
-    blocks: list[Block] = [Heading("Notes"), Items(tuple(lines))] if lines else []
+    lines = [*filter(None, (result.note,)), *result.summary.notes]
+    blocks: list[Block] = [Heading("Notes"), *listed(lines)] if lines else []
     if result.tags:
         blocks.append(TextBlock(f"Tags: {', '.join(result.tags)}"))
     return blocks
@@ -477,7 +474,7 @@ def overview_table(results: Sequence[BenchResult]) -> Table:
     metrics, rows = narrow_table_metrics(), []
     for result in results:
         summary, imported = result.summary, result.conditions.imported
-        has_streams = _is_known(result, "concurrency") and not result.spec.command
+        has_streams = result.conditions.knows("concurrency") and not result.spec.command
         state = "ok"
         if summary.refused:
             state = "rejected"

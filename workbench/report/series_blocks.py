@@ -15,17 +15,24 @@ from workbench.model.sweep import UNFINISHED, PointState, Sweep, SweepPoint
 from workbench.model.tune import TUNE
 from workbench.report import plots
 from workbench.report.blocks import (
-    SIMULATED,
     Alert,
     Block,
     Facts,
     Heading,
-    Items,
     Table,
     TextBlock,
     Wording,
+    listed,
+    simulated_alert,
 )
-from workbench.report.format_values import NA, change_text, metric_number, number_text, setting_text
+from workbench.report.format_values import (
+    NA,
+    change_text,
+    metric_number,
+    number_text,
+    percent_change,
+    setting_text,
+)
 from workbench.report.result_blocks import condition_blocks, overview_table, workload_facts
 from workbench.report.tune_blocks import tune_blocks
 
@@ -75,10 +82,7 @@ def comparison_blocks(comparison: Comparison) -> list[Block]:
     forest = plots.change_plot(comparison.metrics)
     if forest is not None:
         blocks.append(forest)
-    blocks.append(change_table(comparison.metrics))
-    if comparison.notes:
-        blocks.append(Items(comparison.notes))
-    return blocks
+    return [*blocks, change_table(comparison.metrics), *listed(comparison.notes)]
 
 
 def difference_blocks(comparison: Comparison) -> list[Block]:
@@ -155,11 +159,10 @@ def experiment_blocks(experiment: Experiment, results: Sequence[BenchResult]) ->
     order of measurement. Secrets must be masked already.
     """
     spec, comparison = experiment.spec, experiment.comparison
-    blocks: list[Block] = [SIMULATED] if experiment.simulated else []
+    blocks = simulated_alert(experiment.simulated)
     blocks += [*outcome_blocks(experiment), *unfinished_block(experiment)]
     blocks += [Heading("Design"), Facts(_design_rows(experiment)), _arms_table(spec.a, spec.b)]
-    if experiment.note:
-        blocks.append(Items(tuple(experiment.note.splitlines())))
+    blocks += listed(experiment.note.splitlines())
     if comparison is not None:
         blocks += [*comparison_blocks(comparison), *machine_blocks(experiment)]
         blocks.append(Heading("Raw pairs"))
@@ -194,8 +197,8 @@ def _verdict_mark(experiment: Experiment) -> str:
     if chosen is None:
         return ""
     _, mark = _VERDICTS.get(chosen.verdict, ("", ""))
-    answers = _QUALITY_MARKS.get(compared.quality_verdict) if compared is not None else None
-    if mark == "good" and answers == "bad":
+    answers_differ = compared and _QUALITY_MARKS.get(compared.quality_verdict) == "bad"
+    if mark == "good" and answers_differ:
         return ""  # faster with other answers is not simply better
     return mark
 
@@ -205,18 +208,17 @@ def unfinished_block(experiment: Experiment) -> list[Block]:
     if experiment.state == "done":
         return []
     pairs = f"{experiment.completed_pairs} of at most {experiment.spec.pairs} pairs are complete."
-    lines = (pairs, experiment.error) if experiment.error else (pairs,)
-    return [_state_alert("experiment", experiment.state, lines)]
+    return [_state_alert("experiment", experiment.state, pairs, experiment.error)]
 
 
 def failed_runs_block(experiment: Experiment) -> list[Block]:
     """Return the block that says why runs failed or were dropped; [] if none were."""
-    lines = tuple(
+    lines = [
         f"run {run.place + 1}, {run.place_in_pairs} {run.side}: {run.state}: {run.error}"
         for run in experiment.runs
         if run.error
-    )
-    return [Items(lines)] if lines else []
+    ]
+    return listed(lines)
 
 
 def machine_blocks(experiment: Experiment) -> list[Block]:
@@ -339,14 +341,13 @@ def pairs_table(metrics: Sequence[MetricChange]) -> Table:
     rows = []
     for metric in metrics:
         for i, (a, b) in enumerate(metric.pairs, start=1):
-            ratio = 100 * (b / a - 1) if a and b is not None else None
             rows.append(
                 (
                     ", ".join(filter(None, (metric_title(metric.metric), metric.unit))),
                     str(i),
                     metric_number(metric.metric, a),
                     metric_number(metric.metric, b),
-                    change_text(ratio),
+                    change_text(percent_change(a, b)),
                 )
             )
     return Table(("metric", "pair", "A", "B", "B against A"), tuple(rows), frozenset({1, 2, 3, 4}))
@@ -375,7 +376,7 @@ def sweep_blocks(
     """Return the blocks that describe a sweep. `results` are the results of its points, in order, and
     `final` is the experiment of a tune. Secrets must be masked already.
     """
-    blocks: list[Block] = [SIMULATED] if sweep.simulated else []
+    blocks = simulated_alert(sweep.simulated)
     if sweep.kind == TUNE:
         blocks += tune_blocks(sweep, final)
     else:
@@ -397,12 +398,12 @@ def sweep_finding_blocks(sweep: Sweep) -> list[Block]:
     if sweep.knee_text:
         blocks.append(TextBlock(text, lead=True))
     if sweep.state != "done":
-        lines = (sweep.error,) if sweep.error else ()
-        blocks.append(_state_alert("sweep", sweep.state, lines))
+        blocks.append(_state_alert("sweep", sweep.state, sweep.error))
     return blocks
 
 
-def _state_alert(what: str, state: str, lines: tuple[str, ...]) -> Alert:
+def _state_alert(what: str, state: str, *said: str | None) -> Alert:
+    lines = tuple(filter(None, said))
     if state == "failed":
         return Alert("failed", f"The {what} has failed", lines)
     return Alert("warning", f"The {what} is {state}", lines)
@@ -410,7 +411,7 @@ def _state_alert(what: str, state: str, lines: tuple[str, ...]) -> Alert:
 
 def sweep_note_blocks(sweep: Sweep) -> list[Block]:
     """Return the blocks with the notes of a sweep, and whether its best value was confirmed."""
-    blocks: list[Block] = [Items(sweep.notes)] if sweep.notes else []
+    blocks = listed(sweep.notes)
     if sweep.experiment_id is not None or sweep.confirmed is not None:
         blocks.append(TextBlock(_confirmation_sentence(sweep)))
     elif sweep.facts.starts_servers:
@@ -472,7 +473,7 @@ def _point_columns(sweep: Sweep) -> dict[str, str]:
     measured = [n for n in _POINT_METRICS if any(getattr(p, n) is not None for p in done)]
     shown = [name for name in _POINT_METRICS if name in measured or name == "tok_s"]
     if sweep.facts.varies_load:
-        shown.sort(key=lambda name: _OF_LOAD.index(name) if name in _OF_LOAD else len(_OF_LOAD))
+        shown.sort(key=(*_OF_LOAD, *shown).index)
     return {name: _POINT_METRICS[name] for name in shown}
 
 

@@ -32,8 +32,17 @@ from workbench.model.tune_standings import (
     rank_configurations,
     start_breaks,
 )
-from workbench.report.blocks import SIMULATED, Alert, Block, Facts, Heading, Items, Table, TextBlock
-from workbench.report.format_values import NA, change_text, metric_number
+from workbench.report.blocks import (
+    Alert,
+    Block,
+    Facts,
+    Heading,
+    Items,
+    Table,
+    TextBlock,
+    simulated_alert,
+)
+from workbench.report.format_values import change_text, metric_number, percent_change
 
 _WROTE = "wrote the preset"  # begins the note about the preset of the winner
 UNKNOWN = "known after the first run: there is no earlier start or benchmark like this one"
@@ -42,23 +51,23 @@ UNKNOWN = "known after the first run: there is no earlier start or benchmark lik
 def plan_blocks(spec: TuneSpec, cost: TuneCost, *, simulated: bool) -> list[Block]:
     """Return the blocks that describe a tune before its start: its cost, its candidates with the
     reason for each, and what is left out, with the reason against it."""
+    starts = (
+        f"at most {cost.starts}: a race in two blocks, then the best against the start preset "
+        f"in {cost.pairs} pairs of fresh starts"
+    )
+    if cost.checks:
+        starts += f"; {cost.checks} of them compare the answers of the leader"
     rows = [
         ("goal", goal_called(spec.goal).title),
         ("limits", _spec_limits_text(spec)),
         ("each run", cost.load),
-        (
-            "starts",
-            f"at most {cost.starts}: a race in two blocks, then the best against the start preset "
-            f"in {cost.pairs} pairs of fresh starts"
-            + (f"; {cost.checks} of them compare the answers of the leader" if cost.checks else ""),
-        ),
+        ("starts", starts),
         ("takes", _cost_text(cost)),
     ]
     if cost.energy_kwh is not None:
         rows.append(("energy", f"at most {cost.energy_kwh:.2g} kWh by the GPUs' power limits"))
-    blocks: list[Block] = [SIMULATED] if simulated else []
     return [
-        *blocks,
+        *simulated_alert(simulated),
         Facts(tuple(rows)),
         Heading(count_of(len(spec.candidates), "candidate")),
         Items(tuple(f"{shlex.join(one.sets)}: {one.reason}" for one in spec.candidates)),
@@ -93,10 +102,9 @@ def tune_goal_text(spec: TuneSpec) -> str:
 
 def limits_text(limits: TuneLimits) -> str:
     """Return the limits as a person gives them."""
-    power = f"power<={limits.power_w:g}" if limits.power_w is not None else ""
-    hottest = f"temp<={limits.temperature_c:g}" if limits.temperature_c is not None else ""
-    kld = f"kld<={limits.kld:g}" if limits.kld is not None else ""
-    return ", ".join(filter(None, (limits.slo, power, hottest, kld)))
+    most = {"power": limits.power_w, "temp": limits.temperature_c, "kld": limits.kld}
+    said = [f"{name}<={value:g}" for name, value in most.items() if value is not None]
+    return ", ".join(filter(None, (limits.slo, *said)))
 
 
 def left_out_blocks(left_out: Iterable[LeftOut]) -> list[Block]:
@@ -147,16 +155,12 @@ def race_table(sweep: Sweep) -> Table:
     leads = _leading_entry(sweep, found)
     rows, marks = [], []
     for one in found:
-        is_start = one.entry == START_ENTRY
-        gain = None if is_start or one.gain is None else one.gain
-        rows.append(
-            (
-                "start preset" if is_start else changes_text(one.entry),
-                *(_metric_value_text(goal.metric, value) for value in one.values),
-                "" if gain is None else change_text(100 * math.expm1(gain)),
-                _state_text(sweep, one, leads),
-            )
-        )
+        name, gain = "start preset", ""
+        if one.entry != START_ENTRY:
+            name = changes_text(one.entry)
+            gain = "" if one.gain is None else change_text(100 * math.expm1(one.gain))
+        values = (_metric_value_text(goal.metric, value) for value in one.values)
+        rows.append((name, *values, gain, _state_text(sweep, one, leads)))
         marks.append(_standing_mark(one, leads))
     title = short_title(goal.metric)
     return Table(
@@ -179,22 +183,21 @@ def final_blocks(sweep: Sweep, final: Experiment | None) -> list[Block]:
         f"{final.completed_pairs} of {count_of(final.spec.pairs, 'pair')} (experiment {final.id})"
     )
     blocks.append(TextBlock(f"{final.verdict}; {done}" if final.verdict else done))
-    pairs = final.deciding_change.pairs if final.deciding_change is not None else ()
-    metric = final.spec.metric
+    metric, decided = final.spec.metric, final.deciding_change
+    if decided is None or not decided.pairs:
+        return blocks
     rows = tuple(
         (
             str(number),
             _metric_value_text(metric, a),
             _metric_value_text(metric, b),
-            change_text(100 * (b / a - 1)) if a and b is not None else NA,
+            change_text(percent_change(a, b)),
         )
-        for number, (a, b) in enumerate(pairs, start=1)
+        for number, (a, b) in enumerate(decided.pairs, start=1)
     )
-    if rows:
-        title = short_title(metric)
-        head = ("pair", f"start {title}", f"best {title}", "change")
-        blocks.append(Table(head, rows, frozenset({0, 1, 2, 3})))
-    return blocks
+    title = short_title(metric)
+    head = ("pair", f"start {title}", f"best {title}", "change")
+    return [*blocks, Table(head, rows, frozenset({0, 1, 2, 3}))]
 
 
 def _metric_value_text(metric: str, value: float | None) -> str:

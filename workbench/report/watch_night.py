@@ -10,7 +10,15 @@ from workbench.model.change_points import change_points
 from workbench.model.counts import count_of
 from workbench.model.untrusted_text import clean_text
 from workbench.model.watch import ALARM, ANSWERS, FAILED, START, Loss, Night, NightEntry
-from workbench.report.blocks import SIMULATED, Block, Document, Heading, Items, Table, TextBlock
+from workbench.report.blocks import (
+    Block,
+    Document,
+    Heading,
+    Items,
+    Table,
+    TextBlock,
+    simulated_alert,
+)
 from workbench.report.format_values import NA, metric_number
 
 _MARKS = {ALARM: "bad", FAILED: "warning"}
@@ -30,7 +38,7 @@ def night_document(night: Night, earlier: Sequence[Night] = ()) -> Document:
 def night_blocks(night: Night, earlier: Sequence[Night] = ()) -> list[Block]:
     """Return what a night has found: one line for each watch, then what the engines chose
     differently, and the speeds of the nights before."""
-    blocks: list[Block] = [SIMULATED] if any(e.simulated for e in night.entries) else []
+    blocks = simulated_alert(any(entry.simulated for entry in night.entries))
     alarms = len(night.entries_with_alarm)
     lead = count_of(alarms, "alarm") if alarms else "no alarm"
     failed = sum(entry.state == FAILED for entry in night.entries)
@@ -118,11 +126,12 @@ def _watch_history_blocks(entry: NightEntry, nights: Sequence[Night]) -> list[Bl
         _change_points_by_place("candidate", shares),
         _change_points_by_place("machine", pinned),
     )
+    versions = [one.version for _, one in known]
     rows, marks = [], []
     for place, (night, one) in enumerate(known):
-        before = known[place + 1][1] if place + 1 < len(known) else None
-        new = ["new version"] if before is not None and before.version != one.version else []
-        said = [*new, *(words[place] for words in changes if place in words)]
+        said = [words[place] for words in changes if place in words]
+        if any(before != one.version for before in versions[place + 1 : place + 2]):
+            said.insert(0, "new version")
         rows.append(
             (
                 time.strftime("%m-%d", time.localtime(night.unix_s)),

@@ -10,7 +10,6 @@ rate per user is a mean of rates, which Workbench does not compute, so it is lef
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -18,12 +17,13 @@ from typing import Any
 from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Distribution
 from workbench.model.declared_options import AIPERF
 from workbench.model.distribution import PERCENTILES
-from workbench.model.slo import parse_slo
-from workbench.model.untrusted_numbers import replace_non_finite
-from workbench.model.untrusted_text import escape_control_characters
 from workbench.report.content import Report
-from workbench.report.formats.csv_tables import SIMULATED
-from workbench.report.formats.stated_load import check_load, is_stated, writer_of_export
+from workbench.report.formats.json_data import json_text, simulated_fields
+from workbench.report.formats.stated_load import (
+    check_load,
+    limits_ms,
+    writer_of_export,
+)
 
 SCHEMA = "1.4"
 # AIPerf has no name for it, because its only rate is that of the whole run.
@@ -50,8 +50,7 @@ def render(report: Report) -> str:
         "schema_version": SCHEMA,
         "benchmark_id": f"workbench-{result.id}",
         "exported_by": writer_of_export(result),
-        "simulated": result.conditions.simulated,
-        **({"simulation": SIMULATED} if result.conditions.simulated else {}),
+        **simulated_fields(result.conditions.simulated),
         **_metrics_by_name(result.summary),
         "window": result.summary.window,
         "input_config": _aiperf_config(result),
@@ -64,36 +63,29 @@ def render(report: Report) -> str:
         **_begin_and_end_times(result),
         "notes": [*result.summary.notes, *result.summary.marked],
     }
-    return (
-        escape_control_characters(
-            json.dumps(replace_non_finite(document), indent=2, ensure_ascii=False)
-        )
-        + "\n"
-    )
+    return json_text(document)
 
 
 def _metrics_by_name(summary: BenchSummary) -> dict[str, dict[str, Any]]:
     """Return {AIPerf's name: values} for each metric that was measured."""
-    ok, every = summary.requests_ok, summary.requests_ok + summary.requests_failed
-    kept_pct = summary.slo_pct
     scalars: dict[str, tuple[str, float | None]] = {
         "request_throughput": ("requests/sec", summary.request_s),
-        "request_count": ("requests", float(ok)),
+        "request_count": ("requests", float(summary.requests_ok)),
         "error_request_count": ("requests", float(summary.requests_failed) or None),
         "output_token_throughput": ("tokens/sec", summary.output_tok_s),
         WHOLE_RUN_RATE: ("tokens/sec", summary.whole_run_tok_s),
         "benchmark_duration": ("sec", summary.duration_s),
         "goodput": ("requests/sec", summary.goodput_request_s),
-        "good_request_count": (
-            "requests",
-            None if kept_pct is None else float(round(every * kept_pct / 100)),
-        ),
-        "good_request_fraction": ("ratio", None if kept_pct is None else kept_pct / 100),
         "nvidia_total_gpu_power": ("W", summary.power_w),
         "nvidia_total_gpu_energy": ("J", summary.energy_j),
         "nvidia_output_tokens_per_joule": ("tokens/J", summary.tok_per_joule),
         **_token_counts_by_name(summary),
     }
+    if summary.slo_pct is not None:
+        every = summary.requests_ok + summary.requests_failed
+        good = float(round(every * summary.slo_pct / 100))
+        scalars["good_request_count"] = ("requests", good)
+        scalars["good_request_fraction"] = ("ratio", summary.slo_pct / 100)
     found: dict[str, dict[str, Any]] = {
         name: {"unit": unit, "avg": value}
         for name, (unit, value) in scalars.items()
@@ -138,9 +130,9 @@ def _aiperf_config(result: BenchResult) -> dict[str, Any]:
     """Return the load in the form of AIPerf's configuration."""
     spec = result.spec
     endpoint: dict[str, Any] = {"urls": [spec.url or _NO_URL]}
-    if is_stated(result, "endpoint"):
+    if result.conditions.knows("endpoint"):
         endpoint["type"] = spec.endpoint
-    if is_stated(result, "stream"):
+    if result.conditions.knows("stream"):
         endpoint["streaming"] = spec.stream
     config: dict[str, Any] = {
         "models": {"items": [{"name": spec.model}]},
@@ -149,8 +141,7 @@ def _aiperf_config(result: BenchResult) -> dict[str, Any]:
         "phases": [{"name": "profiling", **_end_of_phase(spec), **_arrival_config(spec)}],
     }
     if spec.slo:
-        limits = parse_slo(spec.slo)
-        config["slos"] = {_LIMITED[limit.latency]: limit.most_ms for limit in limits}
+        config["slos"] = limits_ms(spec.slo, _LIMITED)
     return config
 
 

@@ -13,7 +13,6 @@ output token, which includes the time to the first token, once for each token.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, pvariance
@@ -23,14 +22,12 @@ from workbench.model.bench import BenchResult, BenchSpec
 from workbench.model.declared_options import GUIDELLM
 from workbench.model.distribution import quantile
 from workbench.model.errors import InputError
-from workbench.model.slo import parse_slo
-from workbench.model.untrusted_numbers import replace_non_finite
-from workbench.model.untrusted_text import escape_control_characters
 from workbench.report.content import Report
 from workbench.report.formats.csv_tables import SIMULATED
+from workbench.report.formats.json_data import json_text
 from workbench.report.formats.stated_load import (
     check_load,
-    is_stated,
+    limits_ms,
     missing_field_error,
     writer_of_export,
 )
@@ -87,12 +84,7 @@ def render(report: Report) -> str:
         "config": {"spec": _scenario_config(result)},
         "benchmarks": [_benchmark_data(result, samples)],
     }
-    return (
-        escape_control_characters(
-            json.dumps(replace_non_finite(document), indent=2, ensure_ascii=False)
-        )
-        + "\n"
-    )
+    return json_text(document)
 
 
 def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -218,17 +210,13 @@ def _scheduler_state(result: BenchResult, begun_s: float, ended_s: float) -> dic
 def _strategy_and_slo(result: BenchResult) -> dict[str, Any]:
     """Return the load as GuideLLM's strategy, and the limits of the SLO without percentages."""
     spec = result.spec
-    limits = {
-        _LIMITED[limit.latency]: limit.most_ms
-        for limit in (parse_slo(spec.slo) if spec.slo else ())
-    }
     simulation = {"simulation": SIMULATED} if result.conditions.simulated else {}
     return {
         "run_id": f"workbench-{result.id}",
         "run_index": 0,
         "strategy": _strategy_config(spec),
         "constraints": {},
-        "slo": limits or None,
+        "slo": limits_ms(spec.slo, _LIMITED) or None,
         "profile": {},
         "requests": {},
         "backend": _backend_config(spec),
@@ -262,7 +250,8 @@ def _dataset_config(result: BenchResult) -> dict[str, Any]:
         name = file.partition(" (")[0]
         return {"kind": "csv_file" if name.endswith(".csv") else "json_file", "path": file}
     lengths = {"prompt_tokens": "input_tokens", "output_tokens": "max_tokens"}
-    known = {name: getattr(spec, ours) for name, ours in lengths.items() if is_stated(result, ours)}
+    knows = result.conditions.knows
+    known = {name: getattr(spec, ours) for name, ours in lengths.items() if knows(ours)}
     return {"kind": "synthetic_text", **known}
 
 

@@ -46,9 +46,8 @@ def _block_html(block: Block) -> str:
         case Heading():
             return f"<h{block.level}>{escape_markup(block.text)}</h{block.level}>"
         case TextBlock():
-            if block.lead:
-                return f'<p class="lead">{escape_markup(block.text)}</p>'
-            return f"<p>{escape_markup(block.text)}</p>"
+            kind = ' class="lead"' if block.lead else ""
+            return f"<p{kind}>{escape_markup(block.text)}</p>"
         case Alert():
             lines = "".join(f"<li>{escape_markup(line)}</li>" for line in block.lines)
             body = f"<ul>{lines}</ul>" if lines else ""

@@ -4,7 +4,7 @@ requests."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.bench import BenchResult
@@ -21,34 +21,31 @@ def render(report: Report) -> str:
     """Return the report as one JSON object. In Layout.RESULT, the object is the result itself.
     Otherwise, the results are in a list under "results".
     """
-    results = [
-        _result_json(result, report.samples.get(result.id, ()), report.answers.get(result.id, ()))
-        for result in report.results
-    ]
+    results = [_result_json(report, result) for result in report.results]
     if report.layout is Layout.RESULT:
-        return _json_text(results[0])
+        return json_text(results[0])
     document: dict[str, Any] = {
         "workbench_report": FORMAT,
-        **_simulated(any(result["simulated"] for result in results)),
+        **simulated_fields(any(result["simulated"] for result in results)),
         "results": results,
     }
     for name in ("comparison", "experiment", "sweep", "quality"):
         record = getattr(report, name)
         if record is not None:
             document[name] = to_json(record)
-    return _json_text(document)
+    return json_text(document)
 
 
-def _result_json(
-    result: BenchResult, samples: Sequence[Mapping[str, Any]], answers: Answers
-) -> dict[str, Any]:
-    requests = {"samples": list(samples)} if samples else {}
-    compared = {"quality_comparisons": answers_json(answers)} if answers else {}
-    simulated = _simulated(result.conditions.simulated)
-    return {**to_json(result), **simulated, **compared, **requests}
+def _result_json(report: Report, result: BenchResult) -> dict[str, Any]:
+    document = {**to_json(result), **simulated_fields(result.conditions.simulated)}
+    if answers := report.answers.get(result.id):
+        document["quality_comparisons"] = answers_json(answers)
+    if samples := report.samples.get(result.id):
+        document["samples"] = list(samples)
+    return document
 
 
-def _simulated(simulated: bool) -> dict[str, Any]:
+def simulated_fields(simulated: bool) -> dict[str, Any]:
     """Return the fields that say whether values are of a model: for programs, and in words."""
     return {"simulated": simulated, **({"simulation": SIMULATED} if simulated else {})}
 
@@ -58,10 +55,7 @@ def answers_json(answers: Answers) -> list[dict[str, Any]]:
     return [{"side": side, **to_json(one)} for side, one in answers]
 
 
-def _json_text(document: Mapping[str, Any]) -> str:
-    return (
-        escape_control_characters(
-            json.dumps(replace_non_finite(document), indent=2, ensure_ascii=False)
-        )
-        + "\n"
-    )
+def json_text(document: Mapping[str, Any]) -> str:
+    """Return a JSON object as the text of a file."""
+    text = json.dumps(replace_non_finite(document), indent=2, ensure_ascii=False)
+    return f"{escape_control_characters(text)}\n"

@@ -41,8 +41,8 @@ def document_text(document: Document) -> str:
     """Return a document as Markdown."""
     lines = [f"# {escape_markdown(document.title)}", "", escape_markdown(document.subtitle), ""]
     for block in document.blocks:
-        written = list(_block_lines(block))
-        lines += [*written, ""] if written else []
+        if written := list(_block_lines(block)):
+            lines += [*written, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -60,9 +60,8 @@ def _block_lines(block: Block) -> Iterable[str]:
         case Heading():
             return [f"{'#' * block.level} {escape_markdown(block.text)}"]
         case TextBlock():
-            return [
-                f"**{escape_markdown(block.text)}**" if block.lead else escape_markdown(block.text)
-            ]
+            text = escape_markdown(block.text)
+            return [f"**{text}**" if block.lead else text]
         case Alert():
             lines = "".join(f"\n> - {escape_markdown(line)}" for line in block.lines)
             return [f"> [!{_KINDS[block.kind]}]\n> **{escape_markdown(block.title)}**{lines}"]

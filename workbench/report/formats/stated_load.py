@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from workbench import __version__
 from workbench.model.bench import BenchResult
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OPTIONS
-from workbench.model.slo import parse_slo
-
-
-def is_stated(result: BenchResult, field: str) -> bool:
-    """Return whether `field` of the workload is known: an imported file may lack it."""
-    known = result.conditions.known_workload
-    return not known or field in known
+from workbench.model.slo import Limit, parse_slo
 
 
 def check_load(result: BenchResult, form: str) -> None:
@@ -22,7 +17,7 @@ def check_load(result: BenchResult, form: str) -> None:
     other tool's `form` needs one, or if the load has an option for which that form has no word."""
     if result.spec.command:
         raise missing_field_error(result, form, "its own command decided the load")
-    if not is_stated(result, "concurrency") and not is_stated(result, "rate"):
+    if not any(map(result.conditions.knows, ("concurrency", "rate"))):
         raise missing_field_error(result, form, "the imported file does not say the load")
     for option in OPTIONS:
         is_given = getattr(result.spec, option.field) != option.default
@@ -35,8 +30,18 @@ def check_load(result: BenchResult, form: str) -> None:
 
 def _latency_with_two_limits(slo: str) -> str:
     """Return the first latency that an SLO limits at several percentages, "" if there is none."""
-    limited = Counter(limit.latency for limit in parse_slo(slo)) if slo else {}
+    limited = Counter(limit.latency for limit in _limits_of(slo))
     return next((latency for latency, many in limited.items() if many > 1), "")
+
+
+def _limits_of(slo: str) -> tuple[Limit, ...]:
+    return parse_slo(slo) if slo else ()
+
+
+def limits_ms(slo: str, names: Mapping[str, str]) -> dict[str, float]:
+    """Return the limits of an SLO in milliseconds, without their percentages, by the tool's `names`
+    of the latencies."""
+    return {names[limit.latency]: limit.most_ms for limit in _limits_of(slo)}
 
 
 def missing_field_error(result: BenchResult, form: str, why: str) -> InputError:

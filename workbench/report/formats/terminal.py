@@ -80,9 +80,7 @@ def _align_columns(
     row that has text only in its first cell does not widen the first column.
     """
     full = [row for row in rows if any(row[1:])]
-    widths = (
-        [max(len(cell) for cell in column) for column in zip(*full, strict=True)] if full else []
-    )
+    widths = [max(map(len, column)) for column in zip(*full, strict=True)]
     lines = []
     for row in rows:
         if not any(row[1:]):

@@ -89,11 +89,10 @@ def _imported_result(fields: Fields, options: ImportOptions) -> Imported:
 def _impossible_load(spec: BenchSpec, conditions: Conditions) -> tuple[str, str] | None:
     """Return (field, expectation) of the first option of the load with a value that no benchmark can
     have; None if there is none. A file of another tool may have told a mean of 0 tokens."""
-    told = conditions.known_workload
     for option in OPTIONS:
         value = getattr(spec, option.field)
-        is_told = not told or (option.field in told and value != 0)
-        if value == option.default or not is_told:
+        is_mean = value == 0 and conditions.known_workload
+        if value == option.default or is_mean or not conditions.knows(option.field):
             continue
         try:
             option.check(value)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # generating the model's dataclasses takes a tenth of the tim
     from workbench.model.experiment import Experiment
     from workbench.model.findings import Finding, Level
     from workbench.model.flags import FlagRow
-    from workbench.model.gpu import Telemetry
+    from workbench.model.gpu import GpuInfo, GpuSample, Telemetry
     from workbench.model.measurement_owner import MeasurementOwner
     from workbench.model.plan import Command, LaunchPlan, Node, PlanDifference
     from workbench.model.server_run import ServerStatus
@@ -271,6 +271,16 @@ class SessionState:
     def server(self) -> ServerStatus | None:
         """The status of the selected run, None if no run is selected."""
         return next((s for s in self.servers if s.run_id == self.run_id), None)
+
+    @property
+    def gpus(self) -> tuple[GpuSample, ...]:
+        """The GPUs of the newest reading, () without one."""
+        return self.telemetry.gpus if self.telemetry is not None else ()
+
+    @property
+    def gpu_infos(self) -> tuple[GpuInfo, ...]:
+        """The properties of these GPUs."""
+        return self.telemetry.infos if self.telemetry is not None else ()
 
     @property
     def simulated(self) -> bool:

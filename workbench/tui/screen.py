@@ -243,8 +243,7 @@ class MainScreen(Screen[None]):
     def _say_since_left(self, state: SessionState, since: SinceLeft) -> None:
         from workbench.tui.pages.since_left import since_left_text  # seldom needed
 
-        gpus = len(state.telemetry.gpus) if state.telemetry is not None else 0
-        self.services.show_when_no_message(since_left_text(since, gpus))
+        self.services.show_when_no_message(since_left_text(since, len(state.gpus)))
 
     def _host_changed(self, state: SessionState) -> None:
         """Ask the user about the host's SSH key if it is unknown. If the host cannot be reached,

@@ -66,7 +66,7 @@ class SweepController(SeriesController[Sweep]):
         server = self.ready_server("a sweep")
         if server is None:
             return
-        count = len(state.telemetry.gpus) if state.telemetry else 0
+        count = len(state.gpus)
 
         def decided(values: Values | None) -> None:
             if values is None:

@@ -57,8 +57,7 @@ class ViewController(Controller):
         def show(_: object) -> None:
             host = self.state.host.name
             done = tuple(a for a in self.state.activity if a.host == host)
-            telemetry = self.state.telemetry
-            gpus = len(telemetry.gpus) if telemetry is not None else 0
+            gpus = len(self.state.gpus)
 
             def rows(width: int) -> list[Row]:
                 since = since_left_rows(self.state.since_left, gpus, width)

@@ -92,8 +92,7 @@ def settings_form(
 ) -> SettingsForm:
     """Return the form of GPU settings. `suggested` has the first texts of its fields. `look_up`
     finds the commands for the accepted values, or raises the error that the form shows."""
-    telemetry = state.telemetry
-    gpus = telemetry.gpus if telemetry else ()
+    gpus = state.gpus
     given = dict(suggested.values if suggested else {})
     if given.get("gpu", "all") != "all" and not (
         given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)
@@ -152,9 +151,7 @@ def _label_with_unit(setting: Setting) -> str:
 def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
     """Return a function that maps the texts in the form to the hints beside the fields, by field
     name. A hint has the present, the allowed and the previous value on the chosen GPUs."""
-    telemetry = state.telemetry
-    gpus = telemetry.gpus if telemetry else ()
-    infos = telemetry.infos if telemetry else ()
+    gpus, infos = state.gpus, state.gpu_infos
     numbers = f"all or 0..{len(gpus) - 1}"
 
     def hints(values: Values) -> Mapping[str, str]:

@@ -90,7 +90,7 @@ def load_of_search(shape: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
 def suggested_values(what: str, state: SessionState) -> str:
     """Return suggested values for the swept quantity `what` as text, separated by commas; "" if
     there are none. If the quantity is a GPU setting, every GPU of the host allows these values."""
-    infos = state.telemetry.infos if state.telemetry else ()
+    infos = state.gpu_infos
     if what == STREAMS:
         return LEVELS
     setting = SETTING.get(what)
@@ -169,7 +169,7 @@ def check_limits(wanted: Wanted, state: SessionState) -> None:
     setting = next((s for s in SWEPT if s.key == wanted.kind), None)
     if not isinstance(setting, NumberSetting):
         return
-    for info in state.telemetry.infos if state.telemetry else ():
+    for info in state.gpu_infos:
         limits = setting.driver_limits(info)
         if limits is None or (wanted.gpu is not None and info.index != wanted.gpu):
             continue
@@ -225,7 +225,7 @@ def sweep_form(
     the benchmark to run at each value. `last` has the texts of the fields when the user last
     accepted the form. `check_flags` raises InputError for flags and values that cannot be swept.
     """
-    count = len(state.telemetry.gpus) if state.telemetry else 0
+    count = len(state.gpus)
     kinds = tuple(label for label in OFFERS if count or label not in SETTING)
     first = kinds[0]
     flag_text = f"{flag.name}={values_around(flag)}" if flag is not None and not flag.is_env else ""

@@ -45,7 +45,7 @@ class Pane(Painted, can_focus=True):
     def __init__(self, session: Session) -> None:
         super().__init__(id=self.NAME)
         self.session = session
-        self.state: SessionState | None = None
+        self.state: SessionState = session.state
         self._looks: object = None  # with which it was drawn last
 
     def refresh(

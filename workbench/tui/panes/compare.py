@@ -58,22 +58,18 @@ class Compare(Pane, Scrolled):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.of_experiment = False
+        self.of_experiment = session.state.experiment is not None
         self.trails = IntervalTrails()
 
     def show(self, state: SessionState) -> None:
         """Draw the comparison of two results, or the experiment if that has changed more recently."""
         before, self.state = self.state, state
         self.trails.add(state.experiment)
-        if before is None or before.comparison is not state.comparison:
+        if before.comparison is not state.comparison:
             self.top, self.of_experiment = 0, False
-        if state.experiment is not None and (
-            before is None or before.experiment is not state.experiment
-        ):
-            self.of_experiment = True
-        if state.experiment is None:
-            self.of_experiment = False
-        if before is None or _drawn_state(before) != _drawn_state(state):
+        if before.experiment is not state.experiment:
+            self.of_experiment = state.experiment is not None
+        if _drawn_state(before) != _drawn_state(state):
             self.repaint()
 
     @property
@@ -89,8 +85,6 @@ class Compare(Pane, Scrolled):
     @property
     def detail(self) -> str:
         state = self.state
-        if state is None:
-            return ""
         if state.experiment is not None and self.of_experiment:
             return f"experiment {state.experiment.id}"
         which = self._why_this_b(state, state.comparison) if state.comparison else ""
@@ -98,13 +92,11 @@ class Compare(Pane, Scrolled):
 
     def all_rows(self, width: int, height: int) -> list[Row]:
         state = self.state
-        if state is None:
-            return []
         if self.of_experiment and state.experiment is not None:
             return self._experiment(state.experiment, width)
         comparison = state.comparison
         if comparison is None:
-            return self._empty(width)
+            return paragraph_rows(_why_empty(state), width, "dim")
         which = self._why_this_b(state, comparison)
         noise = _noise_pct(state, comparison)
         return [*verdict_rows(comparison, width, noise), *comparison_rows(comparison, width, which)]
@@ -130,28 +122,6 @@ class Compare(Pane, Scrolled):
         top = narrowing_rows(e, width, self.trails.of(e.id))
         return [*said, *top, *comparison_rows(e.comparison, width)]
 
-    def _empty(self, width: int) -> list[Row]:
-        state = self.state
-        if state is None or len(state.results) < 2:
-            have = len(state.results) if state else 0
-            running = state is not None and (state.bench.running or state.bench.queued)
-            then = "A benchmark is under way." if running else "Press b to run a benchmark."
-            return paragraph_rows(f"Nothing to compare: {have} of 2 results. {then}", width, "dim")
-        marks = [m for m, v in (("A", state.mark_a), ("B", state.mark_b)) if v is not None]
-        if len(marks) == 1:
-            other = "B" if marks == ["A"] else "a"
-            return paragraph_rows(
-                f"{marks[0]} is marked. Press {other} in the Bench pane for the other one, then c.",
-                width,
-                "dim",
-            )
-        return paragraph_rows(
-            "Press c to compare the last two results. To choose others, mark them with a and B in "
-            "the Bench pane.",
-            width,
-            "dim",
-        )
-
 
 def _noise_pct(state: SessionState, comparison: Comparison) -> float | None:
     """Return the percent that the two runs may differ by chance, if their change is not larger."""
@@ -166,3 +136,18 @@ def _drawn_state(state: SessionState) -> tuple[object, ...]:
     under_way = state.bench.running or state.bench.queued
     parts = (state.comparison, state.experiment, state.results, state.mark_a, state.mark_b)
     return *map(id, parts), state.b_chosen, under_way
+
+
+def _why_empty(state: SessionState) -> str:
+    have = len(state.results)
+    if have < 2:
+        under_way = state.bench.running or state.bench.queued
+        then = "A benchmark is under way." if under_way else "Press b to run a benchmark."
+        return f"Nothing to compare: {have} of 2 results. {then}"
+    if (state.mark_a is None) == (state.mark_b is None):
+        return (
+            "Press c to compare the last two results. To choose others, mark them with a and B in "
+            "the Bench pane."
+        )
+    marked, other = ("A", "B") if state.mark_b is None else ("B", "a")
+    return f"{marked} is marked. Press {other} in the Bench pane for the other one, then c."

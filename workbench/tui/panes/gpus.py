@@ -57,14 +57,9 @@ class GpuPane(Pane, Scrolled):
         self.trial = Countdown()
 
     def all_rows(self, width: int, height: int) -> list[Row]:
-        state = self.state
-        telemetry = state.telemetry if state else None
-        if state is None or telemetry is None:
-            text = (
-                state.host.telemetry_problem
-                if state and state.host.telemetry_problem
-                else "The GPUs have not been read yet."
-            )
+        state, telemetry = self.state, self.state.telemetry
+        if telemetry is None:
+            text = state.host.telemetry_problem or "The GPUs have not been read yet."
             return paragraph_rows(text, width, "dim")
         rows = self._driver(state, telemetry, width)
         for sample in telemetry.gpus:

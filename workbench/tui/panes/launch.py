@@ -100,10 +100,10 @@ class Launch(Pane, PickList):
         self._unlike: Mapping[RowKey, PlanDifference] = {}
         # "running" or "starting" for a server of a known plan, "" without one
         self._served = ""
+        self._filled_from: tuple[object, ...] = ()  # the plan, the host, the changes and the server
 
     def show(self, state: SessionState) -> None:
-        before, self.state = self.state, state
-        changes, served = self._changes, self._served
+        self.state = state
         self._changes, self._served = (), ""
         if state.server is not None and state.server.state is not ServerState.STOPPING:
             servers = self.session.servers
@@ -113,9 +113,9 @@ class Launch(Pane, PickList):
             self._changes = tuple(servers.changes_against_running())
         self._edits = _changes_by_row(state.plan, state.plan.changes if state.plan else ())
         self._unlike = _changes_by_row(state.plan, self._changes)
-        other_plan = before is None or before.plan is not state.plan
-        other_host = before is None or before.host is not state.host
-        if other_plan or other_host or (changes, served) != (self._changes, self._served):
+        shown = (state.plan, state.host, self._changes, self._served)
+        if shown != self._filled_from:
+            self._filled_from = shown
             self._fill(keep=True)
 
     @property
@@ -198,7 +198,7 @@ class Launch(Pane, PickList):
         return isinstance(item, str)
 
     def _fill(self, keep: bool) -> None:
-        if self.state is None or self.state.plan is None:
+        if self.state.plan is None:
             self.set_items(())
         elif self.query_text:
             self.set_items(self.session.plans.flag_rows("all", self.query_text), keep=keep)
@@ -302,7 +302,7 @@ class Launch(Pane, PickList):
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        plan = self.state.plan if self.state else None
+        plan = self.state.plan
         if plan is None:
             return []
         rows: list[Row] = self._not_running(width)
@@ -360,7 +360,7 @@ class Launch(Pane, PickList):
                     "dim",
                 ),
             ]
-        if self.state is None or self.state.plan is None:
+        if self.state.plan is None:
             return _greeting_rows(self.state, width)
         return paragraph_rows(
             "No flag is set. Press / to find a flag, or a to list all flags.", width, "dim"
@@ -451,13 +451,13 @@ WITHOUT_GPU_KEYS = (
 )
 
 
-def _greeting_rows(state: SessionState | None, width: int) -> list[Row]:
+def _greeting_rows(state: SessionState, width: int) -> list[Row]:
     rows = [
         *paragraph_rows("Tune a server: load a setup, change one thing, measure.", width, "strong"),
         (),
     ]
-    problem = state.host.telemetry_problem if state is not None else None
-    if problem is not None and state is not None:
+    problem = state.host.telemetry_problem
+    if problem is not None:
         rows += [
             *paragraph_rows(f"No GPU can be read on {state.host.name}: {problem}", width, "warn"),
             (),

@@ -160,7 +160,7 @@ class LogPane(Pane):
         controllers.servers.search_log(text)
 
     def show(self, state: SessionState) -> None:
-        changed_run = self.state is None or self.state.run_id != state.run_id
+        changed_run = self.state.run_id != state.run_id
         self.state = state
         if changed_run:
             self.follow, self.top, self.hit = True, 0, None
@@ -199,7 +199,7 @@ class LogPane(Pane):
         """Return the log lines `shown`, with rows that explain them, as pairs (row, whether the row
         is a log line). An explanation has cause and fix, and follows the first line of each kind
         that Workbench can explain."""
-        server = self.state.server if self.state else None
+        server = self.state.server
         if server is None:
             return [(row, True) for _, row in shown]
         explained = (
@@ -274,7 +274,7 @@ class LogPane(Pane):
     def _failure(self, width: int, height: int) -> list[Row]:
         """Return rows with the reason and the known causes of a failed server; [] if the server has
         not failed."""
-        server = self.state.server if self.state else None
+        server = self.state.server
         if server is None or server.state not in FAILED:
             return []
         rows: list[Row] = [()]
@@ -290,7 +290,7 @@ class LogPane(Pane):
         return rows
 
     def _empty(self, width: int, height: int) -> list[Row]:
-        server = self.state.server if self.state else None
+        server = self.state.server
         if server is None:
             return paragraph_rows(_no_run_text(self.state), width, "dim")
         rows = self._failure(width, height)
@@ -377,9 +377,9 @@ class LogPane(Pane):
         return line is not None
 
 
-def _no_run_text(state: SessionState | None) -> str:
+def _no_run_text(state: SessionState) -> str:
     """Return what the pane says while no run is selected."""
-    if state is None or not state.servers_read:
+    if not state.servers_read:
         return "Looking for servers on this host."
     start = "s starts the plan" if state.plan else "p loads a preset, s starts it"
     if state.servers:

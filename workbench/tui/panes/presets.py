@@ -117,7 +117,7 @@ class Presets(Pane, PickList):
     def _narrow_down(self, keep: bool) -> None:
         """Show the presets that match the search, the best match first. Without a search, show all
         presets, those for the host's GPUs first. With `keep`, the cursor stays on its preset."""
-        entries = sorted(self.state.presets if self.state else (), key=_preset_sort_key)
+        entries = sorted(self.state.presets, key=_preset_sort_key)
         found = fuzzy.best_matches(
             self.query_text, entries, lambda e: f"{e.id} {e.title} {e.engine} {e.hardware}"
         )
@@ -129,7 +129,8 @@ class Presets(Pane, PickList):
     def item_row(self, item: PresetEntry, width: int) -> Row:
         """Return a row such as "> qwen3-vl-2b-dp4   vllm *". Marks are ">" for the loaded preset, "!" for one that does
         not fit, "*" for edits and "o" for the user's own presets."""
-        loaded = bool(self.state and self.state.plan and self.state.plan.plan.preset_id == item.id)
+        plan = self.state.plan
+        loaded = plan is not None and plan.plan.preset_id == item.id
         lead, role = "  ", "text"
         if loaded:
             lead, role = f"{G.arrow} ", "goodb"
@@ -141,9 +142,8 @@ class Presets(Pane, PickList):
                 (pad_text(item.id, max(10, width - 9)), "dim"),
                 (" broken", "bad"),
             )
-        edited = bool(loaded and self.state and self.state.plan and self.state.plan.edited)
         tail = "o" if item.own else " "
-        if edited:
+        if loaded and plan is not None and plan.edited:
             tail = "*"
         wide = width >= 44
         engine = item.engine if wide else _short_name(item.engine)
@@ -185,19 +185,16 @@ class Presets(Pane, PickList):
         return lines if all(row_width(r) <= width for r in lines) else [r[:1] for r in lines]
 
     def empty_rows(self, width: int) -> list[Row]:
+        return paragraph_rows(self._why_empty(), width, "dim")
+
+    def _why_empty(self) -> str:
         if self.query_text:
-            return paragraph_rows(
-                f"No preset matches “{self.query_text}”. Press esc to see all presets.",
-                width,
-                "dim",
-            )
-        if self.state is None or not self.state.presets_read:
-            return paragraph_rows("Reading presets …", width, "dim")
-        return paragraph_rows(
+            return f"No preset matches “{self.query_text}”. Press esc to see all presets."
+        if not self.state.presets_read:
+            return "Reading presets …"
+        return (
             "No presets. `workbench presets path` shows their folders. Press n to save the plan as "
-            "a preset.",
-            width,
-            "dim",
+            "a preset."
         )
 
 

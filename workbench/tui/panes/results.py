@@ -281,7 +281,7 @@ class Results(Pane, PickList):
             controllers.services.attempt(lambda: self.session.results.find(text), only="search")
 
     def show(self, state: SessionState) -> None:
-        new = self.state is not None and _newest_id(state) > _newest_id(self.state)
+        new = _newest_id(state) > _newest_id(self.state)
         self.state = state
         self._read_changes(state)
         self.set_items(self._listed(state), keep=not new)
@@ -303,8 +303,7 @@ class Results(Pane, PickList):
     def open_series(self, item: SeriesRow) -> None:
         """List the runs of an experiment or a sweep below its row, or list them no longer."""
         self._opened ^= {item.name}
-        if self.state is not None:
-            self.set_items(self._listed(self.state))
+        self.set_items(self._listed(self.state))
 
     # the order
     def _sorted(self, state: SessionState) -> list[BenchRow]:
@@ -320,8 +319,7 @@ class Results(Pane, PickList):
         """Sort the results by a column. A second call with the same column reverses the order."""
         again = column == self.order[0]
         self.order = (column, not self.order[1] if again else ORDERS[column][1])
-        if self.state is not None:
-            self.set_items(self._listed(self.state))
+        self.set_items(self._listed(self.state))
         self.post_message(self.TitleChanged())
 
     def sort_by_next(self) -> None:
@@ -367,22 +365,23 @@ class Results(Pane, PickList):
         return item.name if isinstance(item, SeriesRow) else int(item.id)
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        results = self.state.results if self.state else ()
+        results = self.state.results
         if width < PLOT_FROM[0] or height < PLOT_FROM[1] or len(results) <= BARS_UP_TO:
             return super().rows(width, height)
         table = list(super().rows(TABLE_BESIDE_PLOT, height))
         plot = self._draw_plot_beside_table(width - TABLE_BESIDE_PLOT - 3, height)
         rows = [*table, *[()] * (height - len(table))]
+        beside = [*plot, *[()] * (len(rows) - len(plot))]
         return [
-            (*fit_row(row, TABLE_BESIDE_PLOT), ("   ", "text"), *(plot[n] if n < len(plot) else ()))
-            for n, row in enumerate(rows)
+            (*fit_row(row, TABLE_BESIDE_PLOT), ("   ", "text"), *of_plot)
+            for row, of_plot in zip(rows, beside, strict=False)
         ]
 
     def _draw_plot_beside_table(self, width: int, height: int) -> list[Row]:
         """Return the rows of the plot beside the table. Draw the plot again only if the results,
         the marks A and B, or the size has changed."""
-        marks = (self.state.mark_a, self.state.mark_b) if self.state else (None, None)
-        results = self.state.results if self.state else ()
+        marks = (self.state.mark_a, self.state.mark_b)
+        results = self.state.results
         key = (tuple((r.id, r.output_tok_s) for r in results), marks, width, height)
         if key != self._plotted:
             self._plotted, self._plot = key, plot_rows(results, width, height, *marks)
@@ -414,26 +413,20 @@ class Results(Pane, PickList):
 
     def _baseline(self) -> BenchRow | None:
         """Return the result that is marked as A; None if none is, or if it is not listed."""
-        mark = self.state.mark_a if self.state else None
-        rows = self.state.results if self.state else ()
-        return next((row for row in rows if row.id == mark), None)
+        mark = self.state.mark_a
+        return next((row for row in self.state.results if row.id == mark), None)
 
     def item_row(self, item: BenchRow | SeriesRow, width: int) -> Row:
         if isinstance(item, SeriesRow):
             return series_runs(item, width)
-        state = self.state
-        mark = ""
-        if state and item.id == state.mark_a:
-            mark = "A"
-        elif state and item.id == state.mark_b:
-            mark = "B"
-        role = {"A": "a", "B": "b"}.get(mark, "text")
+        marks = {self.state.mark_b: ("B", "b"), self.state.mark_a: ("A", "a")}
+        mark, role = marks.get(item.id, ("", "text"))
         head, label = f"{mark:<2}{item.id:>3} ", self._label(item)
         if item.refused:
             return self._rejected(item, head, label, width)
         shape = self._shape(width)
-        if item.requests_failed:
-            role = "bad" if not mark else role
+        if item.requests_failed and not mark:
+            role = "bad"
         named = pad_text(_cut_label(item, label, shape.label_cells), shape.label_cells)
         runs = [(head + named, role)]
         for at, column in enumerate(shape.columns):
@@ -465,26 +458,22 @@ class Results(Pane, PickList):
         return column.text(item, column.cells), ""
 
     def _label(self, item: BenchRow) -> str:
-        state = self.state
-        label = (
-            preset_name(item.label, item.engine)
-            if item.label
-            else (f"{item.model} c{item.concurrency}")
-        )
-        if item.simulated and not (state and state.simulated):
+        label = f"{item.model} c{item.concurrency}"
+        if item.label:
+            label = preset_name(item.label, item.engine)
+        if item.simulated and not self.state.simulated:
             label = f"SIM {label}"
         # the label names the experiment
         tags = [tag for tag in item.tags if not tag.startswith("experiment ")]
         if tags:
             label += " " + " ".join(f"#{tag}" for tag in tags)
         if item.requests_failed and not item.refused:
-            label = (
-                f"{item.requests_failed}/{item.requests_ok + item.requests_failed} failed {label}"
-            )
+            sent = item.requests_ok + item.requests_failed
+            label = f"{item.requests_failed}/{sent} failed {label}"
         return label
 
     def _error(self, width: int) -> list[Row]:
-        error = self.state.bench.error if self.state else None
+        error = self.state.bench.error
         return short_paragraph(f"x {error}", width, 2, "bad") if error else []
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
@@ -496,9 +485,7 @@ class Results(Pane, PickList):
     def _advice(self, width: int, most: int) -> list[Row]:
         """Return at most `most` rows with the most important findings of the advice on a result.
         The result is the newest one that has advice."""
-        newest = (
-            next((row for row in self.state.results if row.advice), None) if self.state else None
-        )
+        newest = next((row for row in self.state.results if row.advice), None)
         if newest is None or most < 1:
             return []
         findings = newest.advice[: min(ADVICE, most)]
@@ -542,11 +529,7 @@ class Results(Pane, PickList):
         return rows
 
     def _limit(self, width: int) -> list[Row]:
-        ceiling = (
-            next((row.ceiling for row in self.state.results if row.ceiling), None)
-            if self.state
-            else None
-        )
+        ceiling = next((row.ceiling for row in self.state.results if row.ceiling), None)
         if ceiling is None:
             return []
         streams = ceiling.streams
@@ -568,26 +551,21 @@ class Results(Pane, PickList):
         ]
 
     def empty_rows(self, width: int) -> list[Row]:
-        server = self.state.server if self.state else None
+        return paragraph_rows(self._why_empty(), width, "dim")
+
+    def _why_empty(self) -> str:
+        state, server = self.state, self.state.server
         if self.search:
-            return paragraph_rows(
-                f"No result contains “{self.search}”. Press esc to see all.", width, "dim"
-            )
-        if self.state and not self.state.results_read:
-            return paragraph_rows("The stored results are not read yet.", width, "dim")
-        if self.state and (self.state.bench.running or self.state.bench.queued):
-            return paragraph_rows(
-                "No results yet. The first one appears here when its benchmark ends.", width, "dim"
-            )
+            return f"No result contains “{self.search}”. Press esc to see all."
+        if not state.results_read:
+            return "The stored results are not read yet."
+        if state.bench.running or state.bench.queued:
+            return "No results yet. The first one appears here when its benchmark ends."
         if server is not None and server.state is ServerState.READY:
-            return paragraph_rows("No results yet. Press b to run a quick benchmark.", width, "dim")
+            return "No results yet. Press b to run a quick benchmark."
         if server is not None and server.state is ServerState.STARTING:
-            return paragraph_rows(
-                "No results yet. Press b to benchmark the server when it is READY.", width, "dim"
-            )
-        return paragraph_rows(
-            "No results yet. Press s to start the server, then b to benchmark it.", width, "dim"
-        )
+            return "No results yet. Press b to benchmark the server when it is READY."
+        return "No results yet. Press s to start the server, then b to benchmark it."
 
 
 def _cut_label(item: BenchRow, label: str, cells: int) -> str:

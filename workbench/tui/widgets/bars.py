@@ -108,21 +108,21 @@ class CommandBar(Painted):
     def __init__(self, session: Session) -> None:
         super().__init__(id="command")
         self.session = session
-        self.state: SessionState | None = None
+        self.state = session.state
 
     def show(self, state: SessionState) -> None:
         self.state = state
         self.repaint()
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
-        plan = self.state.plan if self.state else None
-        if self.state is not None and self.state.host.replay is not None:
+        plan = self.state.plan
+        if self.state.host.replay is not None:
             return [
                 (("$ ", "strong"), ("a recording: nothing can be started or changed here", "dim")),
                 (),
             ]
         if plan is None:
-            missing = self.state is not None and bool(self.state.host.telemetry_problem)
+            missing = bool(self.state.host.telemetry_problem)
             return [(("$ ", "strong"), ("no plan yet", "dim")), _first_keys(width, missing)]
         command = plan.real_command
         if command is None:
@@ -149,7 +149,7 @@ class CommandBar(Painted):
 
     def _running_sign(self) -> Run | None:
         """Return the sign of a server that runs or starts with a known plan; None without one."""
-        server = self.state.server if self.state else None
+        server = self.state.server
         if server is None or server.state is ServerState.STOPPING:
             return None
         if self.session.servers.running_plan() is None:

@@ -197,9 +197,8 @@ class StatusBar(Painted):
         if any((one.gpu_uuid, one.setting) not in not_applied for one in state.drift):
             what = f"{G.alert} GPU {_drift_text(state)}"
             return what if least else f"{what} (r asks)"
-        gpus = len(state.telemetry.gpus) if state.telemetry is not None else 0
         shown = altered or [one.change for one in begun]
-        first, *more = altered_setting_texts(shown, gpus or 1)
+        first, *more = altered_setting_texts(shown, len(state.gpus) or 1)
         said = f"{first} +{len(more)}" if more else first
         if least:
             return f"{G.alert} {said}" if altered else f"{G.alert} begun: {said}"

@@ -162,7 +162,10 @@ def test_an_arm_whose_server_does_not_start(cli: Cli, base: tuple[str, ...]) -> 
     kept = cli("results", "show", str(one["runs"][0]["result_id"]), "--json").document
     assert kept["tags"] == ["experiment 1 A"] and kept["requests_ok"] == 8
     assert set(states(cli)) == {"stopped", "failed"}
-    assert "to resume it: workbench experiment resume 1" in cli("experiment", "show", "1").out
+    assert (
+        "to resume it: workbench --simulate rtx-pro-6000 experiment resume 1"
+        in cli("experiment", "show", "1").out
+    )
 
 
 @pytest.mark.long

@@ -102,6 +102,13 @@ def test_completion_offers_commands_presets_and_profiles() -> None:
     assert not any(" " in word for word in completions("workbench exp"))
 
 
+def test_completion_offers_the_second_words_of_series() -> None:
+    """Only `experiment` offered them."""
+    for word in ("capacity", "sweep", "tune", "bisect", "experiment"):
+        assert {"resume", "show"} <= set(completions(f"workbench {word} ")), word
+    assert completions("workbench capacity li") == ["list"]
+
+
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_the_completion_code_is_valid_for_its_shell(name: str, tmp_path: Path) -> None:
     code = tmp_path / "code"

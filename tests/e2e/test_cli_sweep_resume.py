@@ -87,7 +87,10 @@ def test_a_killed_power_sweep_and_its_killed_resume_end_in_one_record(
     first = record()["points"][0]
     (kept,) = cli("sweep", "list", "--json").document["sweeps"]
     assert (kept["state"], states(kept)) == ("stopped", ["done", "skipped", "skipped"])
-    assert "to resume it: workbench gpu sweep resume 1" in cli("sweep", "show", "1").out
+    assert (
+        "to resume it: workbench --simulate rtx-pro-6000 gpu sweep resume 1"
+        in cli("sweep", "show", "1").out
+    )
     refused = cli("gpu", "sweep", "resume", "1", "--json")
     assert refused.code == 2 and "--yes" in refused.document["next_step"]
 

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli import result_output
+from workbench.cli.host_words import name_recorded_host_in
 from workbench.cli.load_options import CLIENT, SHAPE, SIZE, load_of
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit, note, say_lines
@@ -161,7 +162,7 @@ async def _bench_levels(
     else:
         for result in results:
             say_lines(result_output.result_lines(result))
-        say_lines(sweep_lines(sweep))
+        say_lines(name_recorded_host_in(sweep_lines(sweep), sweep.host))
     return _worst_exit_code(results) or int(sweep.state != "done")
 
 

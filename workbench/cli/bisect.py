@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from workbench.cli.host_words import name_recorded_host
 from workbench.cli.open_session import connected, session_of, use_host_of_record
 from workbench.cli.output import emit_or_say, note
 from workbench.cli.questions import confirm
@@ -151,11 +152,12 @@ def _bisection_lines(found: Bisection) -> Iterator[str]:
     if found.verdict:
         yield found.verdict
     if found.state in ("stopped", "failed"):
-        yield f"{found.error}; to resume it: {_resume_command(found)}"
+        text = f"{found.error}; to resume it: {_resume_command(found)}"
+        yield name_recorded_host(text, found.host)
 
 
 def _resume_command(found: Bisection) -> str:
-    return f"workbench bisect resume {found.id}"
+    return name_recorded_host(f"workbench bisect resume {found.id}", found.host)
 
 
 def _step_text(place: int, step: BisectStep | None) -> str:

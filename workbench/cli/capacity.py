@@ -1,5 +1,5 @@
 """The command `capacity`, which searches the number of users, or the rate of requests, that a server
-serves under limits on its latencies."""
+serves under limits on its latencies, and its subcommands that resume, show and list searches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,19 @@ from workbench.cli.registry import Option, command, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import IF_MEASURED, MAX_MINUTES_LEFT
 from workbench.cli.stop_signals import cancelled_by_signals
-from workbench.cli.sweeps import SWEEP_ID, print_sweep, stored_sweep, tell_how_to_resume
+from workbench.cli.sweeps import (
+    load_sweep_to_resume,
+    load_sweep_to_show,
+    print_list,
+    print_sweep,
+    stored_sweeps,
+    tell_how_to_resume,
+)
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
 from workbench.model.load_spec import OF_A_SEARCH
 from workbench.model.slo import share_text
+from workbench.model.sweep import USERS
 
 if TYPE_CHECKING:
     from workbench.model.sweep import Sweep
@@ -79,7 +87,8 @@ def parse_level(text: str) -> float:
     ),
     option("--max-minutes M", "time limit of the search; `capacity resume` continues it", float),
     *_LOAD,
-    usage="workbench capacity [RUN | --url URL] --slo LIMITS [OPTION…]",
+    usage="workbench capacity [RUN | --url URL] --slo LIMITS [OPTION…]\n"
+    "       workbench capacity resume|show|list …",
     examples=(
         "workbench capacity RUN --slo 'ttft<=500@p95, tpot<=40@p95'",
         "workbench capacity RUN --rate --slo 'ttft<=500@p95' --horizon 5",
@@ -182,21 +191,48 @@ def _plan_lines(
         yield f"takes about {duration_text(runs * took_s)} ({runs} runs)"
 
 
+_ID = option("id", "id of a search; `workbench capacity list` lists them", int)
+_A_SEARCH = "a search for users or a rate"
+
+
 @command(
     "capacity resume",
     "resume a search that ended early; the levels that were measured are kept",
-    SWEEP_ID,
+    _ID,
     MAX_MINUTES_LEFT,
     IF_MEASURED,
     examples=("workbench capacity resume 2",),
 )
 async def resume_search(arguments: argparse.Namespace) -> int:
-    stored = stored_sweep(arguments, "capacity", "a search for users or a rate")
+    stored = load_sweep_to_resume(arguments, USERS.command, _A_SEARCH)
     async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         await session.servers.adopt()
         session.subscribe(report_levels(arguments, (), stored))
         sweep = await session.sweeps.resume(stored.id, max_minutes=arguments.max_minutes)
     return print_sweep(sweep, arguments.json)
+
+
+@command(
+    "capacity show",
+    "show a search: its answer, the levels that were measured, and notes",
+    _ID,
+    examples=("workbench capacity show 2",),
+)
+def show_search(arguments: argparse.Namespace) -> int:
+    print_sweep(load_sweep_to_show(arguments, USERS.command, _A_SEARCH), arguments.json)
+    return 0
+
+
+@command(
+    "capacity list",
+    "list the searches, newest first",
+    examples=("workbench capacity list",),
+)
+def list_searches(arguments: argparse.Namespace) -> int:
+    found = stored_sweeps(USERS.command)
+    if not found and not arguments.json:
+        note("no searches yet")
+    return print_list(found, arguments.json)
 
 
 def report_levels(

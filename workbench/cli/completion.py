@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from workbench.cli.output import say
 from workbench.cli.parser import argparse_tree
@@ -23,7 +23,7 @@ def complete() -> None:
     parser = argparse_tree(
         typed, stubs=[word for word in [*FIRST_WORDS, "help"] if word not in typed]
     )
-    two_words = []
+    two_words: list[str] = []
     for each in _all_parsers(parser):
         for action in each._actions:
             names = _NAMES.get(str(action.metavar)) or _NAMES.get(
@@ -33,6 +33,10 @@ def complete() -> None:
                 action.completer = _completer_of(names)  # type: ignore[attr-defined]
             if isinstance(action, argparse._SubParsersAction):
                 two_words += [name for name in action.choices if " " in name]
+    for each in _all_parsers(parser):
+        for action in each._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                _offer_second_words(action.choices)
     argcomplete.autocomplete(parser, exclude=two_words)
 
 
@@ -47,6 +51,21 @@ def completion(arguments: argparse.Namespace) -> int:
 
     say(shellcode(["workbench"], shell=arguments.shell).rstrip())
     return 0
+
+
+def _offer_second_words(parsers: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Let the first argument of each command offer the second words of its subcommands too, such as
+    `list` after `capacity`. `parsers` are the parsers of commands by their words."""
+    for name, parser in parsers.items():
+        more = [words.removeprefix(f"{name} ") for words in parsers if words.startswith(f"{name} ")]
+        first = next((one for one in parser._actions if not one.option_strings), None)
+        if more and first is not None and not first.choices:
+            names = _NAMES.get(str(first.metavar), list)
+            first.completer = _completer_of(_both(more, names))  # type: ignore[attr-defined]
+
+
+def _both(words: Iterable[str], names: Callable[[], Iterable[str]]) -> Callable[[], Iterable[str]]:
+    return lambda: [*words, *names()]
 
 
 def _completer_of(names: Callable[[], Iterable[str]]) -> Callable[..., list[str]]:
@@ -104,7 +123,7 @@ def _engine_names() -> tuple[str, ...]:
 # By metavar or option: the function that lists the possible words.
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "PRESET": _preset_ids,
-    "PRESET|RUN": lambda: ["resume", "show", "list", *_preset_ids(), *_run_ids()],
+    "PRESET|RUN": lambda: [*_preset_ids(), *_run_ids()],
     "RUN": _run_ids,
     "ENGINE": _engine_names,
     "--host": _host_names,

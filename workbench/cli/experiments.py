@@ -17,6 +17,7 @@ from workbench.cli.experiment_text import (
     plan_lines,
     report_progress,
 )
+from workbench.cli.host_words import name_recorded_host_in
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected, local_session, use_host_of_record
 from workbench.cli.output import emit_or_say, note
@@ -259,7 +260,8 @@ def _print_ended(ended: Experiment, as_json: bool, received: list[signal.Signals
 
 
 def _print_experiment(found: Experiment, as_json: bool) -> None:
-    emit_or_say(as_json, _experiment_json(found), experiment_lines(found))
+    lines = name_recorded_host_in(experiment_lines(found), found.host)
+    emit_or_say(as_json, _experiment_json(found), lines)
 
 
 def _experiment_json(found: Experiment) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from workbench.cli.shared_options import DRY_RUN, IF_MEASURED, YES
 from workbench.cli.stop_signals import cancelled_by_signals
 from workbench.cli.sweeps import (
     SWEEP_ID,
+    load_sweep_to_resume,
     print_sweep,
     report_points,
-    stored_sweep,
     tell_how_to_resume,
 )
 from workbench.model.settings import SWEPT
@@ -103,7 +103,7 @@ async def sweep_setting(arguments: argparse.Namespace) -> int:
     examples=("workbench gpu sweep resume 2",),
 )
 async def resume_gpu_sweep(arguments: argparse.Namespace) -> int:
-    stored = stored_sweep(arguments, "gpu sweep", "a sweep of a GPU setting")
+    stored = load_sweep_to_resume(arguments, "gpu sweep", "a sweep of a GPU setting")
     async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         plan = await session.sweeps.plan_resume(stored.id)
         if arguments.dry_run:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workbench.cli.experiment_text import UNKNOWN_DURATION, duration_text, report_progress
+from workbench.cli.host_words import name_recorded_host, name_recorded_host_in
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected, use_host_of_record
 from workbench.cli.output import emit_or_say, note
@@ -176,7 +177,7 @@ def _values_by_flag(words: Sequence[str]) -> dict[str, list[str]]:
     examples=("workbench sweep resume 2",),
 )
 async def resume_sweep(arguments: argparse.Namespace) -> int:
-    stored = stored_sweep(arguments, "sweep", "a sweep of flags or of the concurrency")
+    stored = load_sweep_to_resume(arguments, "sweep", "a sweep of flags or of the concurrency")
     async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         await session.servers.adopt()
         if stored.facts.starts_servers:
@@ -196,10 +197,18 @@ def _sweep_store() -> SweepStore:
 
 @command("sweep list", "list all sweeps, newest first", examples=("workbench sweep list",))
 def list_sweeps(arguments: argparse.Namespace) -> int:
-    sweeps = _sweep_store().list()
-    return emit_or_say(
-        arguments.json, {"sweeps": [asdict(sweep) for sweep in sweeps]}, map(_list_line, sweeps)
-    )
+    return print_list(_sweep_store().list(), arguments.json)
+
+
+def stored_sweeps(command: str) -> Sequence[Sweep]:
+    """Return the stored sweeps that the command `command` made, newest first."""
+    return [sweep for sweep in _sweep_store().list() if sweep.command == command]
+
+
+def print_list(sweeps: Sequence[Sweep], as_json: bool) -> int:
+    """Print a line for each of the sweeps. Return the exit code 0."""
+    document = {"sweeps": [asdict(sweep) for sweep in sweeps]}
+    return emit_or_say(as_json, document, map(_list_line, sweeps))
 
 
 def _list_line(sweep: Sweep) -> str:
@@ -223,18 +232,30 @@ def show_sweep(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def stored_sweep(arguments: argparse.Namespace, command: str, what: str) -> Sweep:
+def load_sweep_to_resume(arguments: argparse.Namespace, command: str, what: str) -> Sweep:
     """Return the stored sweep whose id the command line gives, and select the sweep's host unless
     the command line names a host. Raises InputError if it is not `what`, which the command
     `command` resumes."""
     sweep = _sweep_store().get(arguments.id)
     if sweep.command != command:
-        raise InputError(
-            f"sweep {sweep.id} is not {what} but of the {sweep.name}",
-            next_step=f"run `{sweep.resume_command}`",
-        )
+        next_step = name_recorded_host(f"run `{sweep.resume_command}`", sweep.host)
+        raise _other_sweep_error(sweep, what, next_step)
     use_host_of_record(arguments, sweep.host)
     return sweep
+
+
+def load_sweep_to_show(arguments: argparse.Namespace, command: str, what: str) -> Sweep:
+    """Return the stored sweep whose id the command line gives. Raises InputError if it is not
+    `what`, which the command `command` shows."""
+    sweep = _sweep_store().get(arguments.id)
+    if sweep.command != command:
+        raise _other_sweep_error(sweep, what, f"`workbench sweep show {sweep.id}` shows it")
+    return sweep
+
+
+def _other_sweep_error(sweep: Sweep, what: str, next_step: str) -> InputError:
+    text = f"sweep {sweep.id} is not {what} but of the {sweep.name}"
+    return InputError(text, next_step=next_step)
 
 
 def report_points(
@@ -272,14 +293,15 @@ async def tell_how_to_resume(session: Session) -> AsyncIterator[None]:
         if sweep is not None and sweep.can_be_resumed:
             done = f"{sweep.count_values_done} of {len(sweep.points)} {sweep.steps} are done"
             note(f"sweep {sweep.id} ({sweep.name}) was stopped; so far: {sweep.knee_text or done}")
-            note(f"to resume it: {sweep.resume_command}")
+            note(name_recorded_host(f"to resume it: {sweep.resume_command}", sweep.host))
         raise
 
 
 def print_sweep(sweep: Sweep, as_json: bool) -> int:
     """Print the sweep. Return the exit code: 0 if it is complete and measured at least one point,
     otherwise 1."""
-    emit_or_say(as_json, asdict(sweep), sweep_lines(sweep))
+    lines = name_recorded_host_in(sweep_lines(sweep), sweep.host)
+    emit_or_say(as_json, asdict(sweep), lines)
     return 0 if sweep.state == "done" and any(p.state == "done" for p in sweep.points) else 1
 
 

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from workbench.cli.experiment_text import report_progress
+from workbench.cli.host_words import name_recorded_host, name_recorded_host_in
 from workbench.cli.load_options import CONCURRENCY, SHAPE, SIZE, load_of, quality_of
 from workbench.cli.open_session import connected
 from workbench.cli.output import emit_or_say, note
@@ -27,7 +28,14 @@ from workbench.cli.shared_options import (
     YES,
 )
 from workbench.cli.stop_signals import cancelled_by_signals
-from workbench.cli.sweeps import SWEEP_ID, report_points, stored_sweep, tell_how_to_resume
+from workbench.cli.sweeps import (
+    load_sweep_to_resume,
+    load_sweep_to_show,
+    print_list,
+    report_points,
+    stored_sweeps,
+    tell_how_to_resume,
+)
 from workbench.model.errors import InputError
 from workbench.model.tune import TUNE
 from workbench.model.tune_standings import in_words
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
 
 _STARTS = 30
+_ID = option("id", "id of a tune; `workbench tune list` lists them", int)
 
 
 @command(
@@ -71,7 +80,7 @@ _STARTS = 30
     IF_MEASURED,
     YES,
     usage="workbench tune PRESET [--goal GOAL] [--subject-to LIMITS] [--plan] [OPTION…]\n"
-    "       workbench tune resume|show ID",
+    "       workbench tune resume|show|list …",
     examples=(
         "workbench tune vllm-any --concurrency 16 --hours 2 --starts 30",
         "workbench tune vllm-any --goal tok_j --subject-to 'ttft<=500@p95, power<=400' --plan",
@@ -153,14 +162,14 @@ def _plan_json(session: Session, planned: PlannedSweep, cost: TuneCost) -> dict[
 @command(
     "tune resume",
     "resume a tune that ended early; what was measured is kept",
-    SWEEP_ID,
+    _ID,
     MAX_MINUTES_LEFT,
     IF_MEASURED,
     YES,
     examples=("workbench tune resume 2",),
 )
 async def resume_tune(arguments: argparse.Namespace) -> int:
-    stored = stored_sweep(arguments, TUNE, "a tune")
+    stored = load_sweep_to_resume(arguments, TUNE, "a tune")
     async with connected(arguments) as session, cancelled_by_signals(), tell_how_to_resume(session):
         await session.servers.adopt()
         await _confirm(session, arguments, own_run=stored.starting or stored.server)
@@ -174,18 +183,27 @@ async def resume_tune(arguments: argparse.Namespace) -> int:
 @command(
     "tune show",
     "show a tune: its result, what each start measured, and why each candidate left",
-    SWEEP_ID,
+    _ID,
     examples=("workbench tune show 2",),
 )
 def show_tune(arguments: argparse.Namespace) -> int:
-    print_tune(stored_sweep(arguments, TUNE, "a tune"), arguments.json)
+    print_tune(load_sweep_to_show(arguments, TUNE, "a tune"), arguments.json)
     return 0
+
+
+@command("tune list", "list the tunes, newest first", examples=("workbench tune list",))
+def list_tunes(arguments: argparse.Namespace) -> int:
+    found = stored_sweeps(TUNE)
+    if not found and not arguments.json:
+        note("no tunes yet")
+    return print_list(found, arguments.json)
 
 
 def print_tune(sweep: Sweep, as_json: bool) -> int:
     """Print the tune. Return the exit code: 0 if it is complete, whether it found something better
     or not."""
-    emit_or_say(as_json, asdict(sweep), _tune_lines(sweep))
+    lines = name_recorded_host_in(_tune_lines(sweep), sweep.host)
+    emit_or_say(as_json, asdict(sweep), lines)
     return 0 if sweep.state == "done" and sweep.knee_text else 1
 
 
@@ -227,6 +245,6 @@ def report_decisions(
         for text in sweep.notes:
             if text not in printed:
                 printed.add(text)
-                note(in_words(text))
+                note(name_recorded_host(in_words(text), sweep.host))
 
     return report

@@ -46,4 +46,4 @@ def test_a_stopped_sweep_says_its_number_and_its_way_back(
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("sweep 3 (load) was stopped; so far: ")
     assert (found or "1 of 2 ") in first
-    assert second == f"to resume it: workbench {said}"
+    assert second == f"to resume it: workbench --host here {said}"

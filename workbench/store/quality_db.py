@@ -77,11 +77,11 @@ class QualityDb:
             )
         return _decode_quality_result(*rows[0])
 
-    def newest_comparisons(self) -> tuple[QualityResult, ...]:
-        """Return the newest 200 comparisons, newest first. Damaged ones are left out. `get` raises
-        an error that says what is wrong with one."""
+    def newest_comparisons(self, most: int = _NEWEST) -> tuple[QualityResult, ...]:
+        """Return the newest comparisons, newest first, at most `most`. Damaged ones are left out.
+        `get` raises an error that says what is wrong with one."""
         found = []
-        for row in self._read("ORDER BY id DESC LIMIT ?", _NEWEST):
+        for row in self._read("ORDER BY id DESC LIMIT ?", most):
             with contextlib.suppress(StoreError):
                 found.append(_decode_quality_result(*row))
         return tuple(found)

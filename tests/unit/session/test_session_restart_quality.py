@@ -69,6 +69,11 @@ def test_a_changed_cache_is_compared_before_and_after_the_restart() -> None:
         assert comparison is not None and comparison.quality_id == found.id
         assert comparison.quality == found.summary
         assert session.state.quality is not None and not session.state.quality.running
+        session.plans.set_flag("kv-cache-dtype", "auto")
+        assert found.took_s is not None
+        assert session.bench.answers_cost().endswith(
+            f"the last one of this model here took {found.took_s:.0f} s"
+        ), "it gave no time, although it had measured one"
 
     measured(scenario)
 

@@ -90,12 +90,18 @@ class AnswersBesideRuns:
         return ExperimentQuality(experiment.id, spec, sides, options, db, parts)
 
 
-def cost_text(why: Sequence[str], names: Collection[str], options: QualityOptions) -> str:
+def cost_text(
+    why: Sequence[str],
+    names: Collection[str],
+    options: QualityOptions,
+    took_s: float | None = None,
+) -> str:
     """Return what the comparison of the answers adds to an experiment. `why` names the settings in
-    which A and B differ, and `names` the engines, as far as they are known."""
+    which A and B differ, and `names` the engines, as far as they are known. `took_s` is how long the
+    last comparison like it took, None if not known."""
     interfaces = [engines.get_engine(name).score_interface for name in names]
     prefill = all(one is not None and interface_class(one).prefill for one in interfaces)
-    return added_cost_text(prefill, options, why)
+    return added_cost_text(prefill, options, why, took_s)
 
 
 class ExperimentQuality:

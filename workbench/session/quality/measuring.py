@@ -290,10 +290,12 @@ def cost_lines(
     return lines
 
 
-def added_cost_text(prefill: bool, options: QualityOptions, why: Sequence[str]) -> str:
+def added_cost_text(
+    prefill: bool, options: QualityOptions, why: Sequence[str], took_s: float | None = None
+) -> str:
     """Return what an experiment adds to its runs if it compares the answers too, before it starts.
     `why` names the settings in which A and B differ, and `options.restart` says whether A is measured
-    on a second server."""
+    on a second server. `took_s` is how long the last comparison like it took, None if not known."""
     texts = options.texts.texts
     requests, positions = (count(texts, prefill=prefill) for count in (requests_of, positions_of))
     long = "usually takes seconds, and minutes on a slow server" if prefill else "takes minutes"
@@ -305,5 +307,10 @@ def added_cost_text(prefill: bool, options: QualityOptions, why: Sequence[str]) 
     return (
         f"A and B differ in {', '.join(why)}, so their answers are compared too: "
         f"{positions:,} positions in {requests:,} requests, A {times} and B once, beside the "
-        f"runs{judged}; this {long}"
+        f"runs{judged}; {f'this {long}' if took_s is None else _took_text(took_s)}"
     )
+
+
+def _took_text(took_s: float) -> str:
+    took = f"{took_s:.0f} s" if took_s < 90 else f"{took_s / 60:.0f} min"
+    return f"the last one of this model here took {took}"

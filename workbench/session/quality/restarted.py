@@ -26,6 +26,8 @@ from workbench.session.quality.measuring import (
     QualityOptions,
 )
 from workbench.session.quality.scored_server import open_scored_server
+from workbench.store import paths
+from workbench.store.quality_db import QualityDb
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from workbench.session.state_holder import StateHolder
 
 _B = "the plan under edit"
+_LOOKED_AT = 8  # of the newest comparisons, because each has to be decoded
 _STOPPED_BEFORE = "stopped: the server was not restarted, and nothing was stored"
 _STOPPED_AFTER = "stopped: the benchmarks are compared, and their answers are not"
 
@@ -72,7 +75,23 @@ class AnswersOfRestart:
         if not why or self._core.state.server is None:
             return ""
         names = {self._core.state.server.engine, self._plans.editor.plan.engine}
-        return cost_text(why, names, self._quality_options(None))
+        options = self._quality_options(None)
+        return cost_text(why, names, options, self._last_took_s(options))
+
+    def _last_took_s(self, options: QualityOptions) -> float | None:
+        """Return how long the last comparison of two runs of this host took with the texts of
+        `options`, the engine and the model of the selected run; None if there is none."""
+        status = self._core.state.server
+        if status is None:
+            return None
+        runs = {one.run_id for one in self._servers.supervisor.statuses()}
+        asked = (options.texts.name, options.texts.version, status.engine, status.model)
+        for one in QualityDb(paths.results_db()).newest_comparisons(_LOOKED_AT):
+            of_a = one.conditions_a
+            made = (one.text_set, one.text_version, of_a.get("engine"), of_a.get("model"))
+            if made == asked and {one.a, one.b} <= runs and one.took_s is not None:
+                return one.took_s
+        return None
 
     async def measure_before(self, earlier: BenchResult) -> MeasuredBefore | None:
         """Measure the answers of the selected run, whose benchmark was `earlier`. Return None if they

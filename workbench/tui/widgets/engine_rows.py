@@ -112,15 +112,14 @@ class EngineRows:
             self._each,
             [(ENGINE, field) for field in _FIRST[0].fields],
         )
-        name, _, port = view.title.rpartition(" ")
-        lead = ((name, "title"), (port, "dim")) if columns.lead >= 6 else ()
         figures: list[Run] = [(f"{view.title}  ", "title")]
         for metric in (*_FIRST[1:], *self._second(view)):
             text, role = self._value(metric, view, window)
             if row_width(figures) + len(metric.label) + len(text) + 3 > width:
                 break
             figures += [(f"{metric.label} ", "dim"), (text, role), ("   ", "dim")]
-        return columns.line([graph], self._each, lead, window.cursor_column), [tuple(figures)]
+        drawn = columns.line([graph], self._each, _lead(view, columns), window.cursor_column)
+        return drawn, [tuple(figures)]
 
     @staticmethod
     def _problem(view: EngineView, width: int) -> list[Row]:
@@ -152,25 +151,18 @@ class EngineRows:
             return self._problem(view, width)
         rows: list[Row] = []
         for number, line in enumerate((_FIRST, self._second(view))[: self._lines]):
-            metrics = line[: columns.count]
-            graphs = [
-                self._graph(metric, view, window, short=self._each == 1) for metric in metrics
-            ]
-            if columns.after[0]:  # one row: the first label begins in front of its column
-                title = (
-                    (f"{cut_text(view.title, columns.lead - 7)} ")
-                    if not number and columns.lead >= 20
-                    else ""
-                )
-                text = (title + graphs[0].label).ljust(columns.lead) if graphs else ""
-                graphs[:1] = [replace(graph, label=text[columns.lead :]) for graph in graphs[:1]]
-                rows += columns.line(
-                    graphs, 1, ((text[: columns.lead], "dim"),), window.cursor_column
-                )
-            else:
-                name, _, port = view.title.rpartition(" ")
-                lead = ((name, "title"), (port, "dim")) if not number and columns.lead >= 6 else ()
-                rows += columns.line(graphs, self._each, lead, window.cursor_column)
+            short = self._each == 1
+            graphs = [self._graph(m, view, window, short=short) for m in line[: columns.count]]
+            lead = () if number else _lead(view, columns)
+            if columns.after[0] and graphs:
+                text = graphs[0].label  # it begins in front of its column
+                if not number and columns.lead >= 20:
+                    text = f"{cut_text(view.title, columns.lead - 7)} {text}"
+                text = text.ljust(columns.lead)
+                graphs[0] = replace(graphs[0], label=text[columns.lead :])
+                lead = ((text[: columns.lead], "dim"),)
+
+            rows += columns.line(graphs, self._each, lead, window.cursor_column)
         return rows
 
     def _second(self, view: EngineView) -> Sequence[_Metric]:
@@ -216,11 +208,10 @@ class EngineRows:
             ]
         known = [value for value in values if value is not None]
         text = metric.text(known) if len(known) == len(values) else NA
-        waits = metric.fields[-1] == "waiting" and len(known) == 2 and known[1] > 0
-        role = "warn" if waits else "text"
         if window.cursor is not None:
-            role = "strong"
-        return text, role
+            return text, "strong"
+        waits = metric.fields[-1] == "waiting" and len(known) == 2 and known[1] > 0
+        return text, "warn" if waits else "text"
 
     def _top(self, metric: _Metric, cells: Sequence[float | None]) -> float:
         """Return the upper end of the metric's scale. If `metric.top` is None, this is the highest
@@ -228,16 +219,22 @@ class EngineRows:
         if metric.top is not None:
             return metric.top
         if metric.label not in self._tops:
-            before = _summed(
-                [
-                    self._history.cells((ENGINE, field), time.time(), *LOOK_BACK)
-                    for field in metric.fields
-                ]
-            )
-            self._tops[metric.label] = max((v for v in before if v is not None), default=0.0)
-        highest = max((v for v in cells if v is not None), default=0.0)
-        self._tops[metric.label] = max(self._tops[metric.label], highest)
+            keys = ((ENGINE, field) for field in metric.fields)
+            now_s = time.time()
+            before = [self._history.cells(key, now_s, *LOOK_BACK) for key in keys]
+            self._tops[metric.label] = _highest(_summed(before))
+        self._tops[metric.label] = max(self._tops[metric.label], _highest(cells))
         return _round_up(self._tops[metric.label])
+
+
+def _lead(view: EngineView, columns: Columns) -> Sequence[Run]:
+    """Return the name and the port of the engine, for the cells in front of its graphs."""
+    name, _, port = view.title.rpartition(" ")
+    return ((name, "title"), (port, "dim")) if columns.lead >= 6 else ()
+
+
+def _highest(cells: Sequence[float | None]) -> float:
+    return max((value for value in cells if value is not None), default=0.0)
 
 
 def _summed(several: Sequence[list[float | None]]) -> list[float | None]:

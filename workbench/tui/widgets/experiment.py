@@ -3,6 +3,7 @@ interval on a common axis, and the runs."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -135,31 +136,32 @@ def design_text(e: Experiment) -> str:
         count_of(bench[name], word) for name, word in words.items() if bench.get(name) is not None
     )
     restart = "the server restarts for every run" if e.restarts else "the server stays up"
-    warm = (
-        (f", started within {spec.match_temperature_c:g} C")
-        if spec.match_temperature_c is not None
-        else ""
-    )
-    on = (
-        (f"; on twins, host 1 {spec.twins[0]} and host 2 {spec.twins[1]}, swapped in half of them")
-        if spec.twins
-        else ""
-    )
-    return f"{count} in {e.order_text}{on}; {restart}{warm}" + (
-        f"; each run {load}" if load else ""
-    )
+    warm = on = of_load = ""
+    if spec.match_temperature_c is not None:
+        warm = f", started within {spec.match_temperature_c:g} C"
+    if spec.twins:
+        one, two = spec.twins
+        on = f"; on twins, host 1 {one} and host 2 {two}, swapped in half of them"
+    if load:
+        of_load = f"; each run {load}"
+    return f"{count} in {e.order_text}{on}; {restart}{warm}{of_load}"
 
 
 def doing_text(e: Experiment, doing: str) -> str:
     """Return which run of the experiment is under way, such as "pair 3 of 6, A: measuring 31/64";
     "" if no run is. `doing` is the progress of the running benchmark as text."""
+    if e.state != "running":
+        return ""
     now = next((r for r in e.runs if r.state in ("starting", "measuring")), None)
-    if now is None or e.state != "running":
-        return e.phase if e.state == "running" else ""
-    said = doing if doing and now.state == "measuring" else e.phase.partition(": ")[2] or now.state
+    if now is None:
+        return e.phase
+    said = e.phase.partition(": ")[2] or now.state
+    if doing and now.state == "measuring":
+        said = doing
+    if now.pair < 0:
+        return f"discarded run, {now.side}: {said}"
     most = "at most " if e.spec.until_pct is not None else ""
-    which = "discarded run" if now.pair < 0 else f"pair {now.pair + 1} of {most}{e.spec.pairs}"
-    return f"{which}, {now.side}: {said}"
+    return f"pair {now.pair + 1} of {most}{e.spec.pairs}, {now.side}: {said}"
 
 
 def _state_row(e: Experiment, width: int, left_s: float | None, doing: str) -> Row:
@@ -212,10 +214,16 @@ def pair_values(e: Experiment) -> list[tuple[int, float, float]]:
 
 
 def _metrics(e: Experiment) -> list[MetricChange]:
-    found = [m for m in (e.comparison.metrics if e.comparison else ()) if m.change_pct is not None]
-    changes = {m.metric: m for m in found}
+    if e.comparison is None:
+        return []
+    changes = {m.metric: m for m in e.comparison.metrics if m.change_pct is not None}
     shown = dict.fromkeys((e.spec.metric, *narrow_table_metrics()))
     return [changes[name] for name in shown if name in changes]
+
+
+def _interval_text(half: float | None) -> str:
+    """Return half the width of an interval as " ±1.2"; "" without an interval."""
+    return "" if half is None else f" {G.plus_minus}{half_width(half)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +237,19 @@ class _PairTable:
     axis: Axis
 
     def head(self, title: str) -> Row:
-        text = (
-            pad_text(title, self.name)
-            + pad_text("A", self.value, True)
-            + pad_text("B", self.value, True)
-        )
         return (
-            (text + pad_text("change", 9, True) + " " * (CHANGE - 9), "head"),
+            (
+                self.named(title, "A", "B") + pad_text("change", 9, True) + " " * (CHANGE - 9),
+                "head",
+            ),
             ("  ", "text"),
             (self.axis.head(), "head"),
         )
+
+    def named(self, name: str, *values: str) -> str:
+        """Return the first cells of a row: its name, and two values."""
+        cells = (pad_text(value, self.value, True) for value in values)
+        return pad_text(name, self.name) + "".join(cells)
 
     def row(
         self,
@@ -253,14 +264,11 @@ class _PairTable:
         """Return a row of the table: name, values of A and B, change in percent, interval, verdict.
         `half` is half the width of the interval in percentage points, None without an interval.
         `drawn` is the role of the interval's bar, by default `role`."""
-        text = pad_text(name, self.name) + "".join(
-            pad_text(value, self.value, True) for value in values
-        )
-        width = "" if half is None else f" {G.plus_minus}{half_width(half)}"
-        changed = pad_text(f"{change:+.1f} %", 9, True) + pad_text(width, CHANGE - 9)
+        changed = pad_text(f"{change:+.1f} %", 9, True)
+        changed += pad_text(_interval_text(half), CHANGE - 9)
         judged = role if verdict[1] == "dim" else verdict[1]
         return (
-            (text, role),
+            (self.named(name, *values), role),
             (changed, judged),
             ("  ", "text"),
             *change_bar(self.axis, change, half, drawn or role),
@@ -270,19 +278,14 @@ class _PairTable:
     def metric_row(self, m: MetricChange, chosen: bool) -> Row:
         word, role = VERDICTS.get(m.verdict, ("" if m.interval_pct is None else m.verdict, "dim"))
         verdict = (pad_text(f"  {word}", self.verdict + 2), role)
-        drawn = role if role != "dim" else "text"
-        name, values = (
+        return self.row(
             short_title(m.metric, m.unit),
             (metric_number(m.metric, m.a), metric_number(m.metric, m.b)),
-        )
-        return self.row(
-            name,
-            values,
             m.change_pct or 0.0,
             m.interval_pct,
             "strong" if chosen else "text",
             verdict,
-            drawn,
+            drawn="text" if role == "dim" else role,
         )
 
 
@@ -295,16 +298,17 @@ def _pairs_and_metrics(e: Experiment, width: int, trail: Trail) -> list[Row]:
         return []
     name, value, verdict = (16, 10, 14) if width >= 96 else (13, 7, 12)
     spans = [(m.change_pct or 0.0, m.interval_pct or 0.0) for m in metrics]
-    spans += [((b / a - 1) * 100, 0.0) for _, a, b in pairs if a]
+    changes = {pair: (b / a - 1) * 100 for pair, a, b in pairs if a}
+    spans += [(change, 0.0) for change in changes.values()]
     axis = axis_for(spans, min(61, width - name - 2 * value - CHANGE - verdict - 4))
     table = _PairTable(name, value, verdict, axis)
     rows = [table.head(short_title(e.spec.metric))]
     shown = partial(metric_number, e.spec.metric)
     for pair, a, b in pairs:
-        change = (b / a - 1) * 100 if a else 0.0
-        name_of = f"pair {pair + 1}" + (
-            " swap" if e.spec.twins and twins.arms_are_swapped(e.spec, pair) else ""
-        )
+        name_of = f"pair {pair + 1}"
+        if e.spec.twins and twins.arms_are_swapped(e.spec, pair):
+            name_of += " swap"
+        change = changes.get(pair, 0.0)
         rows.append(table.row(name_of, (shown(a), shown(b)), change, None, "dim"))
     for count, (change, half) in sorted(trail.items()):
         if count < e.completed_pairs:
@@ -319,17 +323,14 @@ def _machine_rows(e: Experiment, table: _PairTable) -> list[Row]:
     """Return the row with the difference between the two hosts of an experiment on twins, which are
     hosts of the same type. The column of A has the mean of the first host, and the column of B that
     of the second host. Return [] for an experiment on one host."""
-    machine = e.comparison.machine if e.comparison is not None else None
+    if e.comparison is None:
+        return []
+    machine = e.comparison.machine
     if machine is None or machine.change_pct is None:
         return []
     values = (metric_number(machine.metric, machine.a), metric_number(machine.metric, machine.b))
-    head = (
-        pad_text("host", table.name)
-        + pad_text("1", table.value, True)
-        + pad_text("2", table.value, True)
-    )
     return [
-        ((head, "head"),),
+        ((table.named("host", "1", "2"), "head"),),
         table.row("machine", values, machine.change_pct, machine.interval_pct, "text"),
     ]
 
@@ -349,19 +350,13 @@ def narrowing_rows(e: Experiment, width: int, trail: Trail) -> list[Row]:
         ((pad_text(short_title(e.spec.metric), name + CHANGE + 2) + axis.head(), "head"),)
     ]
     role = VERDICTS.get(primary.verdict, ("", "strong"))[1]
-    role = role if role != "dim" else "strong"
-    for count, (change, half), its in (
-        *((n, s, "faint") for n, s in spans.items()),
-        (e.completed_pairs, now, role),
-    ):
-        said = f"{change:+.1f} %" + ("" if half is None else f" {G.plus_minus}{half_width(half)}")
-        rows.append(
-            (
-                (pad_text(count_of(count, "pair"), name) + pad_text(said, CHANGE), its),
-                ("  ", "text"),
-                *change_bar(axis, change, half, its),
-            )
-        )
+    if role == "dim":
+        role = "strong"
+    for count, (change, half) in {**spans, e.completed_pairs: now}.items():
+        its = role if count == e.completed_pairs else "faint"
+        text = pad_text(count_of(count, "pair"), name)
+        text += pad_text(f"{change:+.1f} %{_interval_text(half)}", CHANGE)
+        rows.append(((text, its), ("  ", "text"), *change_bar(axis, change, half, its)))
     return rows
 
 
@@ -372,16 +367,16 @@ def all_runs(e: Experiment) -> tuple[ExperimentRun, ...]:
     if e.state != "running":
         return e.runs
     begun = {(r.pair, r.arm) for r in e.runs if r.state not in ("dropped", "failed")}
-    pairs = e.spec.pairs if e.spec.until_pct is None else min(e.spec.pairs, e.completed_pairs + 1)
-    coming = [(pair, arm) for pair in range(pairs) for arm in order_of_pair(e.spec, pair)]
-    left = [c for c in coming if c not in begun]
-    return (
-        *e.runs,
-        *(
-            ExperimentRun(len(e.runs) + n, pair, arm, host=twins.host_of(e.spec, pair, arm))
-            for n, (pair, arm) in enumerate(left)
-        ),
-    )
+    pairs = e.spec.pairs
+    if e.spec.until_pct is not None:
+        pairs = min(pairs, e.completed_pairs + 1)
+    runs = list(e.runs)
+    for pair in range(pairs):
+        for arm in order_of_pair(e.spec, pair):
+            if (pair, arm) not in begun:
+                host = twins.host_of(e.spec, pair, arm)
+                runs.append(ExperimentRun(len(runs), pair, arm, host=host))
+    return tuple(runs)
 
 
 def runs_counted(e: Experiment) -> tuple[int, int]:
@@ -401,35 +396,37 @@ def _runs(e: Experiment, width: int) -> list[Row]:
     each, label = 9, 12
     columns = max(2, (width - label) // each)
     rows: list[Row] = []
-    runs, shown = all_runs(e), partial(metric_number, e.spec.metric)
+    runs = all_runs(e)
     for start in range(0, len(runs), columns):
         part = runs[start : start + columns]
-        lines: list[tuple[str, list[Run]]] = [
-            ("run", [(f"{r.place + 1} {r.arm}", r.arm.lower()) for r in part]),
-            ("", [(RUNS.get(r.state, r.state), RUN_ROLES.get(r.state, "warn")) for r in part]),
-            (
-                short_title(e.spec.metric),
-                [(shown(r.value) if r.value is not None else "", "text") for r in part],
-            ),
-            (
-                "took",
-                [(duration_text(r.took_s) if r.took_s is not None else "", "dim") for r in part],
-            ),
-        ]
-        if e.spec.twins:
-            numbers = [
-                str(e.spec.twins.index(r.host) + 1) if r.host in e.spec.twins else "" for r in part
-            ]
-            lines.insert(1, ("host", [(number, "text") for number in numbers]))
-        if any(r.start_temperature_c is not None for r in part):
-            lines.append(
-                ("start", [(whole_number_text(r.start_temperature_c, " C"), "dim") for r in part])
-            )
-        for name, cells in lines:
-            rows.append(
-                (
-                    (pad_text(name, label), "dim"),
-                    *((text_cell(text, each), role) for text, role in cells),
-                )
-            )
+        for name, cell in _run_lines(e, part):
+            cells = map(cell, part)
+            texts = ((text_cell(text, each), role) for text, role in cells)
+            rows.append(((pad_text(name, label), "dim"), *texts))
     return [*rows, *block_rows([*failed_runs_block(e), *engine_choice_blocks(e)], width)]
+
+
+def _run_lines(
+    e: Experiment, runs: Sequence[ExperimentRun]
+) -> list[tuple[str, Callable[[ExperimentRun], Run]]]:
+    """Return the lines of the table of the runs: their names, and what makes the cell of a run."""
+    hosts: dict[str | None, str] = {}
+    hosts.update((host, f"{number}") for number, host in enumerate(e.spec.twins or (), 1))
+
+    def value(run: ExperimentRun) -> Run:
+        return ("" if run.value is None else metric_number(e.spec.metric, run.value), "text")
+
+    def took(run: ExperimentRun) -> Run:
+        return ("" if run.took_s is None else duration_text(run.took_s), "dim")
+
+    lines: list[tuple[str, Callable[[ExperimentRun], Run]]] = [
+        ("run", lambda r: (f"{r.place + 1} {r.arm}", r.arm.lower())),
+        ("", lambda r: (RUNS.get(r.state, r.state), RUN_ROLES.get(r.state, "warn"))),
+        (short_title(e.spec.metric), value),
+        ("took", took),
+    ]
+    if hosts:
+        lines.insert(1, ("host", lambda r: (hosts.get(r.host, ""), "text")))
+    if any(run.start_temperature_c is not None for run in runs):
+        lines.append(("start", lambda r: (whole_number_text(r.start_temperature_c, " C"), "dim")))
+    return lines

@@ -92,7 +92,7 @@ class Columns:
         drawn = [draw_graph(graph, height, cursor) for graph in graphs]
         rows = []
         for y in range(height):
-            text, role = lead[y] if y < len(lead) else ("", "text")
+            text, role = _run_at(lead, y)
             runs: list[Run] = [(pad_text(text, self.lead), role)]
             for graph, body, before, after in zip(
                 graphs, drawn, self.before, self.after, strict=False
@@ -105,13 +105,22 @@ class Columns:
         return rows
 
 
+def _run_at(runs: Sequence[Run], place: int) -> Run:
+    """Return the run at `place`; one without text behind the last."""
+    return runs[place] if place < len(runs) else ("", "text")
+
+
+def _texts_beside(graph: Graph) -> Sequence[Run]:
+    """Return the texts beside a graph, one below the other: its value, and its note."""
+    notes = [(line, "dim") for line in graph.note.splitlines()]
+    return [(graph.value, graph.value_role), *notes]
+
+
 def _text_behind_graph(graph: Graph, width: int, y: int) -> Run:
     """Return the text behind row `y` of a graph, in `width` cells: the value, and the note below
     it."""
-    if not y:
-        return pad_text(graph.value, width, right=True), graph.value_role
-    notes = graph.note.splitlines()
-    return pad_text(notes[y - 1] if y <= len(notes) else "", width, right=True), "dim"
+    text, role = _run_at(_texts_beside(graph), y)
+    return pad_text(text, width, right=True), role
 
 
 def _text_before_graph(graph: Graph, width: int, y: int, height: int, value_after: bool) -> Row:
@@ -119,13 +128,10 @@ def _text_before_graph(graph: Graph, width: int, y: int, height: int, value_afte
     only row 0 has a text, the label. Otherwise the texts are the label, the value and the note, one
     below the other, but label and value side by side if the graph is one row high."""
     if value_after or height > 1:
-        texts = (
-            (graph.label, "dim"),
-            (graph.value, graph.value_role),
-            *((n, "dim") for n in graph.note.splitlines()),
-        )
-        shown = texts[:1] if value_after else texts
-        text, role = shown[y] if y < len(shown) else ("", "text")
+        texts: list[Run] = [(graph.label, "dim")]
+        if not value_after:
+            texts += _texts_beside(graph)
+        text, role = _run_at(texts, y)
         return ((pad_text(text, width), role),)
     room = width - 1 - width_of(graph.label)
     return (
@@ -150,7 +156,11 @@ def draw_graph(graph: Graph, height: int, cursor: int | None = None) -> list[Row
     if not graph.lines:
         return [_highlight_cell(((text, graph.role),), cursor) for text in texts]
     held = _cells_at_limit(graph.cells, graph.lines[0])
-    marks = [_rows_of_limit(line, graph, height) for line in graph.lines] if height > 1 else []
+    marks: list[list[int]] = []
+    if height > 1:
+        for line in graph.lines:
+            heights = _bar_heights(line, graph, height)
+            marks.append(_rows_of_line(line, heights, EIGHTHS, graph.top))
     return [
         _highlight_cell(_with_lines(text, held, marks, height - 1 - y, graph.role), cursor)
         for y, text in enumerate(texts)
@@ -176,10 +186,14 @@ def _draw_with_dots(graph: Graph, height: int, cursor: int | None) -> list[Row]:
         each = _cells_at_limit(graph.cells, graph.lines[0])
         held = [a or b for a, b in zip(each[::2], each[1::2], strict=True)]
     if height > 1:
-        marks = [_rows_of_line(line, graph, height) for line in graph.lines]
+        for line in graph.lines:  # of the two values in a cell the later one counts
+            heights = _dot_heights(line, graph, height)[1::2]
+            marks.append(_rows_of_line(line[1::2], heights, DOTS, graph.top))
     rows = []
     for row in range(height - 1, -1, -1):
-        role = _level_role(graph.role, (row + 0.5) / height) if height > 1 else graph.role
+        role = graph.role
+        if height > 1:
+            role = _level_role(role, (row + 0.5) / height)
         below = DOTS * row
         text = "".join([_dot_pattern(a - below, b - below) for a, b in pairs])
         drawn: Row = ((text, role),)
@@ -250,13 +264,13 @@ def _dot_heights(cells: Cells, graph: Graph, height: int) -> list[int]:
     return [known[value] for value in cells]
 
 
-def _rows_of_line(line: Cells, graph: Graph, height: int) -> list[int]:
-    """Return the row of the graph in which each cell of the limit line is drawn, counted from 0 at
-    the bottom, and -1 where no line is drawn. Of the two values in a cell the later one counts."""
-    dots = _dot_heights(line, graph, height)
+def _rows_of_line(line: Cells, heights: Sequence[int], per_row: int, top: float) -> list[int]:
+    """Return the row of the graph in which each cell of a limit line is drawn, counted from 0 at
+    the bottom. `heights` are those of its values, with `per_row` to a row. The row is -1 where no
+    line is drawn, because the limit is None or at the top of the scale."""
     return [
-        -1 if v is None or v >= 0.995 * graph.top else (n - 1) // DOTS
-        for v, n in zip(line[1::2], dots[1::2], strict=True)
+        -1 if value is None or value >= 0.995 * top else (height - 1) // per_row
+        for value, height in zip(line, heights, strict=True)
     ]
 
 
@@ -279,10 +293,10 @@ def level_of(value: float | None, floor: float, top: float, most: int) -> int:
     if value is None or not math.isfinite(value):
         return 0
     share = (value - floor) / max(top - floor, 1e-9)
+    if most == EIGHTHS and share >= 0.995:
+        return EIGHTHS
     if most == EIGHTHS:
-        return (
-            EIGHTHS if share >= 0.995 else max(1, min(EIGHTHS - 1, int(share * (EIGHTHS - 1)) + 1))
-        )
+        return max(1, min(EIGHTHS - 1, int(share * (EIGHTHS - 1)) + 1))
     return max(1, min(most - 1, round(share * (most - 1))))
 
 
@@ -333,19 +347,6 @@ def _bar_character(level: int) -> str:
 
 def _level_character(level: int, levels: str) -> str:
     return " " if level <= 0 else levels[min(level, EIGHTHS) - 1]
-
-
-def _rows_of_limit(line: Cells, graph: Graph, height: int) -> list[int]:
-    """Return the row of the graph in which each cell of the limit line `line` is drawn, counted
-    from 0 at the bottom. The row is -1 where no line is drawn, because the limit is None or at the
-    top of the scale."""
-    most = EIGHTHS * height
-    return [
-        -1
-        if v is None or v >= 0.995 * graph.top
-        else (level_of(v, graph.floor, graph.top, most) - 1) // EIGHTHS
-        for v in line
-    ]
 
 
 def _with_lines(

@@ -56,32 +56,30 @@ class Work:
         return spread_row(left, (*ends, *keys), width)
 
 
+def starting_server(state: SessionState) -> ServerStatus | None:
+    """Return the selected server while it starts; None otherwise."""
+    server = state.server
+    if server is None or server.state is not ServerState.STARTING:
+        return None
+    return server
+
+
 def start_work(server: ServerStatus, state: SessionState) -> Work:
     """Return the row about a server that is starting. The time left is estimated from the newest
     start of the same engine and model that became READY."""
-    known = [  # newest first, as the state lists the servers
-        one.ready_after_s
-        for one in state.servers
-        if one.ready_after_s is not None
-        and (one.engine, one.model) == (server.engine, server.model)
-    ]
-    took_s = max(0.0, time.time() - server.started_unix_s) if server.started_unix_s else 0.0
-    usual_s = known[0] if known else None
-    left = (
-        f"longer than the last start, {duration_text(usual_s)}"
-        if usual_s
-        else ("time left: after a first start")
-    )
-    if usual_s and took_s < usual_s:
-        left = left_text(usual_s - took_s)
-    share = min(1.0, took_s / usual_s) if usual_s else None
-    return Work(
-        f"{server.engine} starts",
-        f"{server.phase or 'process runs'}, {duration_text(took_s)}",
-        left,
-        share,
-        "x",
-    )
+    same = (s for s in state.servers if (s.engine, s.model) == (server.engine, server.model))
+    starts_s = (one.ready_after_s for one in same if one.ready_after_s is not None)
+    usual_s = next(starts_s, None)  # newest first, as the state lists the servers
+    now_s = time.time()
+    took_s = max(0.0, now_s - (server.started_unix_s or now_s))
+    left, share = "time left: after a first start", None
+    if usual_s:
+        share = min(1.0, took_s / usual_s)
+        left = f"longer than the last start, {duration_text(usual_s)}"
+        if took_s < usual_s:
+            left = left_text(usual_s - took_s)
+    how_far = f"{server.phase or 'process runs'}, {duration_text(took_s)}"
+    return Work(f"{server.engine} starts", how_far, left, share, "x")
 
 
 def bench_work(state: SessionState) -> Work:
@@ -91,12 +89,12 @@ def bench_work(state: SessionState) -> Work:
     p, seconds = bench.progress, bench.spec.seconds if bench.spec else None
     if p is None:
         return Work("benchmark", "starting", key="K", stops="cancels")
-    rate = (
-        f"  {number_text(p.output_tok_s)} tok/s"
-        if p.output_tokens
-        else f"  {p.in_flight} in flight"
-    )
-    how_far = progress_text(state) + rate + (f"  {p.failed} failed" if p.failed else "")
+    rate = f"{p.in_flight} in flight"
+    if p.output_tokens:
+        rate = f"{number_text(p.output_tok_s)} tok/s"
+    how_far = f"{progress_text(state)}  {rate}"
+    if p.failed:
+        how_far += f"  {p.failed} failed"
     left_s = share = None
     if p.phase == "measuring" and seconds:
         left_s, share = max(0.0, seconds - p.elapsed_s), p.elapsed_s / seconds
@@ -125,13 +123,12 @@ def model_work(work: ModelWorkView) -> Work:
 
     if not work.total:
         return Work(work.what, work.text or "starting", key="K", stops="cancels")
-    left_s = (
-        (work.total - work.done) / work.bytes_s
-        if work.bytes_s > 0 and work.done < work.total
-        else None
-    )
-    speed = f", {size_text(round(work.bytes_s))}/s" if work.bytes_s > 0 else ""
-    how_far = f"{size_text(work.done)} of {size_text(work.total)}{speed}"
+    how_far = f"{size_text(work.done)} of {size_text(work.total)}"
+    left_s = None
+    if work.bytes_s > 0:
+        how_far += f", {size_text(round(work.bytes_s))}/s"
+        if work.done < work.total:
+            left_s = (work.total - work.done) / work.bytes_s
     return Work(work.what, how_far, left_text(left_s), work.done / work.total, "K", "cancels")
 
 
@@ -160,25 +157,24 @@ class ProgressRows(Painted):
 
     def of(self, state: SessionState) -> list[Work]:
         """Return a row for each running work, measurements first."""
-        series = self._series(state)
+        series, server = self._series(state), starting_server(state)
         measured = series or self._load(state)
         if measured is None and state.quality is not None and state.quality.running:
             measured = quality_work(state.quality)
-        found = [measured] if measured else []
-        server = state.server
-        if (
-            server is not None
-            and server.state is ServerState.STARTING
-            and not (series or state.bench.queued)
-        ):
+        found: list[Work] = []
+        if measured is not None:
+            found.append(measured)
+        if server is not None and not (series or state.bench.queued):
             found.append(start_work(server, state))
         if state.host.model_work is not None:
             found.append(model_work(state.host.model_work))
         if not found and state.busy:
             found.append(Work(state.busy[-1], "under way"))
         if (by := state.host.measured_by) is not None:
-            since = f"since {clock_text(by.since_unix_s)}: " if by.since_unix_s is not None else ""
-            found.append(Work(f"{by.owner_text} measures", f"{since}{by.what}", sign=G.alert))
+            what = by.what
+            if by.since_unix_s is not None:
+                what = f"since {clock_text(by.since_unix_s)}: {what}"
+            found.append(Work(f"{by.owner_text} measures", what, sign=G.alert))
         return found
 
     def left_s(self, state: SessionState) -> float | None:
@@ -192,60 +188,49 @@ class ProgressRows(Painted):
     def _series(self, state: SessionState) -> Work | None:
         """Return the row about the running experiment or sweep; None if neither is running."""
         experiment, sweep = state.experiment, state.sweep
-        now = progress_text(state)
+        now, left_s = progress_text(state), self.left_s(state)
         if experiment is not None and experiment.state == "running":
             from workbench.tui.widgets.experiment import doing_text, runs_counted
 
             done, count = runs_counted(experiment)
-            left = left_text(self.left_s(state))
-            what, how_far = (
-                (f"A/B experiment {experiment.id}"),
-                doing_text(experiment, now) or "starting",
-            )
+            left = left_text(left_s)
+            what = f"A/B experiment {experiment.id}"
+            how_far = doing_text(experiment, now) or "starting"
         elif sweep is not None and sweep.state == "running":
             from workbench.tui.widgets.sweep import doing_text as point_text
             from workbench.tui.widgets.sweep import time_left_text
 
             done, count = sum(p.state == "done" for p in sweep.points), len(sweep.points)
-            left = time_left_text(sweep, self.left_s(state))
-            what, how_far = (
-                sweep.description,
-                f"{done} of {count} {sweep.steps}" + point_text(sweep, now),
-            )
+            left = time_left_text(sweep, left_s)
+            what = sweep.description
+            how_far = f"{done} of {count} {sweep.steps}{point_text(sweep, now)}"
         else:
             return None
-        server = state.server
-        if server is not None and server.state is ServerState.STARTING and server.phase:
+        server = starting_server(state)
+        if server is not None and server.phase:
             how_far += f", {server.phase}"
         return Work(what, how_far, left, done / max(1, count), "K")
 
     def _load(self, state: SessionState) -> Work | None:
         """Return the row about the running check of GPU settings, or about the running or waiting
         benchmark; None if there is none."""
-        server = state.server
         if self.counted is not None:
             what, began, seconds = self.counted
             done = min(seconds, time.monotonic() - began)
-            return Work(
-                what, f"{done:.0f}/{seconds:.0f} s", left_text(seconds - done), done / seconds, "K"
-            )
+            how_far = f"{done:.0f}/{seconds:.0f} s"
+            return Work(what, how_far, left_text(seconds - done), done / seconds, "K")
         if state.bench.running and is_checking(state):
             return Work("checking GPU settings under load", progress_text(state), key="K")
         if state.bench.running:
             return bench_work(state)
         if not state.bench.queued:
             return None
-        if server is None or server.state is not ServerState.STARTING:
+        server = starting_server(state)
+        if server is None:
             return Work("benchmark", "waits for READY", key="K", stops="cancels")
         start = start_work(server, state)
-        return Work(
-            "benchmark",
-            f"waits for READY: {start.how_far}",
-            start.left,
-            start.share,
-            "K",
-            "cancels",
-        )
+        how_far = f"waits for READY: {start.how_far}"
+        return Work("benchmark", how_far, start.left, start.share, "K", "cancels")
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         return [work.row(width) for work in self.works]

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 SPEED = "tok/s"
 THRIFT = "tok/J"
+_LEAST_GAIN_PCT = 1.0  # a smaller one is called none
+_PLACES_OF_GAINS = {SPEED: 1, THRIFT: 3}  # in the order of advice
+_PLACES_WITHOUT_GAIN = {Level.ERROR: 0, Level.WARN: 0, Level.HINT: 2, Level.INFO: 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +62,10 @@ class Advice:
         """The sort key of this advice. Warnings and errors come first, then gains in speed from
         large to small, then hints without a known gain, then gains in efficiency, and last plain
         information."""
-        level, gain = self.finding.level, self.gain
+        gain = self.gain
         if gain is None:
-            return {Level.ERROR: 0, Level.WARN: 0, Level.HINT: 2, Level.INFO: 4}[level], 0.0
-        return (1 if gain.of == SPEED else 3), -gain.middle_pct
+            return _PLACES_WITHOUT_GAIN[self.finding.level], 0.0
+        return _PLACES_OF_GAINS[gain.of], -gain.middle_pct
 
     @property
     def finding_with_gain(self) -> Finding:
@@ -84,27 +87,25 @@ def make_advice(
     code: str,
     text: str,
     *,
-    fix: str | None = None,
-    evidence: str | None = None,
-    source: str | None = None,
+    fix: str = "",
+    evidence: str = "",
+    source: str = "",
     changes: tuple[PlanChange, ...] = (),
     settings: tuple[str, ...] = (),
     gain: Gain | None = None,
 ) -> Advice:
     """Return an advice made of a finding with these fields and the expected `gain`. The finding's
     flag is that of the first change."""
-    flag = changes[0].name if changes else None
-    return Advice(
-        Finding(
-            level,
-            code,
-            text,
-            flag,
-            fix,
-            source,
-            evidence=evidence,
-            changes=changes,
-            settings=settings,
-        ),
-        gain,
+    finding = Finding(
+        level,
+        code,
+        text,
+        next((change.name for change in changes), None),
+        fix or None,
+        source or None,
+        evidence=evidence or None,
+        changes=changes,
+        settings=settings,
     )
+    shown = gain is not None and gain.high_pct >= _LEAST_GAIN_PCT
+    return Advice(finding, gain if shown else None)

@@ -35,7 +35,7 @@ def _advise_one_change_at_a_time(facts: Facts) -> Advice:
     findings cannot be added up."""
     text = "the expected gains do not add up, and changes overlap: test one at a time"
     limit = facts.ceiling_tok_s
-    fix = None
+    fix = ""
     if limit:
         fix = (
             f"all changes together cannot exceed {limit:.4g} tok/s per stream with the same bytes per "

@@ -42,7 +42,7 @@ def _driver_names_reason(sample: GpuSample, reasons: tuple[str, ...]) -> float |
     names no reasons at all."""
     if "event_reasons" in sample.absent:
         return None
-    return 1.0 if any(reason in reasons for reason in sample.event_reasons) else 0.0
+    return float(any(reason in reasons for reason in sample.event_reasons))
 
 
 def measure_hidden_clock_cap(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
@@ -56,7 +56,7 @@ def measure_hidden_clock_cap(info: GpuInfo, sample: GpuSample, facts: LiveFacts)
     stuck = has_stuck_clock(info.name, sample.sm_mhz, sample.gpu_util_pct)
     if stuck is None:
         return None
-    return 1.0 if stuck and not named else 0.0
+    return float(stuck and not named)
 
 
 def degrees_below_slowdown(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
@@ -86,7 +86,7 @@ def _free_pct(used: int | None, total: int | None) -> float | None:
 
 
 def is_gpu_lost(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:
-    return 1.0 if sample.state in _NOT_READABLE else 0.0
+    return float(sample.state in _NOT_READABLE)
 
 
 def newest_gpu_error(info: GpuInfo, sample: GpuSample, facts: LiveFacts) -> float | None:

@@ -64,8 +64,7 @@ def list_candidates(here: Situation, findings: Sequence[Finding], work: Work) ->
 
 
 def _cuda_graph_choices(here: Situation) -> Iterator[Choice]:
-    flag = here.engine.eager_flag
-    if flag and here.is_switched_on(flag):
+    if flag := here.eager_flag_set:
         reason = _COMPILED if here.computes_on_cpu else _GRAPHS
         yield TuneCandidate((f"{flag}=false",), reason)
 
@@ -131,7 +130,7 @@ def _may_have_nvlink(here: Situation) -> bool:
 
 def _weight_precision_choices(here: Situation) -> Iterator[Choice]:
     facts = here.plan.model_facts
-    bits = name_of(facts.quantization) if facts is not None and facts.quantization else None
+    bits = name_of(facts.quantization) if facts else None
     change = here.engine.eight_bit_weights
     if not change or here.plan.flag(change.partition("=")[0]) is not None:
         return
@@ -175,7 +174,7 @@ def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterat
     flag = here.engine.concurrency_flag
     if flag is None or flag not in here.catalog.flags:
         return
-    now = here.flag_number(flag) if here.plan.flag(flag) is not None else None
+    now = here.given_number(flag)
     if streams is None:
         yield from _more_sequences(flag, now)
         return
@@ -188,7 +187,7 @@ def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterat
             half = "less waiting, with a KV cache for fewer requests than the load has"
             yield TuneCandidate((f"{flag}={2 * now:g}",), half)
         return
-    at_most = f"{now:g}" if now is not None else "the default"
+    at_most = "the default" if now is None else f"{now:g}"
     reason = f"the load has {_requests_text(streams)} at a time, which {at_most} allows already"
     yield LeftOut(f"a higher {flag}", reason)
 
@@ -236,7 +235,7 @@ def _table_choices(here: Situation, work: Work) -> Iterator[Choice]:
 def _assignments_for_flag(flag: TunableFlag, text: str, here: Situation) -> tuple[str, ...]:
     """Return the assignments that give a flag this value: the flag whose value caps it is raised
     too, since the engine would silently take less."""
-    cap = here.flag_number(flag.within) if flag.within else None
+    cap = here.flag_number(flag.within)
     raised = (f"{flag.within}={text}",) if cap is not None and float(text) > cap else ()
     return (*raised, f"{flag.name}={text}")
 

@@ -21,7 +21,14 @@ from workbench.model.plan import LaunchPlan
 from workbench.model.settings import POWER_LIMIT
 
 if TYPE_CHECKING:
-    from workbench.model.bench import BenchResult, BenchSpec, BenchSummary, Conditions
+    from workbench.model.bench import (
+        BenchResult,
+        BenchSpec,
+        BenchSummary,
+        Conditions,
+        EngineDuring,
+        GpuDuring,
+    )
     from workbench.model.findings import Finding
     from workbench.model.plan import ModelFacts
     from workbench.model.server_run import EngineMetrics
@@ -88,6 +95,30 @@ class Facts:
 
     # ---- derived
 
+    @property
+    def gpu_during(self) -> GpuDuring | None:
+        """The readings of the GPUs during the benchmark."""
+        return self.summary.gpu if self.summary else None
+
+    @property
+    def engine_during(self) -> EngineDuring | None:
+        """The engine's counters during the benchmark."""
+        return self.summary.engine if self.summary else None
+
+    def has_flag(self, name: str) -> bool:
+        """Return whether the server's engine has a flag."""
+        return self.here is not None and name in self.here.catalog.flags
+
+    @property
+    def concurrency_flag(self) -> str | None:
+        """The flag that limits the requests at a time."""
+        return self.here.engine.concurrency_flag if self.here else None
+
+    @property
+    def eager_flag_set(self) -> str | None:
+        """The flag that turns CUDA graphs off, if the server was started with it."""
+        return self.here.eager_flag_set if self.here else None
+
     def parallel_size_of(self, name: str) -> int:
         """Return the parallel size that the flag `name` sets, such as the number of GPUs of tensor
         parallelism. 1 if the flag is not set or the command line is unknown."""
@@ -132,29 +163,20 @@ class Facts:
 
     @property
     def memory_bound(self) -> bool:
-        return (
-            self.speed_fraction_of_limit is not None
-            and self.speed_fraction_of_limit >= MEMORY_BOUND
-        )
+        return (self.speed_fraction_of_limit or 0.0) >= MEMORY_BOUND
 
     @property
     def launch_bound(self) -> bool:
-        return (
-            self.speed_fraction_of_limit is not None
-            and self.speed_fraction_of_limit < LAUNCH_BOUND
-            and self.has_few_streams
-        )
+        fraction = self.speed_fraction_of_limit
+        return fraction is not None and fraction < LAUNCH_BOUND and self.has_few_streams
 
     @property
     def is_between_bounds(self) -> bool:
         """Whether each of at most 8 streams (simultaneous requests) decodes at 30 to 60 % of the
         speed that the memory bandwidth allows. Then neither memory reads nor kernel launches take
         most of a decoding step."""
-        return (
-            self.speed_fraction_of_limit is not None
-            and LAUNCH_BOUND <= self.speed_fraction_of_limit < MEMORY_BOUND
-            and self.has_few_streams
-        )
+        fraction = self.speed_fraction_of_limit or 0.0
+        return LAUNCH_BOUND <= fraction < MEMORY_BOUND and self.has_few_streams
 
     @property
     def has_few_streams(self) -> bool:
@@ -165,9 +187,8 @@ class Facts:
         """The largest possible gain in percent before decoding reaches the speed that the memory
         bandwidth allows, if each token still needs the same bytes. Infinite if that speed is
         unknown."""
-        if self.speed_fraction_of_limit:
-            return 100 * (1 / self.speed_fraction_of_limit - 1)
-        return math.inf
+        fraction = self.speed_fraction_of_limit
+        return 100 * (1 / fraction - 1) if fraction else math.inf
 
     @property
     def bits_per_weight(self) -> float | None:
@@ -180,17 +201,16 @@ class Facts:
     def speculates(self) -> bool:
         """Whether the server used speculative decoding, according to the engine's counters or the
         flags."""
-        engine = self.summary.engine if self.summary else None
-        drafts = engine is not None and engine.spec_accepted_pct is not None
-        flags = self.here.plan.flags if self.here else ()
-        return drafts or any(
-            f.name.startswith(("speculative-", "spec-", "draft")) and f.value for f in flags
-        )
+        engine = self.engine_during
+        if engine is not None and engine.spec_accepted_pct is not None:
+            return True
+        set_flags = [f.name for f in self.here.plan.flags if f.value] if self.here else []
+        return any(name.startswith(("speculative-", "spec-", "draft")) for name in set_flags)
 
     def fraction_of_run_limited_by(self, reason: str) -> float:
         """Return the share of the run (0..1) in which the driver reported the clock event reason
         `reason`, such as "SW power cap"."""
-        gpu = self.summary.gpu if self.summary else None
+        gpu = self.gpu_during
         return gpu.event_reasons.get(reason, 0.0) if gpu else 0.0
 
 

@@ -33,6 +33,8 @@ _USABLE_LINK = 0.85
 _LINK_BOUND = 0.5
 _SHARED_LINK = 0.2
 _PEAK_FAR_BELOW = 0.5
+_PCIE_BOUND = (Level.WARN, "pcie.bound", "PCIe-bound")
+_PCIE_SHARED = (Level.HINT, "pcie.shared", "the PCIe link takes a part of the time")
 _PCIE_MEASURED = (
     "https://github.com/noonghunna/club-3090/issues/931, 986 and 1098 (measured traffic); "
     "https://github.com/ikawrakow/ik_llama.cpp/pull/1018 (what a link carries)"
@@ -94,15 +96,16 @@ def report_power_cap(facts: Facts) -> Iterator[Advice]:
         text = (
             f"the power limit does not bind: {_power_range_text(known)}. Raising it changes nothing"
         )
-        single = f"{_MMBT} (single-stream decoding draws 483 to 522 W of 600 W)"
-        source = single if _is_rtx_pro_6000(facts) else None
+        source = _mmbt_source(facts, " (single-stream decoding draws 483 to 522 W of 600 W)")
         yield make_advice(
             Level.INFO, "power.not-binding", text, evidence=_power_range_text(known), source=source
         )
 
 
-def _is_rtx_pro_6000(facts: Facts) -> bool:
-    return any(g.type and g.type.id == "rtx-pro-6000-ws" for g in facts.gpus)
+def _mmbt_source(facts: Facts, about: str = "") -> str:
+    """Return the source of the measurements of an RTX PRO 6000; "" without such a GPU."""
+    measured = any(g.type and g.type.id == "rtx-pro-6000-ws" for g in facts.gpus)
+    return f"{_MMBT}{about}" if measured else ""
 
 
 def _power_range_text(gpus: list[GpuFacts]) -> str:
@@ -122,22 +125,21 @@ def _report_unequal_power(gpus: list[GpuFacts], binding: list[GpuFacts]) -> Advi
     listed = ", ".join(
         f"{gpus_text(indexes)} {watts:.0f} W" for watts, indexes in sorted(limits.items())
     )
-    text = f"the GPUs of this server have different power limits ({listed})"
-    text += ": ranks that wait for each other are as fast as the slowest" if binding else ""
+    level, text = Level.INFO, f"the GPUs of this server have different power limits ({listed})"
+    if binding:
+        level = Level.WARN
+        text += ": ranks that wait for each other are as fast as the slowest"
     fix = "set the same power limit on all of them, unless that is on purpose"
-    level = Level.WARN if binding else Level.INFO
     return make_advice(level, "power.unequal-caps", text, fix=fix, evidence=_power_range_text(gpus))
 
 
 def _report_binding_power_limit(facts: Facts, gpus: list[GpuFacts]) -> Advice:
-    highest = {g.power_max_w or g.power_default_w for g in gpus}
-    most = highest.pop() if len(highest) == 1 else None
-    raisable = most is not None and all((g.limit_w or 0) < most for g in gpus)
+    most = _only_value({g.power_max_w or g.power_default_w for g in gpus})
     share = percent_text(facts.fraction_of_run_limited_by(_POWER_CAP))
     text = f"the power limit binds: {_power_range_text(gpus)}, and the driver names it in {share} of the run"
     if facts.memory_bound:
         text += ". Decoding is memory-bound, so a higher SM clock gains little"
-    if raisable and most is not None:
+    if most is not None and all((g.limit_w or 0) < most for g in gpus):
         setting = f"{POWER_LIMIT.name}={most:g}"
         fix = f"measure {setting}: more watts are a gain only if tok/s rise as well"
         return make_advice(
@@ -180,21 +182,18 @@ def report_useful_lower_cap(facts: Facts) -> Iterator[Advice]:
         evidence=f"{min(powers):.0f} W per GPU",
         source=cap.source,
         settings=(setting,),
-        gain=Gain(gain, gain, THRIFT) if gain >= 1 else None,
+        gain=Gain(gain, gain, THRIFT),
     )
 
 
 def report_heat(facts: Facts) -> Iterator[Advice]:
     """Report that heat lowered the clocks, or that a GPU came close to the temperature at which it
     slows down."""
-    gpu = facts.summary.gpu if facts.summary else None
+    gpu = facts.gpu_during
     if gpu is None:
         return
-    shares = {
-        name: facts.fraction_of_run_limited_by(name)
-        for name in THERMAL
-        if facts.fraction_of_run_limited_by(name) > 0.01
-    }
+    reasons = {name: facts.fraction_of_run_limited_by(name) for name in THERMAL}
+    shares = {name: share for name, share in reasons.items() if share > 0.01}
     limits = [g.temperature_slowdown_c for g in facts.gpus if g.temperature_slowdown_c]
     fix = (
         "lower the power limit or improve the cooling; unlocking the clocks does not lower the heat"
@@ -203,7 +202,7 @@ def report_heat(facts: Facts) -> Iterator[Advice]:
     if shares:
         listed = ", ".join(f"{name} in {percent_text(share)}" for name, share in shares.items())
         text = f"the GPUs slowed down because of heat: {listed} of the run"
-        evidence = None if hottest is None else f"at most {hottest:.0f} °C"
+        evidence = "" if hottest is None else f"at most {hottest:.0f} °C"
         yield make_advice(Level.WARN, "thermal.remedy", text, fix=fix, evidence=evidence)
     elif limits and hottest is not None and hottest >= min(limits) - _HOT_C:
         text = (
@@ -216,10 +215,11 @@ def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
     """Report that the SM or memory clock under load was below the highest clock that the driver
     lists, which is normal. For the memory clock, also report how much a lock at the highest clock
     could gain at most."""
-    gpu = facts.summary.gpu if facts.summary else None
+    gpu = facts.gpu_during
     if gpu is None or not facts.gpus:
         return
-    highest_sm, highest = _common_value(facts, "sm_max_mhz"), _common_value(facts, "memory_max_mhz")
+    highest_sm = _only_value({g.sm_max_mhz for g in facts.gpus})
+    highest = _only_value({g.memory_max_mhz for g in facts.gpus})
     at_power_limit = facts.fraction_of_run_limited_by(_POWER_CAP) >= _OFTEN
     if gpu.sm_mhz and highest_sm and gpu.sm_mhz < 0.97 * highest_sm and not at_power_limit:
         yield _sm_clock_advice(facts, gpu.sm_mhz, highest_sm)
@@ -227,16 +227,15 @@ def report_clocks_below_table(facts: Facts) -> Iterator[Advice]:
         yield _memory_clock_advice(facts, gpu.memory_mhz, highest)
 
 
-def _common_value(facts: Facts, name: str) -> float | None:
-    """Return the value of a field that all GPUs have in common; None if they differ."""
-    found = {getattr(g, name) for g in facts.gpus}
+def _only_value(found: set[float | None]) -> float | None:
+    """Return the value that all GPUs have in common; None if they differ."""
     return found.pop() if len(found) == 1 else None
 
 
 def _sm_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice:
     text = f"{highest_mhz:.0f} MHz is the highest SM clock of the table, not one that the card sustains"
     evidence = f"SM {mhz:.0f} of {highest_mhz:.0f} MHz under load, no limit named by the driver"
-    source = _MMBT if _is_rtx_pro_6000(facts) else None
+    source = _mmbt_source(facts)
     return make_advice(
         Level.INFO, "clock.max-is-not-sustained", text, evidence=evidence, source=source
     )
@@ -253,7 +252,7 @@ def _memory_clock_advice(facts: Facts, mhz: float, highest_mhz: float) -> Advice
         "shows this card at its highest memory clock"
     )
     evidence = f"memory {mhz:.0f} of {highest_mhz:.0f} MHz under load"
-    source = _MMBT if _is_rtx_pro_6000(facts) else None
+    source = _mmbt_source(facts)
     return make_advice(Level.INFO, "promise.bound-by-clock", text, evidence=evidence, source=source)
 
 
@@ -291,7 +290,7 @@ def report_locks_without_effect(facts: Facts) -> Iterator[Advice]:
 
 def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     """Report a GPU with high utilization at low power: such a GPU is not under full load."""
-    gpu = facts.summary.gpu if facts.summary else None
+    gpu = facts.gpu_during
     if gpu is None or gpu.gpu_util_pct is None or gpu.gpu_util_pct < _BUSY_PCT:
         return
     rated = [(g.power_w, _rated_power_w(g)) for g in facts.gpus]
@@ -309,24 +308,24 @@ def report_busy_at_low_power(facts: Facts) -> Iterator[Advice]:
     text = (
         f"{gpu.gpu_util_pct:.0f} % utilization at {percent_text(max(shares))} of the rated power: "
     )
-    text += "a memory-bound load" if facts.memory_bound else "the GPU waits"
-    fix = (
-        None
-        if facts.memory_bound
-        else ("check for eager mode, synchronization between GPUs, or a stuck clock")
-    )
+    level, why, fix = Level.INFO, "a memory-bound load", ""
+    if not facts.memory_bound:
+        level, why = Level.HINT, "the GPU waits"
+        fix = "check for eager mode, synchronization between GPUs, or a stuck clock"
     each = ", ".join(f"{power:.0f} of {watts:.0f} W" for power, watts in rated if power and watts)
     evidence = f"utilization {gpu.gpu_util_pct:.0f} %, {each}"
-    level = Level.INFO if facts.memory_bound else Level.HINT
-    yield make_advice(level, "util-vs-power", f"{text}. U{meaning[1:]}", fix=fix, evidence=evidence)
+    text = f"{text}{why}. U{meaning[1:]}"
+    yield make_advice(level, "util-vs-power", text, fix=fix, evidence=evidence)
 
 
 def report_waiting_gpu(facts: Facts) -> Iterator[Advice]:
     """Report that the GPUs ran no kernel for a part of a closed-loop run, because they waited for
     the host or the client."""
-    gpu = facts.summary.gpu if facts.summary else None
-    util = gpu.gpu_util_pct if gpu else None
-    if util is None or util >= _BUSY_PCT or facts.streams is None:
+    gpu = facts.gpu_during
+    if gpu is None or gpu.gpu_util_pct is None or facts.streams is None:
+        return
+    util = gpu.gpu_util_pct
+    if util >= _BUSY_PCT:
         return
     shares = [g.power_w / g.limit_w for g in facts.gpus if g.power_w and g.limit_w]
     power = f", at {percent_text(max(shares))} of the power limit" if shares else ""
@@ -344,8 +343,9 @@ def report_waiting_gpu(facts: Facts) -> Iterator[Advice]:
 
 def _rated_power_w(gpu: GpuFacts) -> float | None:
     known = gpu.type
-    table = (known.power_default_w or _RATED_W.get(known.id)) if known else None
-    return gpu.power_default_w or table
+    if gpu.power_default_w or known is None:
+        return gpu.power_default_w
+    return known.power_default_w or _RATED_W.get(known.id)
 
 
 def has_stuck_clock(name: str, sm_mhz: float, util_pct: float) -> bool | None:
@@ -359,7 +359,7 @@ def has_stuck_clock(name: str, sm_mhz: float, util_pct: float) -> bool | None:
 def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
     """Report a GB10 whose SM clock stays low under load although the driver reports no reason for
     it."""
-    gpu = facts.summary.gpu if facts.summary else None
+    gpu = facts.gpu_during
     if gpu is None or gpu.sm_mhz is None:
         return
     util_pct = _LOADED_PCT if gpu.gpu_util_pct is None else gpu.gpu_util_pct
@@ -377,18 +377,19 @@ def report_stuck_clock(facts: Facts) -> Iterator[Advice]:
 
 def pcie_link(facts: Facts) -> Iterator[Advice]:
     """Report whether the PCIe links of the GPUs limit the run, by the bytes that crossed them."""
-    links = facts.summary.gpu.pcie if facts.summary and facts.summary.gpu else ()
-    known = [link for link in links if link.link_mb_s]
+    gpu = facts.gpu_during
+    known = [link for link in gpu.pcie if link.link_mb_s] if gpu else []
     if not known:
         return
     busiest = max(known, key=_mean_share)
     share, text = _mean_share(busiest), _traffic_text(busiest)
     if share >= _SHARED_LINK:
-        bound = share >= _LINK_BOUND
-        verdict = "PCIe-bound" if bound else "the PCIe link takes a part of the time"
+        level, code, verdict = _PCIE_SHARED
+        if share >= _LINK_BOUND:
+            level, code, verdict = _PCIE_BOUND
         yield make_advice(
-            Level.WARN if bound else Level.HINT,
-            "pcie.bound" if bound else "pcie.shared",
+            level,
+            code,
             f"{verdict}: GPU {busiest.gpu} {text}, {percent_text(share)} of what the link can carry in "
             "practice",
             fix="keep weights and KV cache in GPU memory, prefer replicas or pipeline stages to "

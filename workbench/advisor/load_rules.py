@@ -35,8 +35,8 @@ def _engine_value(
     """Return a value from the engine's counters; None if there are no counters. `during` gets the
     value from the counters of the benchmark. If there was no benchmark, `now` gets it from the
     present counters of the server."""
-    if facts.summary and facts.summary.engine:
-        return during(facts.summary.engine)
+    if facts.engine_during:
+        return during(facts.engine_during)
     return now(facts.now) if facts.now else None
 
 
@@ -77,10 +77,12 @@ def report_queued_requests(facts: Facts) -> Iterator[Advice]:
         return
     kv = _kv_use_pct(facts)
     counted = [f"{mean:.1f} requests waiting"]
-    counted += [f"{most:.0f} running"] if most is not None else []
-    counted += [f"KV cache up to {kv:.0f} %"] if kv is not None else []
-    flag = facts.here.engine.concurrency_flag if facts.here else None
-    limit = facts.here.flag_number(flag) if facts.here and flag else None
+    if most is not None:
+        counted.append(f"{most:.0f} running")
+    if kv is not None:
+        counted.append(f"KV cache up to {kv:.0f} %")
+    flag = facts.concurrency_flag
+    limit = facts.here.flag_number(flag) if facts.here else None
     text = "requests wait in the queue"
     if kv is not None and kv >= _KV_FULL_PCT:
         text += " because the KV cache is full"
@@ -89,14 +91,13 @@ def report_queued_requests(facts: Facts) -> Iterator[Advice]:
             "make it worse"
         )
     elif flag and limit and most is not None and most >= limit * facts.dp:
-        code = "batch.first" if limit == 1 else "queue.limit"
+        code, fix, higher = "queue.limit", f"raise {flag}", 64
         text = f"{flag} is {limit:.0f}, so requests wait although the KV cache has room"
-        fix = (
-            (f"raise {flag}: batching is the only source of a large total")
-            if limit == 1
-            else f"raise {flag}"
-        )
-        changes = (PlanChange(flag, int(4 * limit) if limit > 1 else 64),)
+        if limit == 1:
+            code, fix = "batch.first", f"{fix}: batching is the only source of a large total"
+        elif limit > 1:
+            higher = int(4 * limit)
+        changes = (PlanChange(flag, higher),)
         yield make_advice(
             Level.HINT, code, text, fix=fix, evidence=", ".join(counted), changes=changes
         )
@@ -123,9 +124,9 @@ def report_preemptions(facts: Facts) -> Iterator[Advice]:
         "memory)"
     )
     kv = _engine_value(facts, lambda during: during.kv_use_max_pct, lambda now: None)
-    evidence = f"{count:.0f} preemptions" + (
-        f", KV cache up to {kv:.0f} %" if kv is not None else ""
-    )
+    evidence = f"{count:.0f} preemptions"
+    if kv is not None:
+        evidence += f", KV cache up to {kv:.0f} %"
     yield make_advice(Level.WARN, "kv.preemptions", text, fix=fix, evidence=evidence)
 
 
@@ -213,23 +214,18 @@ def report_binding_slo(facts: Facts) -> Iterator[Advice]:
     spec, summary = facts.spec, facts.summary
     if spec is None or summary is None or summary.slo_pct is None:
         return
+    level, said = Level.INFO, f"{share_text(summary.slo_pct)} of the requests kept the SLO"
     tightest = binding_limit(summary.slo)
-    held = tightest is None or (tightest.margin_pct or 0.0) >= 0
-    said = f"{share_text(summary.slo_pct)} of the requests kept the SLO"
     if tightest is not None:
-        share = f"{tightest.kept_text} of the requests kept it"
-        verb = "binds and is held" if held else "is not held"
-        said = f"the limit {tightest.limit} {verb}: {share}"
+        verb = "binds and is held"
+        if (tightest.margin_pct or 0.0) < 0:
+            level, verb = Level.WARN, "is not held"
+        said = f"the limit {tightest.limit} {verb}: {tightest.kept_text} of the requests kept it"
     rates = (summary.goodput_request_s, summary.request_s)
     goodput = "" if None in rates else "goodput {:.4g} of {:.4g} requests/s".format(*rates)
-    limits = f" --slo '{spec.slo}'" if spec.slo else " --slo LIMITS"
-    yield make_advice(
-        Level.INFO if held else Level.WARN,
-        "slo.binding",
-        said,
-        fix=f"search the highest load that holds the limits: workbench capacity RUN{limits}",
-        evidence=goodput or None,
-    )
+    limits = f"'{spec.slo}'" if spec.slo else "LIMITS"
+    fix = f"search the highest load that holds the limits: workbench capacity RUN --slo {limits}"
+    yield make_advice(level, "slo.binding", said, fix=fix, evidence=goodput)
 
 
 def report_weak_protocol(facts: Facts) -> Iterator[Advice]:
@@ -238,13 +234,12 @@ def report_weak_protocol(facts: Facts) -> Iterator[Advice]:
     if spec is None or summary is None:
         return
     why = [*summary.marked]
-    why += (
-        ["no warm-up"]
-        if spec.warmup == 0 and not spec.until_steady and not spec.command and not facts.imported
-        else []
-    )
-    why += ["a command of the user's own, run once"] if spec.command else []
-    why += [f"measured by {facts.imported}"] if facts.imported else []
+    if spec.command:
+        why.append("a command of the user's own, run once")
+    elif spec.warmup == 0 and not spec.until_steady and not facts.imported:
+        why.append("no warm-up")
+    if facts.imported:
+        why.append(f"measured by {facts.imported}")
     if why:
         text = "this run cannot show gains of a few percent"
         fix = (
@@ -267,13 +262,12 @@ def report_low_unified_memory(facts: Facts) -> Iterator[Advice]:
         f"{free / 2**30:.1f} GiB of memory are left, which the GPU shares: the host can "
         "freeze without a message"
     )
+    changes: tuple[PlanChange, ...] = ()
+    fix = "run earlyoom"
     share = facts.here.engine.memory.share_flag if facts.here else None
-    changes = (PlanChange(share, 0.8),) if share else ()
-    fix = (
-        f"keep {_RESERVE_GIB:.0f} to 10 GiB free: "
-        + (f"set {share} to 0.8 or less, " if share else "")
-        + "run earlyoom"
-    )
+    if share:
+        changes, fix = (PlanChange(share, 0.8),), f"set {share} to 0.8 or less, {fix}"
+    fix = f"keep {_RESERVE_GIB:.0f} to 10 GiB free: {fix}"
     evidence = f"MemAvailable {free / 2**30:.1f} GiB"
     yield make_advice(
         Level.WARN,

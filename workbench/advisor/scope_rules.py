@@ -34,16 +34,9 @@ def report_energy_scope(facts: Facts) -> Iterator[Advice]:
     if summary is None or summary.tok_per_joule is None:
         return
     unread = [g for g in facts.gpus if g.power_w is None]
-    lacks = []
-    if (
-        facts.nodes > 1
-        and facts.here is not None
-        and facts.tp * facts.pp * facts.dp > len(facts.gpus)
-    ):
-        lacks.append(
-            f"{len(facts.gpus)} of {facts.tp * facts.pp * facts.dp} GPUs were read, those "
-            "of this host"
-        )
+    lacks, ranks = [], facts.tp * facts.pp * facts.dp
+    if facts.nodes > 1 and ranks > len(facts.gpus):
+        lacks.append(f"{len(facts.gpus)} of {ranks} GPUs were read, those of this host")
     elif unread and len(unread) < len(facts.gpus):
         lacks.append(f"the power of {len(unread)} of {len(facts.gpus)} GPUs was not read")
     if facts.imported:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 
 from workbench.advisor.advice import Advice, Gain, Rule, make_advice, percent_text
-from workbench.advisor.facts import NODES_OF_ONE_GPU, Facts
+from workbench.advisor.facts import MEMORY_BOUND, NODES_OF_ONE_GPU, Facts
 from workbench.engines.roofline import Load, speed_limits
 from workbench.engines.tuning_rules import FITS_WELL
 from workbench.model.counts import four_digits
@@ -48,21 +48,11 @@ _PCIE_US, _PCIE = (
 def report_decoding_near_ceiling(facts: Facts) -> Iterator[Advice]:
     """Report that decoding is memory-bound: only fewer bytes per token, speculative decoding or
     more streams can make it much faster."""
-    fraction, limit, speed = (
-        facts.speed_fraction_of_limit,
-        facts.ceiling_tok_s,
-        facts.per_stream_tok_s,
-    )
-    if (
-        not facts.memory_bound
-        or fraction is None
-        or limit is None
-        or speed is None
-        or fraction > 1.02
-    ):
+    speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
+    if not speed or not limit or not MEMORY_BOUND <= speed / limit <= 1.02:
         return
     text = (
-        f"decoding is memory-bound: it reaches {percent_text(fraction)} of what the memory "
+        f"decoding is memory-bound: it reaches {percent_text(speed / limit)} of what the memory "
         "bandwidth allows"
     )
     evidence = f"{four_digits(speed)} of {four_digits(limit)} tok/s per stream"
@@ -84,17 +74,12 @@ def report_decoding_between_bounds(facts: Facts) -> Iterator[Advice]:
     """Report that a stream decodes at 30 to 60 % of the speed that the memory bandwidth allows, and
     how many milliseconds per token are not spent on reading weights."""
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
-    if (
-        not facts.is_between_bounds
-        or facts.speed_fraction_of_limit is None
-        or not speed
-        or not limit
-    ):
+    if not facts.is_between_bounds or not speed or not limit:
         return
     step_ms, read_ms = 1000 / speed, 1000 / limit
     text = (
-        f"a stream reaches {percent_text(facts.speed_fraction_of_limit)} of what the memory bandwidth allows it: of "
-        f"{step_ms:.1f} ms per token"
+        f"a stream reaches {percent_text(speed / limit)} of what the memory bandwidth allows it: "
+        f"of {step_ms:.1f} ms per token"
     )
     text += (
         f" reading takes {read_ms:.1f} ms, and {step_ms - read_ms:.1f} ms go elsewhere. Dense "
@@ -153,32 +138,19 @@ def report_promised_speed(facts: Facts) -> Iterator[Advice]:
             fix="compare this speed with a result whose speed limit is known",
         )
         return
-    share, evidence = wanted / limit, f"limit {four_digits(limit)} tok/s per stream"
-    if share > 1.0:
-        text = (
-            f"{four_digits(wanted)} tok/s are impossible for one stream: {percent_text(share)} of "
-            "the limit"
-        )
+    level, code, word, fix = Level.INFO, "promise.possible", "possible", ""
+    if wanted > limit:
+        level, code, word = Level.WARN, "promise.above-roofline", "impossible"
         fix = (
             "only fewer bytes per token or speculative decoding can exceed it; more streams "
             "raise the total"
         )
-        yield make_advice(
-            Level.WARN,
-            "promise.above-roofline",
-            text,
-            fix=fix,
-            evidence=evidence,
-            source=_ARITHMETIC,
-        )
-    else:
-        text = (
-            f"{four_digits(wanted)} tok/s are possible for one stream: {percent_text(share)} of "
-            "the limit"
-        )
-        yield make_advice(
-            Level.INFO, "promise.possible", text, evidence=evidence, source=_ARITHMETIC
-        )
+    text = (
+        f"{four_digits(wanted)} tok/s are {word} for one stream: {percent_text(wanted / limit)} of "
+        "the limit"
+    )
+    evidence = f"limit {four_digits(limit)} tok/s per stream"
+    yield make_advice(level, code, text, fix=fix, evidence=evidence, source=_ARITHMETIC)
 
 
 def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
@@ -190,13 +162,13 @@ def report_sixteen_bit_weights(facts: Facts) -> Iterator[Advice]:
     if bits is None or bits < 14 or not reads or sizes is None or not sizes.weight_bytes:
         return
     text = "the weights have 16 bits: quantization reads two to four times fewer bytes"
-    text += ", the largest gain there is" if facts.memory_bound else ""
-    half_pct = 100.0
-    if not facts.memory_bound:
+    if facts.memory_bound:
+        text += ", the largest gain there is"
+        half_pct = 100.0
+    else:
         half_pct = 100 * (1 / (1 - (facts.speed_fraction_of_limit or 0) / 2) - 1)
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {bits:.1f} bits per weight"
-    catalog = facts.here.catalog.flags if facts.here else {}
-    changes = (PlanChange("quantization", "fp8"),) if "quantization" in catalog else ()
+    changes = (PlanChange("quantization", "fp8"),) if facts.has_flag("quantization") else ()
     fix = "use an FP8 checkpoint (half the bytes) or a 4-bit one (about a quarter)"
     yield make_advice(
         Level.HINT,
@@ -239,17 +211,16 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     limit = facts.ceiling_tok_s
     if facts.streams != 1 or not (facts.memory_bound or facts.is_between_bounds) or limit is None:
         return
-    flag, most = _concurrency_limit_flag(facts)
-    counts = [n for n in _STREAMS if n <= most]
-    first = "" if counts else f"raise {flag} ({most:g}), and "
-    counts = counts or list(_STREAMS)
-    over = ""
+    most = _most_requests(facts)
+    counts, first = [n for n in _STREAMS if n <= most], ""
+    if not counts:
+        counts, first = list(_STREAMS), f"raise {facts.concurrency_flag} ({most:g}), and "
+    text = "one stream reads all weights for itself; several share each read."
     if facts.nodes > 1:
-        over = f" The server spans {facts.nodes} machines, which one stream pays for alone."
-    text = f"one stream reads all weights for itself; several share each read.{over}"
+        text += f" The server spans {facts.nodes} machines, which one stream pays for alone."
     gains = [(n, _speedup_with_streams(facts, n)) for n in counts]
     listed = ", ".join(f"{n} streams {four_digits(gain * limit)}" for n, gain in gains if gain)
-    evidence = f"limits of the total: {listed} tok/s" if listed else None
+    evidence = f"limits of the total: {listed} tok/s" if listed else ""
     streams = ",".join(map(str, (1, *counts)))
     fix = (
         f"if requests can run at once, {first}measure it: workbench bench RUN --concurrency "
@@ -260,13 +231,11 @@ def report_single_stream(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def _concurrency_limit_flag(facts: Facts) -> tuple[str, float]:
-    """Return (name of the flag that limits the number of simultaneous requests, the limit for all
-    replicas together). The limit is infinite if the command line does not set the flag."""
-    here = facts.here
-    flag = here.engine.concurrency_flag if here else None
-    limit = here.flag_number(flag) if here and flag and here.plan.flag(flag) is not None else None
-    return flag or "", limit * facts.dp if limit and limit > 0 else math.inf
+def _most_requests(facts: Facts) -> float:
+    """Return how many simultaneous requests all replicas together allow. Infinite if the command
+    line does not set a limit."""
+    limit = facts.here.given_number(facts.concurrency_flag) if facts.here else None
+    return limit * facts.dp if limit and limit > 0 else math.inf
 
 
 def _speedup_with_streams(facts: Facts, streams: int) -> float | None:
@@ -287,14 +256,9 @@ def _speedup_with_streams(facts: Facts, streams: int) -> float | None:
 def report_eager_mode(facts: Facts) -> Iterator[Advice]:
     """Report that CUDA graphs are off. The expected gain is that of a published measurement,
     limited to what the memory bandwidth allows."""
-    here = facts.here
-    if (
-        here is None
-        or not here.engine.eager_flag
-        or not here.is_switched_on(here.engine.eager_flag)
-    ):
+    here, flag = facts.here, facts.eager_flag_set
+    if here is None or flag is None:
         return
-    flag = here.engine.eager_flag
     text = (
         f"{flag} turns {here.engine.compiled_parts} off: each step launches hundreds of "
         "kernels one by one"
@@ -308,7 +272,7 @@ def report_eager_mode(facts: Facts) -> Iterator[Advice]:
         evidence=_steps_per_second_text(facts) or f"{flag} is set",
         source=_EAGER,
         changes=(PlanChange(flag, None),),
-        gain=Gain(0, high, measured_on=_EAGER_ON) if high >= 1 else None,
+        gain=Gain(0, high, measured_on=_EAGER_ON),
     )
 
 
@@ -335,10 +299,10 @@ def launch_bound(facts: Facts) -> Iterator[Advice]:
     )
 
 
-def _steps_per_second_text(facts: Facts) -> str | None:
+def _steps_per_second_text(facts: Facts) -> str:
     speed, limit = facts.per_stream_tok_s, facts.ceiling_tok_s
     if not speed:
-        return None
+        return ""
     of = f" of {four_digits(limit)}" if limit else ""
     return f"{four_digits(speed)}{of} tok/s per stream, {1000 / speed:.1f} ms per token"
 
@@ -359,7 +323,7 @@ def report_useful_replicas(facts: Facts) -> Iterator[Advice]:
         "between GPUs"
     )
     evidence = f"{sizes.weight_bytes / 1e9:.1f} GB of weights, {min(totals) / 1e9:.1f} GB per GPU"
-    if here.engine.uses_all_gpus or "data-parallel-size" not in here.catalog.flags:
+    if here.engine.uses_all_gpus or not facts.has_flag("data-parallel-size"):
         return
     changes = (
         *(
@@ -429,13 +393,9 @@ def report_communication_share(facts: Facts) -> Iterator[Advice]:
         f"{count} all-reduces per token take about {low:.1f} to {high:.1f} ms of {step_ms:.0f} ms"
     )
     text += f" ({100 * low / step_ms:.1f} to {share:.1f} %)"
-    if (
-        facts.here
-        and facts.here.engine.eager_flag
-        and facts.here.is_switched_on(facts.here.engine.eager_flag)
-    ):
+    if facts.eager_flag_set:
         text += "; eager mode adds the launches and the wait for the slowest rank"
-    level, fix = Level.INFO, None
+    level, fix = Level.INFO, ""
     if share > 20:
         level, fix = (
             Level.HINT,
@@ -462,13 +422,14 @@ _BATCH_1 = {  # flags that decide about room, prefill or concurrency
 
 def report_flags_without_effect_on_one_stream(facts: Facts) -> Iterator[Advice]:
     """Report flags that cannot change the decoding speed of one stream."""
-    plan = facts.here.plan if facts.here else None
-    found = [name for name in _BATCH_1 if plan is not None and plan.flag(name) is not None]
-    if facts.streams != 1 or not found:
+    set_flags = facts.here.plan.flags if facts.here else ()
+    found = {flag.name: flag.value for flag in set_flags}
+    names = [name for name in _BATCH_1 if found.get(name) is not None]
+    if facts.streams != 1 or not names:
         return
-    named = ", ".join(f"{name} ({_BATCH_1[name]})" for name in found)
+    named = ", ".join(f"{name} ({_BATCH_1[name]})" for name in names)
     text = f"these flags do not change the decoding speed of one stream: {named}"
-    evidence = " ".join(f"{name}={plan.flag(name)}" for name in found if plan is not None)
+    evidence = " ".join(f"{name}={found[name]}" for name in names)
     yield make_advice(
         Level.INFO,
         "knob.scope",
@@ -483,9 +444,11 @@ _FEW_ACCEPTED_PCT = 25.0  # of draft tokens: vendors publish 50 and more, a brok
 
 def report_few_accepted_drafts(facts: Facts) -> Iterator[Advice]:
     """Report that the engine refuses most of the draft tokens."""
-    engine = facts.summary.engine if facts.summary else None
-    accepted = engine.spec_accepted_pct if engine else None
-    if accepted is None or accepted >= _FEW_ACCEPTED_PCT:
+    engine = facts.engine_during
+    if engine is None or engine.spec_accepted_pct is None:
+        return
+    accepted = engine.spec_accepted_pct
+    if accepted >= _FEW_ACCEPTED_PCT:
         return
     text = f"only {accepted:.0f} % of the draft tokens were accepted: the others cost time"
     fix = (

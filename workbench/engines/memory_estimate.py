@@ -143,7 +143,7 @@ class _Need:
     def why_sequence_is_unknown(self) -> str:
         """Return why the memory of a sequence is unknown although the sizes of the model's weights
         are known; "" if there is no such reason."""
-        shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
+        shape = self.here.model_shape
         if shape is None:
             return ""
         has_states = any(one.is_state for one in shape.kv)
@@ -153,9 +153,13 @@ class _Need:
         """Return the length in tokens of the longest sequence that the server must be able to
         process: the plan's limit, otherwise the model's maximum. If both are unknown, return a
         typical length."""
-        given = self.here.flag_number(self.here.engine.memory.length_flag or "")
-        shape = self.here.plan.model_facts.shape if self.here.plan.model_facts else None
-        return int(given) if given and given > 0 else (shape and shape.max_length) or _SOME_LENGTH
+        given, shape = (
+            self.here.flag_number(self.here.engine.memory.length_flag),
+            self.here.model_shape,
+        )
+        if given and given > 0:
+            return int(given)
+        return (shape and shape.max_length) or _SOME_LENGTH
 
 
 def _working_memory_gib(here: Situation) -> tuple[float, str]:
@@ -165,7 +169,7 @@ def _working_memory_gib(here: Situation) -> tuple[float, str]:
     constant = here.engine.memory.reserve_gib
     if not constant:
         return 0.0, "activations outside that share"
-    shape = here.plan.model_facts.shape if here.plan.model_facts else None
+    shape = here.model_shape
     assumed = f"{constant} GiB assumed for activations and graphs"
     if shape is None or here.engine.memory.share_flag is None:
         return constant, assumed
@@ -177,9 +181,7 @@ def _working_memory_gib(here: Situation) -> tuple[float, str]:
     sequences = here.flag_number("max-num-seqs") or _SEQUENCES
     logits = sequences * (shape.vocabulary or 0) * _LOGIT_BYTES
     activations = (tokens * width * 2 + logits) / GIB
-    graphs = GRAPHS_GIB
-    if here.engine.eager_flag and here.is_switched_on(here.engine.eager_flag):
-        graphs = 0.0
+    graphs = 0.0 if here.eager_flag_set else GRAPHS_GIB
     basis = (
         f"activations {activations:.1f}, CUDA graphs {graphs:g}, CUDA context {CONTEXT_GIB} "
         "GiB estimated"
@@ -213,7 +215,7 @@ def _fill_share(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a fixed share of each GPU's memory. The KV
     cache gets what weights, activations and graphs leave of that share."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
-    given = here.flag_number(use.share_flag or "")
+    given = here.flag_number(use.share_flag)
     share = use.default_share if given is None else given
     budget = total * share
     room = budget - weights - need.working
@@ -234,7 +236,7 @@ def _fill_share(need: _Need) -> MemoryFit:
         )
         return MemoryFit(used, total, weights, 0, 0, False, text, basis)
     replicas = here.flag_count("data-parallel-size")
-    length = here.flag_number(use.length_flag or "")
+    length = here.flag_number(use.length_flag)
     each = need.sequence_kv_gib(need.longest_sequence_tokens())
     tokens = int(room / each * need.longest_sequence_tokens()) * replicas if each else None
     sequences, fits = None, True
@@ -249,17 +251,20 @@ def _estimate_with_allocated_cache(need: _Need) -> MemoryFit:
     """Return the estimate for an engine that allocates a KV cache of the size that a flag sets."""
     here, total, weights, use = need.here, need.total, need.weights, need.here.engine.memory
     # else the slots divide the cache
-    length = here.flag_number(use.length_flag) if use.length_flag else None
+    length = here.flag_number(use.length_flag)
     sizes = (here.flag_number(flag) for flag in use.cache_size_flags)
     size = next(filter(None, sizes), None)
     known = int(size) if size and size > 0 else None
-    kv = need.sequence_kv_gib(known) if known else None
+    kv = sequences = None
+    if known:
+        kv = need.sequence_kv_gib(known)
+        sequences = int(known // length) if length and length > 0 else None
     used = weights + (kv or 0.0) + need.working
-    sequences = int(known // length) if known and length and length > 0 else None
     fits = used <= total
     basis = f"{_weights_basis(weights, need.split)}; {need.working_basis}{_kv_basis(need)}"
     if fits:
-        text = _kv_text(used, total, known if kv is not None else None, sequences, int(length or 0))
+        shown = None if kv is None else known
+        text = _kv_text(used, total, shown, sequences, int(length or 0))
     else:
         text = f"est. does not fit: {used:.1f} of {total:.1f} GiB per GPU"
     return MemoryFit(used, total, weights, known, sequences, fits, text, basis)

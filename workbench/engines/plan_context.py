@@ -13,6 +13,7 @@ from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.model_shape import ModelShape
 from workbench.model.plan import LaunchPlan
 
 
@@ -52,9 +53,10 @@ class Situation:
             return self.catalog.flags[name].default
         return given
 
-    def flag_number(self, name: str) -> float | None:
-        """Return the value of a flag as a finite number, or None if it is not a number."""
-        value = self.effective_flag_value(name)
+    def flag_number(self, name: str | None) -> float | None:
+        """Return the value of a flag as a finite number, or None if it is not a number. None as
+        `name` stands for a flag that the engine does not have."""
+        value = self.effective_flag_value(name or "")
         if isinstance(value, str):
             try:
                 value = human_int(value) if not value.count(".") else float(value)
@@ -68,6 +70,10 @@ class Situation:
             return None
         return number if math.isfinite(number) else None
 
+    def given_number(self, name: str | None) -> float | None:
+        """Return the number that the plan itself gives a flag. None if it does not set the flag."""
+        return None if self.plan.flag(name or "") is None else self.flag_number(name)
+
     def flag_count(self, name: str) -> int:
         """Return the value of a flag that sets a number of ranks, replicas or nodes. The result is
         1 if the flag is not set or its value is not a number above 1."""
@@ -77,10 +83,28 @@ class Situation:
         """Return whether a flag is switched on."""
         return self.effective_flag_value(name) is True
 
+    @property
+    def eager_flag_set(self) -> str | None:
+        """The engine's flag that turns CUDA graphs off, if it is switched on."""
+        flag = self.engine.eager_flag
+        return flag if flag and self.is_switched_on(flag) else None
+
     def environment_value(self, name: str) -> str | None:
         """Return the value of an environment variable in the plan, or None if the plan does not set
         it."""
         return next((str(e.value) for e in self.plan.env if e.name == name), None)
+
+    @property
+    def weight_bytes(self) -> float | None:
+        """The bytes of the model's weights; None if they are unknown."""
+        facts = self.plan.model_facts
+        return facts.weight_bytes if facts else None
+
+    @property
+    def model_shape(self) -> ModelShape | None:
+        """The shape of the model; None if it is unknown."""
+        facts = self.plan.model_facts
+        return facts.shape if facts else None
 
     @property
     def computes_on_cpu(self) -> bool:

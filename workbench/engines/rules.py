@@ -257,8 +257,7 @@ def report_custom_all_reduce(here: Situation) -> Iterator[Finding]:
 
 def report_eager_mode(here: Situation) -> Iterator[Finding]:
     """Report that the engine runs without compiled code and CUDA graphs, which slows decoding."""
-    flag = here.engine.eager_flag
-    if flag and here.is_switched_on(flag):
+    if flag := here.eager_flag_set:
         text = (
             f"{flag} turns {here.engine.compiled_parts} off: the server starts faster and "
             "decodes slower"

@@ -53,9 +53,8 @@ _NO_EFFECT_ENV: Mapping[tuple[str, str], str] = {
 def report_useful_replicas(here: Situation) -> Iterator[Finding]:
     """Report a model that is split over GPUs although one GPU can hold it. Replicas would need no
     communication."""
-    split, facts = here.flag_count(_TP) * here.flag_count(_PP), here.plan.model_facts
+    split, weights = here.flag_count(_TP) * here.flag_count(_PP), here.weight_bytes
     sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
-    weights = facts.weight_bytes if facts else None
     if here.nodes > 1 or split < 2 or not weights or not sizes or weights > FITS_WELL * min(sizes):
         return
     replicas = split * here.flag_count(_DP)
@@ -90,9 +89,8 @@ def report_useful_replicas(here: Situation) -> Iterator[Finding]:
 
 def report_useful_quantization(here: Situation) -> Iterator[Finding]:
     """Report a 16-bit model that needs several GPUs only because it is not quantized."""
-    facts = here.plan.model_facts
+    facts, weights = here.plan.model_facts, here.weight_bytes
     sizes = [g.memory_total_bytes for g in here.gpus if g.memory_total_bytes]
-    weights = facts.weight_bytes if facts else None
     if not facts or not weights or not sizes or name_of(facts.quantization) != "BF16":
         return
     fp8 = weights * BITS["FP8"] / BITS["BF16"]
@@ -133,7 +131,7 @@ def report_pipeline_stages(here: Situation) -> Iterator[Finding]:
 def report_one_request_at_a_time(here: Situation) -> Iterator[Finding]:
     """Report a server that processes one request at a time, so that nothing is batched."""
     flag = here.engine.concurrency_flag
-    if flag and here.plan.flag(flag) is not None and here.flag_number(flag) == 1:
+    if flag and here.given_number(flag) == 1:
         yield Finding(
             Level.WARN,
             "batch.first",
@@ -152,7 +150,7 @@ def report_small_cache(here: Situation) -> Iterator[Finding]:
     """Report that the KV cache cannot hold as many requests of full length as the plan allows at
     the same time."""
     flag = here.engine.concurrency_flag
-    wanted = here.flag_number(flag) if flag and here.plan.flag(flag) is not None else None
+    wanted = here.given_number(flag)
     estimate = estimate_memory(here.plan, here.gpus)
     if (
         not flag

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from workbench.session.state import SessionState
 
 NA = "n/a"
+_GPU_OF_KEY = re.compile(r"^gpu(\d+)\.")
 GIB = 1024**3
 
 
@@ -206,9 +207,15 @@ def altered_text(one: Alteration) -> str:
     if one.before is None:
         return setting_text(one.setting, one.now)
     before, now = (setting_value(one.setting, value) for value in (one.before, one.now))
-    if before.partition(" ")[2] == now.partition(" ")[2]:  # the same unit
-        before = before.partition(" ")[0]
-    return f"{setting_name(one.setting)} {before} {G.becomes} {now}"
+    return setting_change_text(one.setting, before, now)
+
+
+def setting_change_text(setting: str, before: str, now: str) -> str:
+    """Return a setting with two values, as "power limit 250 → 170 W" if both have the same unit."""
+    number, _, unit = before.partition(" ")
+    if unit == now.partition(" ")[2]:
+        before = number
+    return f"{setting_name(setting)} {before} {G.becomes} {now}"
 
 
 def altered_setting_texts(alterations: Iterable[Alteration], gpus: int) -> list[str]:
@@ -251,13 +258,23 @@ def restored_value(text: str) -> str:
 def settings_texts(settings: Mapping[str, object]) -> list[str]:
     """Return settings as texts. GPUs with the same value share one text: ["GPU0-1 persistence mode
     on"] for {"gpu0.persistence": True, "gpu1.persistence": True}."""
+    texts = ((key, setting_text(without_gpu(key), value)) for key, value in settings.items())
+    return texts_with_gpus(texts)
+
+
+def without_gpu(key: str) -> str:
+    """Return the key of a setting without its GPU: "persistence" for "gpu0.persistence"."""
+    return _GPU_OF_KEY.sub("", key)
+
+
+def texts_with_gpus(texts: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the texts of pairs (key of a setting, text), each once, with the GPUs that share it."""
     groups: dict[str, list[int]] = {}
-    for name, value in settings.items():
-        gpu, _, setting = name.partition(".")
-        index = gpu.removeprefix("gpu")
-        text = setting_text(setting if index.isdecimal() else name, value)
-        groups.setdefault(text, []).extend([int(index)] if index.isdecimal() else [])
-    return [f"{gpus_text(indexes)} {text}" if indexes else text for text, indexes in groups.items()]
+    for key, text in texts:
+        gpus = groups.setdefault(text, [])
+        if found := _GPU_OF_KEY.match(key):
+            gpus.append(int(found[1]))
+    return [f"{gpus_text(gpus)} {text}" if gpus else text for text, gpus in groups.items()]
 
 
 def preset_name(preset_id: str, engine: str) -> str:

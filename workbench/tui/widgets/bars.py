@@ -73,8 +73,8 @@ class TabRow(Painted):
         row: list[tuple[str, str]] = []
         gap = " " if width < 90 else "  "
         for number, name in enumerate(self.titles, 1):
-            badge = f" {self.badges[number]}" if number in self.badges else ""
-            row.append((f" {number} {name}{badge} ", "select" if number == self.active else "text"))
+            text = f"{number} {name} {self.badges.get(number, '')}".rstrip()
+            row.append((f" {text} ", "select" if number == self.active else "text"))
             row.append((gap, "text"))
         if row_width(row) > width:
             row = [(t.strip() if t.isspace() else t, r) for t, r in row]
@@ -144,8 +144,9 @@ class CommandBar(Painted):
             return [first, self._checks(plan, width)]
         line = replace(command, env={}).shell()  # the variables stand among the flags
         running = self.session.servers.running_plan()
-        model = running.model if running is not None else ""
-        return running_rows(line, model, (f"{sign[0]} with", sign[1]), flags, _ends(plan), width)
+        assert running is not None  # its sign says so
+        with_flags = (f"{sign[0]} with", sign[1])
+        return running_rows(line, running.model, with_flags, flags, _ends(plan), width)
 
     def _running_sign(self) -> Run | None:
         """Return the sign of a server that runs or starts with a known plan; None without one."""
@@ -255,18 +256,16 @@ def notice_rows(notice: Notice, width: int, most: int | None = None) -> list[Row
     sign, role = LEVELS[notice.level]
     room = max(10, width - 2)
     lines = paragraph_rows(notice.text, room, "strong" if notice.level is Level.ERROR else "text")
-    after = (
-        paragraph_rows(f"next: {notice.next_step}", room, "text", "      ")
-        if notice.next_step
-        else []
-    )
+    after: list[Row] = []
+    if notice.next_step:
+        after = paragraph_rows(f"next: {notice.next_step}", room, "text", "      ")
     if most is not None and len(lines) + len(after) > most:
         after = after[: most - 1]
         lines = lines[: most - len(after)]
         lines[-1] = (*fit_row(lines[-1], room - 1), (G.more, "text"))
-    return rows_beside_label(
-        f"{sign} ", "good" if notice.level in (Level.HINT, Level.INFO) else role, [*lines, *after]
-    )
+    if notice.level in (Level.HINT, Level.INFO):
+        role = "good"
+    return rows_beside_label(f"{sign} ", role, [*lines, *after])
 
 
 class NoticeBar(Painted):
@@ -346,22 +345,17 @@ class Footer(Painted):
         """Return every key to show as (key as printed, label, id), the most important key first.
         The id identifies the key in the table of keys. For a key of the open page, it is the name
         by which Textual knows the key."""
-        own = (
-            {"escape": "Close", **{key: word for key, (word, _) in self.page.keys().items()}}
-            if self.page
-            else {}
-        )
-        hidden = ("q", *self.page.OWN) if self.page else ()
-        pane = () if self.page else self._pane[: max(0, LEADING_KEYS - len(self._first))]
-        listed = {k.key: k for k in (*self._first, *pane, *footer_keys())}
-        others = [
-            k
-            for k in listed.values()
-            if k.key not in own and k.key not in hidden and (self.page is None or k.id in ON_PAGES)
-        ]
+        first, page = self._first, self.page
+        if page is None:
+            pane = self._pane[: max(0, LEADING_KEYS - len(first))]
+            keys = {k.key: k for k in (*first, *pane, *footer_keys())}.values()
+            return [(k.shown, k.label, k.id) for k in keys]
+        own = {"escape": "Close", **{key: word for key, (word, _) in page.keys().items()}}
+        taken = {"q", *page.OWN, *own}
+        keys = {k.key: k for k in (*first, *footer_keys())}.values()
         return [
             *((SHOWN.get(key, key), word, key) for key, word in own.items()),
-            *((k.shown, k.label, k.id) for k in others),
+            *((k.shown, k.label, k.id) for k in keys if k.key not in taken and k.id in ON_PAGES),
         ]
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
@@ -379,14 +373,8 @@ class Footer(Painted):
 
     async def on_click(self, event: events.Click) -> None:
         said = text_at(self._painted, event.get_content_offset(self)).strip()
-        found = next(
-            (
-                name
-                for key, word, name in (*self._keys(), ("^p", "palette", "screen ctrl+p"))
-                if said in (key, word)
-            ),
-            None,
-        )
+        keys = (*self._keys(), ("^p", "palette", "screen ctrl+p"))
+        found = next((name for key, word, name in keys if said in (key, word)), None)
         of_page = found and self.page and await self.app.run_action(f"press('{found}')", self.page)
         if found and not of_page:
             await self.screen.run_action(f"do('{found}')")

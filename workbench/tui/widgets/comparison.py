@@ -4,20 +4,24 @@ reports."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.counts import count_of, gpus_text
+from workbench.model.counts import count_of
 from workbench.tui.cells import Row, cut_text, paragraph_rows, row_width, width_of
-from workbench.tui.formats import setting_name, setting_value, value_text
+from workbench.tui.formats import (
+    setting_change_text,
+    setting_value,
+    texts_with_gpus,
+    value_text,
+    without_gpu,
+)
 from workbench.tui.glyphs import G
 
 if TYPE_CHECKING:
     from workbench.model.bench import Comparison
 
 
-_GPU = re.compile(r"gpu(\d+)\.")
 _DIFFERENCE_ROWS = 2  # of the texts of all differences, at most; else one row has the first of them
 TIMES_FROM = 2.0  # ratio of two speeds from which it is a number of times and no percentage
 
@@ -33,7 +37,7 @@ def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tupl
     two such runs may differ by chance, if the change is not larger."""
     from workbench.model.bench import half_width  # not for the first frame
 
-    first = comparison.metrics[0] if comparison.metrics else None
+    first = next(iter(comparison.metrics), None)
     if first is None or first.change_pct is None:
         return "no verdict: the speed was not measured on both sides", "warn"
     said = f"{_causes_words(comparison)}{_speed_words(first.change_pct)}"
@@ -42,19 +46,16 @@ def verdict_text(comparison: Comparison, noise_pct: float | None = None) -> tupl
     if first.interval_pct is None and noise_pct is not None:
         chance = f"two such runs may differ by {math.ceil(noise_pct)} % by chance"
         return f"{said}, but {chance} (X tests it)", "strong"
+    better, role = ("faster", "goodb") if first.change_pct > 0 else ("slower", "warnb")
     if first.interval_pct is None:
-        role = "goodb" if first.change_pct > 0 else "warnb"
         return f"{said} (one pair: not proven, X tests it)", role
     size = f"{first.change_pct:+.1f} % {G.plus_minus} {half_width(first.interval_pct)}"
-    better = "faster" if first.change_pct > 0 else "slower"
     if first.verdict == "no difference shown":
         return f"no difference in speed is shown: {size}", "strong"
+    said = f"B is {better} by {size.lstrip('+-')}"
     if first.verdict == "hint only":
-        return f"a hint, no proof: B is {better} by {size.lstrip('+-')}", "strong"
-    return (
-        f"B is {better} by {size.lstrip('+-')}",
-        "goodb" if first.verdict == "better" else "warnb",
-    )
+        return f"a hint, no proof: {said}", "strong"
+    return said, "goodb" if first.verdict == "better" else "warnb"
 
 
 def _causes_words(comparison: Comparison) -> str:
@@ -64,7 +65,8 @@ def _causes_words(comparison: Comparison) -> str:
     count = len(_difference_texts(comparison.differences))
     if count < 2:
         return ""
-    return "both changes together: " if count == 2 else f"{count} changes together: "
+    changes = "both" if count == 2 else count
+    return f"{changes} changes together: "
 
 
 def _speed_words(change_pct: float) -> str:
@@ -102,9 +104,11 @@ def comparison_rows(comparison: Comparison, width: int, which_b: str = "") -> li
         change_table(comparison.metrics),
         *likeness_block(comparison),
         *answer_text_blocks(comparison),
-        *([Items(comparison.notes)] if comparison.notes else []),
-        *(difference_blocks(comparison) if len(comparison.differences) > 1 else []),
     ]
+    if comparison.notes:
+        blocks.append(Items(comparison.notes))
+    if len(comparison.differences) > 1:
+        blocks += difference_blocks(comparison)
     return [*_heading(comparison, width, which_b), *block_rows(blocks, width)]
 
 
@@ -112,7 +116,6 @@ def _heading(comparison: Comparison, width: int, which_b: str) -> list[Row]:
     """Return a row with the two results and a row with the differences between their conditions. A
     single difference stands in the first row if there is room."""
     texts = _difference_texts(comparison.differences)
-    count = count_of(len(texts), "difference")
     head: Row = (
         ("A ", "a"),
         (f"#{comparison.a}", "a"),
@@ -124,15 +127,16 @@ def _heading(comparison: Comparison, width: int, which_b: str) -> list[Row]:
         head += (("  SIMULATED", "warnb"),)
     if not comparison.like_for_like:
         head += (("  ! not like for like", "warnb"),)
-    single = f"   {texts[0]}" if len(texts) == 1 else ""
-    beside = bool(single) and row_width(head) + width_of(single) <= width
-    told = f"  ({which_b})" if which_b else ""
-    if row_width(head) + width_of(told) + width_of(single if beside else f"  {count}") <= width:
+    beside = (f"  {count_of(len(texts), 'difference')}", "dim")
+    single = f"   {', '.join(texts)}"
+    is_beside = len(texts) == 1 and row_width(head) + width_of(single) <= width
+    if is_beside:
+        beside = (single, "text")
+    told = f"  ({which_b})"
+    if which_b and row_width((*head, beside)) + width_of(told) <= width:
         head = (*head[:5], (told, "dim"), *head[5:])
-    if beside:
-        return [(*head, (single, "text"))]
-    rows: list[Row] = [(*head, (f"  {count}", "dim"))]
-    if not texts:
+    rows: list[Row] = [(*head, beside)]
+    if is_beside or not texts:
         return rows
     lines = paragraph_rows(f"  {', '.join(texts)}", width, "text", "  ")
     if len(lines) <= _DIFFERENCE_ROWS:
@@ -145,24 +149,20 @@ def _heading(comparison: Comparison, width: int, which_b: str) -> list[Row]:
 
 def _difference_texts(differences: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a text for each difference. One setting of several GPUs is one difference."""
-    gpus: dict[str, list[int]] = {}
-    for d in differences:
-        where = _GPU.match(d["name"]) if d.get("kind") == "gpu setting" else None
-        gpus.setdefault(_difference(d), []).extend([int(where[1])] if where else [])
-    return [f"{gpus_text(found)} {text}" if found else text for text, found in gpus.items()]
+    return texts_with_gpus((d["name"], _difference(d)) for d in differences)
 
 
 def _difference(d: Mapping[str, Any]) -> str:
-    a, b = d.get("a"), d.get("b")
-    if d.get("kind") != "gpu setting":
-        return f"{d['name']} {value_text(a)} {G.becomes} {value_text(b)}"
-    name = _GPU.sub("", d["name"])
-    before, now = (value_text(v) if v is None else setting_value(name, v) for v in (a, b))
-    if before.partition(" ")[2] == now.partition(" ")[2]:  # the same unit
-        before = before.partition(" ")[0]
-    return f"{setting_name(name)} {before} {G.becomes} {now}"
+    name, kind, values = d["name"], d.get("kind"), (d.get("a"), d.get("b"))
+    if kind != "gpu setting":
+        before, now = map(value_text, values)
+        return f"{name} {before} {G.becomes} {now}"
+    name = without_gpu(name)
+    before, now = ("-" if v is None else setting_value(name, v) for v in values)
+    return setting_change_text(name, before, now)
 
 
 def _joined(shown: Sequence[str], texts: Sequence[str]) -> str:
     more = len(texts) - len(shown)
-    return ", ".join(shown) + (f", +{more} more below" if more else "")
+    last = [f"+{more} more below"] if more else []
+    return ", ".join([*shown, *last])

@@ -27,7 +27,9 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
     rows: list[Row] = []
     for text in filter(None, (guard.problem, guard.note)):
         rows += paragraph_rows(f"! guard: {text}", width, "warn", "  ")
-    left = trial_left_s if trial_left_s is not None else guard.trial_left_s
+    left = guard.trial_left_s
+    if trial_left_s is not None:
+        left = trial_left_s
     if left is not None:
         rows += paragraph_rows(
             f"{G.alert} on trial: reverted in {left:.0f} s unless you press T", width, "warnb", "  "
@@ -39,16 +41,21 @@ def guard_rows(guard: GuardView, trial_left_s: float | None, width: int) -> list
         limits = sorted(set(guard.temperature_limits_c.values()))
         if limits:
             conditions.append(f"a GPU passes {'/'.join(f'{t:g}' for t in limits)} C")
-        pid = f" (pid {guard.pid})" if guard.pid else ""
-        when = " or ".join(conditions) or "never by itself: left on deliberately"
-        said = f" reverts the settings if {when}" if conditions else f": {when}"
-        rows += paragraph_rows(f"guard{pid}{said}", width, "text", "  ")
+        name = f"guard (pid {guard.pid})" if guard.pid else "guard"
+        said = f"{name}: never by itself: left on deliberately"
+        if conditions:
+            said = f"{name} reverts the settings if {' or '.join(conditions)}"
+        rows += paragraph_rows(said, width, "text", "  ")
     if guard.did:
         rows += paragraph_rows(last_action_text(guard), width, "warn", "  ")
-    heard = guard.heartbeat_age_s if guard.heartbeat_s is not None else None
-    more = [f"heard from Workbench {duration_text(heard)} ago"] if heard is not None else []
-    more += [f"log {guard.log}"] if guard.log else []
-    return rows + (paragraph_rows(f"  {', '.join(more)}", width, "dim", "    ") if more else [])
+    more = []
+    if guard.heartbeat_s is not None and guard.heartbeat_age_s is not None:
+        more.append(f"heard from Workbench {duration_text(guard.heartbeat_age_s)} ago")
+    if guard.log:
+        more.append(f"log {guard.log}")
+    if more:
+        rows += paragraph_rows(f"  {', '.join(more)}", width, "dim", "    ")
+    return rows
 
 
 def reverted_by_now(state: SessionState) -> str:

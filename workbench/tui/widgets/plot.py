@@ -57,7 +57,6 @@ def plot_rows(
         why = "every result was rejected." if measured else "no result has a throughput yet."
         return [((f"Nothing to plot: {why} b benchmarks.", "dim"),)]
     rejected = len(measured) - len(done)
-    left_out = f" ({rejected} rejected left out)" if rejected else ""
     signs = {mark_a: "A", mark_b: "B"}
 
     def points(of: Sequence[BenchRow], name: str) -> list[Point]:
@@ -70,19 +69,14 @@ def plot_rows(
     upper = height * 3 // 5
     if len(done) <= BARS_UP_TO or height - upper < LEAST[1]:
         return _bar_rows(done, width, height, signs, rejected)
-    rows = curve_rows(
-        points(done, "output_tok_s"),
-        width,
-        upper,
-        f"output tok/s by result{left_out}",
-        joined=False,
-    )
-    timed = points(done, "ttft_p50_ms")
-    return rows + (
-        curve_rows(timed, width, height - upper, "TTFT p50 ms", joined=False, role="warn")
-        if timed
-        else []
-    )
+    title = "output tok/s by result"
+    if rejected:
+        title += f" ({rejected} rejected left out)"
+    rows = curve_rows(points(done, "output_tok_s"), width, upper, title, joined=False)
+    if timed := points(done, "ttft_p50_ms"):
+        lower = height - upper
+        rows += curve_rows(timed, width, lower, "TTFT p50 ms", joined=False, role="warn")
+    return rows
 
 
 def _bar_rows(
@@ -99,12 +93,9 @@ def _bar_rows(
     each = (width - TITLE_CELLS - 2 * (NUMBER_CELLS + 2)) // 2
     if each < 4 or not shown:
         return [((cut_text("no room to plot", width), "dim"),)]
+    title = f"tok/s ({rejected} rejected)" if rejected else "tok/s"
     columns = (
-        (
-            f"tok/s{f' ({rejected} rejected)' if rejected else ''}",
-            "spark",
-            [r.output_tok_s for r in shown],
-        ),
+        (title, "spark", [r.output_tok_s for r in shown]),
         ("TTFT p50 ms", "warn", [r.ttft_p50_ms for r in shown]),
     )
     head = pad_text("", TITLE_CELLS)

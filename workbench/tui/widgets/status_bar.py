@@ -118,10 +118,10 @@ def link_runs(state: SessionState, now_s: float) -> Row:
     if host.link == "connecting":
         runs.append((" ~ connecting", "warn"))
     elif host.link == "lost":
-        age = now_s - host.lost_since_unix_s if host.lost_since_unix_s else 0.0
-        alive = state.server is not None and state.server.ended_unix_s is None
-        note = " (server keeps running)" if alive else ""
-        runs.append((f" ! LINK LOST {duration_text(age)} retry {host.retries}{note}", "bad"))
+        age = duration_text(now_s - (host.lost_since_unix_s or now_s))
+        runs.append((f" ! LINK LOST {age} retry {host.retries}", "bad"))
+        if state.server is not None and state.server.ended_unix_s is None:
+            runs.append((" (server keeps running)", "bad"))
     elif host.link == "failed":
         runs.append((" x NOT CONNECTED (R retries)", "bad"))
     return tuple(runs)
@@ -178,13 +178,14 @@ class StatusBar(Painted):
         if not state.alterations:
             return unapplied
         guard = state.guard
-        left = self.trial.left(guard, guard.trial_left_s if guard else None)
-        if left is not None:
-            keys = "T keeps" if brief else "T keeps, r reverts"
-            return [((f"{G.alert} GPU trial {countdown_text(left)} ({keys})", "warnb"),)]
         parts: list[Row] = [((self._altered(state, brief=brief, least=least), "warn"),)]
-        if guard is not None and guard.problem:
-            parts.append(_guard_problem_runs(guard, brief=brief))
+        if guard is not None:
+            left = self.trial.left(guard, guard.trial_left_s)
+            if left is not None:
+                keys = "T keeps" if brief else "T keeps, r reverts"
+                return [((f"{G.alert} GPU trial {countdown_text(left)} ({keys})", "warnb"),)]
+            if guard.problem:
+                parts.append(_guard_problem_runs(guard, brief=brief))
         return parts if least else [*parts, *unapplied]
 
     @staticmethod
@@ -200,13 +201,14 @@ class StatusBar(Painted):
         shown = altered or [one.change for one in begun]
         first, *more = altered_setting_texts(shown, len(state.gpus) or 1)
         said = f"{first} +{len(more)}" if more else first
+        if altered:
+            word, shortest, key = "altered", "", "r reverts"
+        else:
+            word, shortest, key = f"change {_outcome_of_all(begun)}", "begun: ", "r clears it"
         if least:
-            return f"{G.alert} {said}" if altered else f"{G.alert} begun: {said}"
-        word = "altered" if altered else f"change {_outcome_of_all(begun)}"
+            return f"{G.alert} {shortest}{said}"
         what = f"{G.alert} GPU {word}: {said}"
-        if brief:
-            return what
-        return f"{what} (r reverts)" if altered else f"{what} (r clears it)"
+        return what if brief else f"{what} ({key})"
 
     def rows(self, width: int, height: int) -> Sequence[Row]:
         state = self.state

@@ -37,32 +37,35 @@ command = engine.command(plan)
 
 from __future__ import annotations
 
-from workbench.engines.base import METRICS, Engine
-from workbench.engines.catalog import (
-    canonical_name,
-    look_up_flag,
-    nearest_name,
-    search_env,
-    search_flags,
-    version_key,
-    version_satisfies,
-)
-from workbench.engines.flag_groups import group_names, sort_key_of_flag
-from workbench.engines.flag_values import format_value, parse_value
-from workbench.engines.memory_estimate import MemoryFit, estimate_memory
-from workbench.engines.plans import (
-    EXECUTABLE,
-    apply_assignments,
-    flag_rows,
-    flags_unlike_default,
-    plan_from_preset,
-    set_flag,
-    shown_finding,
-    with_executable,
-)
-from workbench.engines.registry import engine_names, find_engine, get_engine, short_name
-from workbench.engines.run_as import RUN_AS, is_run_row, run_rows
-from workbench.engines.validate import check_value, validate_plan
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workbench.engines.base import METRICS, Engine
+    from workbench.engines.catalog import (
+        canonical_name,
+        look_up_flag,
+        nearest_name,
+        search_env,
+        search_flags,
+        version_key,
+        version_satisfies,
+    )
+    from workbench.engines.flag_groups import group_names, sort_key_of_flag
+    from workbench.engines.flag_values import format_value, parse_value
+    from workbench.engines.memory_estimate import MemoryFit, estimate_memory
+    from workbench.engines.plans import (
+        EXECUTABLE,
+        apply_assignments,
+        flag_rows,
+        flags_unlike_default,
+        plan_from_preset,
+        set_flag,
+        shown_finding,
+        with_executable,
+    )
+    from workbench.engines.registry import engine_names, find_engine, get_engine, short_name
+    from workbench.engines.run_as import RUN_AS, is_run_row, run_rows
+    from workbench.engines.validate import check_value, validate_plan
 
 __all__ = [
     "EXECUTABLE",
@@ -98,3 +101,32 @@ __all__ = [
     "version_satisfies",
     "with_executable",
 ]
+
+# Module -> the names above that it has. A module is imported when one of its names is first used:
+# all of them take 1 MiB, which a screen without a server does not need.
+_NAMES_OF_MODULES = {
+    "base": "METRICS Engine",
+    "catalog": "canonical_name look_up_flag nearest_name "
+    "search_env search_flags version_key version_satisfies",
+    "flag_groups": "group_names sort_key_of_flag",
+    "flag_values": "format_value parse_value",
+    "memory_estimate": "MemoryFit estimate_memory",
+    "plans": "EXECUTABLE apply_assignments flag_rows flags_unlike_default "
+    "plan_from_preset set_flag shown_finding with_executable",
+    "registry": "engine_names find_engine get_engine short_name",
+    "run_as": "RUN_AS is_run_row run_rows",
+    "validate": "check_value validate_plan",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        """Return the function or class `name` of a module of this package. Raise AttributeError if
+        this file does not list it."""
+        from importlib import import_module
+
+        for module, names in _NAMES_OF_MODULES.items():
+            if name in names.split():
+                globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

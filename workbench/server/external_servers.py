@@ -14,20 +14,21 @@ import shlex
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from workbench.engines import registry
-from workbench.engines.base import Engine
 from workbench.hosts.base import Forward, Host
 from workbench.hosts.python_programs import PythonProgram
 from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv
-from workbench.model.server_run import EngineMetrics
 from workbench.model.untrusted_numbers import integer_or_none
 from workbench.model.untrusted_text import clean_text
-from workbench.server import metrics, readiness
-from workbench.server.kept_connection import KeptConnection
 from workbench.server.process_scan import ProcessScan
+
+if TYPE_CHECKING:
+    from workbench.model.server_run import EngineMetrics
+    from workbench.server.kept_connection import KeptConnection
 
 ASK_S = 3.0
 # Parts of the command lines of servers that Workbench finds but does not start.
@@ -237,13 +238,6 @@ def _parse_process_row(row: Mapping[str, object]) -> _Seen | None:
     )
 
 
-def _all_engines() -> list[Engine]:
-    return sorted(
-        map(registry.get_engine, registry.engine_names()),
-        key=lambda engine: -engine.process_priority,
-    )
-
-
 def _port_on_command_line(seen: _Seen, open_ports: set[int]) -> set[int]:
     """Return the port that the process's command line gives, as a set of one. Return an empty set
     if it is not one of `open_ports`, the ports on which any process listens. Needed for processes
@@ -254,9 +248,7 @@ def _port_on_command_line(seen: _Seen, open_ports: set[int]) -> set[int]:
 
 def _found_server(seen: _Seen, port: int) -> FoundServer:
     line = " ".join(seen.argv)
-    engine = next(
-        (engine.name for engine in _all_engines() if re.search(engine.process_pattern, line)), ""
-    )
+    engine = registry.engine_of_process(line)
     argv = mask_argv(seen.argv)
     return FoundServer(
         seen.pid, port, engine, argv, seen.uid, output=seen.log, unit=seen.unit, scope=seen.scope
@@ -266,6 +258,8 @@ def _found_server(seen: _Seen, port: int) -> FoundServer:
 async def _ask_models(host: Host, server: FoundServer) -> FoundServer | None:
     """Return `server` with the names of the models that it serves. None if its port does not answer
     /v1/models: some ports that an engine opens do not speak HTTP."""
+    from workbench.server import readiness  # not before a server is found
+
     forward = None
     try:
         forward = await host.forward(server.port)
@@ -300,6 +294,8 @@ class ExternalMetrics:
     async def read(self, timeout_s: float) -> EngineMetrics:
         """Return the present counters of the engine. Never raises: a value that cannot be read is
         None, and the field `absent` has the reason."""
+        from workbench.server import metrics, readiness
+
         if not self.server.engine:
             return metrics.no_metrics(
                 f"Workbench does not know the metrics of the server at {self.server.url}"

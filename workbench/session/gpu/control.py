@@ -12,7 +12,7 @@ from workbench.gpu.settings.current_values import read_core_settings, with_cores
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.hosts import detached_process
 from workbench.hosts.allotment import read_allotment
-from workbench.hosts.cluster import ClusterHost
+from workbench.hosts.base import is_cluster
 from workbench.model.errors import SettingsError, WorkbenchError
 from workbench.model.findings import Level
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
@@ -26,6 +26,7 @@ from workbench.session.state import APPLYING_SETTINGS, REVERTING_SETTINGS
 
 if TYPE_CHECKING:
     from workbench.gpu.settings.rights import Rights
+    from workbench.hosts.cluster import ClusterHost
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import SettingCommand, SettingsReport
     from workbench.model.settings import GpuSettings
@@ -84,7 +85,7 @@ class GpuControl:
             else None
         )
         reading, rights = await self._telemetry.reading(), rights or await self.rights.get()
-        if isinstance(host, ClusterHost):
+        if is_cluster(host):
             reading = _reading_of_head(host, reading, by_gpu)
         of_all = any(gpu == ALL and _changes_gpu_settings(wanted) for gpu, wanted in by_gpu.items())
         allotment = await read_allotment(host) if of_all else NO_ALLOTMENT
@@ -233,7 +234,7 @@ class GpuControl:
         Workbench started the process. A process of another PID namespace has no known name."""
         host = self._core.host
         reading = await self._telemetry.reading()
-        hosts = [node.host for node in host.nodes] if isinstance(host, ClusterHost) else [host]
+        hosts = [node.host for node in host.nodes] if is_cluster(host) else [host]
         ours: set[int] = set()
         for each in hosts:
             runs, _ = await detached_process.list_runs(each, f"{await each.state_dir()}/runs")

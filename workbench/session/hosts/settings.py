@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from workbench.hosts.cluster import ClusterHost
+from workbench.hosts.base import is_cluster
 from workbench.store.hosts_file import HostsStore
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class HostSettings:
         """The entry in hosts.toml of the session's host, or of a cluster's first node; None if
         there is no entry. Raises InputError if the entry cannot be used."""
         host = self._core.host
-        return self._hosts.host(host.nodes[0].name if isinstance(host, ClusterHost) else host.name)
+        return self._hosts.host(host.nodes[0].name if is_cluster(host) else host.name)
 
     def add_host_entries(self, places: Sequence[NodePlace]) -> tuple[NodePlace, ...]:
         """Return the nodes `places` of a cluster, each with the entry of its host in hosts.toml.

@@ -19,8 +19,7 @@ from workbench.gpu.settings.preset_settings import (
     settings_not_applied,
     settings_of_preset,
 )
-from workbench.hosts.base import HostUnreachable
-from workbench.hosts.cluster import ClusterHost
+from workbench.hosts.base import HostUnreachable, is_cluster
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
 from workbench.model.secrets import mask_row
@@ -109,7 +108,7 @@ class Plans:
         """Return the fields of `Surroundings` that describe a cluster: its nodes and the memory to
         keep free. {} if the host is no cluster."""
         host = self._core.host
-        if not isinstance(host, ClusterHost):
+        if not is_cluster(host):
             return {}
         return {
             "places": self._settings.add_host_entries(host.places),
@@ -196,7 +195,7 @@ class Plans:
     def _unreached_nodes(self) -> tuple[Finding, ...]:
         """Return a finding about the first node of the cluster that cannot be reached."""
         host = self._core.host
-        if not isinstance(host, ClusterHost):
+        if not is_cluster(host):
             return ()
         try:
             host.check_reached()
@@ -294,7 +293,7 @@ class Plans:
         node's GPUs; on a simulated host, the GPUs of one node of the plan; else all GPUs."""
         telemetry = self._core.state.telemetry
         infos = telemetry.infos if telemetry else ()
-        if isinstance(self._core.host, ClusterHost):
+        if is_cluster(self._core.host):
             return tuple(info for info in infos if info.node == self._core.host.nodes[0].name)
         nodes = len(self.current.plan.nodes) if self.current is not None else 0
         return infos[: len(infos) // nodes] if nodes and self._core.state.host.simulated else infos
@@ -360,7 +359,7 @@ class Plans:
         from workbench.server.engine_probe import InstalledEngine, probe_engine
 
         host = self._core.host
-        if isinstance(host, ClusterHost):  # its variables are known once it is connected
+        if is_cluster(host):  # its variables are known once it is connected
             editor.adapt_history(lambda plan: on_cluster(plan, host.cluster_variables))
         await self.look_for_model(editor)
         plan, engine = editor.plan, editor.engine

@@ -4,13 +4,14 @@ started elsewhere."""
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from workbench import engines
-from workbench.hosts.cluster import ClusterHost
+from workbench.hosts.base import is_cluster
 from workbench.model.counts import count_of
 from workbench.model.errors import BenchError, NotTrusted, PlanError, ServerError, WorkbenchError
 from workbench.model.findings import Finding, Level
@@ -18,7 +19,6 @@ from workbench.model.plan import plan_differences
 from workbench.model.run_options import PROCESS
 from workbench.model.secrets import MASK, mask_command, mask_plan
 from workbench.model.server_run import EngineMetrics, LogBatch, ServerState, ServerStatus
-from workbench.server.supervisor import PreparedServer, Supervisor
 
 if TYPE_CHECKING:
     from workbench.model.flags import FlagRow
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from workbench.server.cluster_supervisor import ClusterSupervisor
     from workbench.server.external_servers import ExternalServers, FoundServer
     from workbench.server.log_lines import LogRing
+    from workbench.server.supervisor import PreparedServer, Supervisor
     from workbench.session.plans.free_memory import TooLittle
     from workbench.session.plans.plan_editor import PlanEditor
     from workbench.session.plans.plans import Plans
@@ -70,11 +71,13 @@ class Servers:
         """The supervisor of the servers on the session's host or cluster, made at the first use."""
         if self._supervisor is None:
             host = self._core.host
-            if isinstance(host, ClusterHost):
+            if is_cluster(host):
                 from workbench.server.cluster_supervisor import ClusterSupervisor
 
                 self._supervisor = ClusterSupervisor(host, self._on_event)
             else:
+                from workbench.server.supervisor import Supervisor
+
                 self._supervisor = Supervisor(host, self._on_event, self._core.beat)
         return self._supervisor
 
@@ -90,7 +93,7 @@ class Servers:
 
     @property
     def _on_cluster(self) -> bool:
-        return isinstance(self._core.host, ClusterHost)
+        return is_cluster(self._core.host)
 
     async def close(self) -> None:
         """Stop following the servers, which keep running."""
@@ -125,7 +128,7 @@ class Servers:
 
     def take_gpu_reading(self, telemetry: Telemetry) -> None:
         """Take a reading of the host's GPUs, which tells whether a starting server only spins."""
-        if self._supervisor is not None and not isinstance(self._core.host, ClusterHost):
+        if self._supervisor is not None and not is_cluster(self._core.host):
             self._supervisor.note_gpu_samples(telemetry.gpus)
 
     def _warn_before_end(self, status: ServerStatus) -> None:
@@ -227,6 +230,9 @@ class Servers:
         newest live one. If none is alive because the newest run is a restart that failed, perhaps
         after its screen was closed or killed, select that one, so that the user can start the
         earlier server again."""
+        if await self._has_no_runs():
+            self._core.update(servers_read=True)
+            return
         statuses = await self.supervisor.runs()
         self._show()
         chosen = None
@@ -241,10 +247,26 @@ class Servers:
             # only now: a screen that has read the servers and shows none says "no server"
             self._core.update(servers_read=True)
 
+    async def _has_no_runs(self) -> bool:
+        """Return whether this machine has no directory of a run. The supervisor need not be loaded
+        then: with all that it needs it takes 1.3 MiB. Return False on another host, which would
+        have to be asked for it."""
+        host = self._core.host
+        if self._supervisor is not None or not host.is_local or is_cluster(host):
+            return False
+        try:
+            return not os.listdir(f"{await host.state_dir()}/runs")  # noqa: PTH208  (as names)
+        except FileNotFoundError:
+            return True
+        except OSError:  # the supervisor says why
+            return False
+
     async def look_elsewhere(self) -> None:
         """List the servers that another Workbench or a command has started since the last call, and
         notify the user."""
-        if not (self._core.host.connected and await self.supervisor.has_unknown_runs()):
+        if not self._core.host.connected or await self._has_no_runs():
+            return
+        if not await self.supervisor.has_unknown_runs():
             return
         known = {status.run_id for status in self._core.state.servers}
         await self.adopt()
@@ -257,7 +279,8 @@ class Servers:
         """Return the servers of the host that no Workbench started. () on a simulated host."""
         if self._core.state.host.simulated is not None:
             return ()
-        own = [s.port for s in self.supervisor.statuses() if s.alive and s.port is not None]
+        known = self._supervisor.statuses() if self._supervisor is not None else ()
+        own = [status.port for status in known if status.alive and status.port is not None]
         from workbench.server.external_servers import ExternalServers
 
         if self._external is None:
@@ -451,7 +474,7 @@ class Servers:
     def check_nodes(self) -> None:
         """Raise HostUnreachable if the host is a cluster and one of its nodes could not be reached
         when the cluster was opened."""
-        if isinstance(self._core.host, ClusterHost):
+        if is_cluster(self._core.host):
             self._core.host.check_reached()
 
     def _check_may_start(self) -> None:
@@ -654,7 +677,7 @@ class Servers:
         """Raise ServerError for an error that `workbench cluster check` finds about the plan. The
         nodes of a simulated cluster are not examined: they share this machine's addresses."""
         host = self._core.host
-        if not isinstance(host, ClusterHost) or host.simulated or not editor.node_commands():
+        if not is_cluster(host) or host.simulated or not editor.node_commands():
             return
         from workbench.session.hosts import cluster_check
 

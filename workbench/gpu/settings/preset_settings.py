@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from workbench.engines import memory_locks
 from workbench.model.findings import Finding
 from workbench.model.gpu import Telemetry
 from workbench.model.setting_commands import is_lock, value_equals
@@ -39,6 +38,8 @@ def settings_of_preset(preset: Preset) -> PresetSettings:
 def memory_lock_warning(wanted: PresetSettings, telemetry: Telemetry | None) -> Finding | None:
     """Return the warning about a preset's memory lock that is known to cost throughput on a GPU of
     this host. None if the preset has no such lock, or if the GPUs are not known."""
+    from workbench.engines import memory_locks  # with a table of GPUs
+
     infos = telemetry.infos if telemetry is not None else ()
     names = [
         info.name

@@ -8,7 +8,6 @@ import shlex
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from workbench.engines import catalog as catalogs
 from workbench.model.errors import HostError
 from workbench.session.hosts.settings import HostSettings
 from workbench.store import flag_cache
@@ -43,6 +42,8 @@ class EngineFlags:
     def stored_catalog(self, engine: Engine, found: InstalledEngine) -> FlagCatalog | None:
         """Return the stored catalog of the engine; None if the engine has not been asked for its
         flags."""
+        from workbench.engines import catalog as catalogs
+
         data = (
             flag_cache.read_cached_flags(self._cache_key(engine, found))
             if found.path and found.version
@@ -64,6 +65,7 @@ class EngineFlags:
 
         Raises HostError if the engine cannot be asked or does not answer, and InputError if the
         answer is not a list of flags."""
+        from workbench.engines import catalog as catalogs
         from workbench.engines import own_flags
         from workbench.server import engine_flags
 

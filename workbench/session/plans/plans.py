@@ -1,5 +1,9 @@
 """The plan under edit, with which the next server is started: loading it, editing it, and checking
-it against what the host has installed."""
+it against what the host has installed.
+
+A screen has this module from its beginning, and a plan only later. So whatever edits and checks a
+plan is imported where it is used: with the flags of the engines it takes 0.6 MiB.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +13,23 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench import engines
-from workbench.engines import host_entries
-from workbench.engines.host_entries import add_host_settings, remove_host_settings
-from workbench.engines.model_facts import model_key
-from workbench.engines.preset_trust import foreign_parts
-from workbench.gpu.settings.preset_settings import (
-    PresetSettings,
-    memory_lock_warning,
-    settings_not_applied,
-    settings_of_preset,
-)
 from workbench.hosts.base import HostUnreachable, is_cluster
 from workbench.model.errors import InputError, PlanError, WorkbenchError
 from workbench.model.findings import Finding, Level
-from workbench.model.secrets import mask_row
-from workbench.model.settings import ClockRange, GpuSettings, SettingValue, setting_of
 from workbench.session.hosts.settings import HostSettings
 from workbench.session.plans.engine_flags import EngineFlags
-from workbench.session.plans.plan_editor import PlanEditor, Surroundings
-from workbench.session.plans.preset_variables import on_cluster
-from workbench.store.trusted_presets import trust, trusted
 
 if TYPE_CHECKING:
+    from workbench.gpu.settings.preset_settings import PresetSettings
     from workbench.model.flags import FlagRow
     from workbench.model.gpu import GpuInfo, Telemetry
     from workbench.model.host_entry import HostEntry
     from workbench.model.plan import LaunchPlan
+    from workbench.model.settings import GpuSettings, SettingValue
     from workbench.server.engine_probe import InstalledEngine
     from workbench.session.gpu.alterations import GpuAlterations
     from workbench.session.history.telemetry_watch import TelemetryWatch
+    from workbench.session.plans.plan_editor import PlanEditor, Surroundings
     from workbench.session.plans.presets import Presets
     from workbench.session.plans.recipes import Exported
     from workbench.session.state import PlanView
@@ -90,18 +82,24 @@ class Plans:
         """
         if self.current is not None and self.current.is_edited:
             self._replaced = self.current
-        self.current, self._entry = PlanEditor(plan, title), self._settings.entry
+        self.current, self._entry = self.editor_for(plan, title), self._settings.entry
+        # again, because the GPUs to check are those of the nodes of the plan under edit
         self.current.around = self._host_surroundings()
         self.show()
 
     def editor_for(self, plan: LaunchPlan, title: str) -> PlanEditor:
         """Return an editor of `plan` on this host that does not replace the plan under edit. Call
         `look_for_engine` with it to check the plan against the installed engine."""
+        from workbench.session.plans.plan_editor import PlanEditor
+
         editor = PlanEditor(plan, title)
         editor.around = self._host_surroundings()
         return editor
 
     def _host_surroundings(self) -> Surroundings:
+        from workbench.session.plans.plan_editor import Surroundings
+        from workbench.store.trusted_presets import trusted
+
         return Surroundings(gpus=self._gpus_to_check(), trusted=trusted(), **self._cluster_fields())
 
     def _cluster_fields(self) -> dict[str, Any]:
@@ -137,6 +135,8 @@ class Plans:
             self.show()
 
     def _adapt_editor(self, editor: PlanEditor) -> None:
+        from workbench.engines.host_entries import add_host_settings, remove_host_settings
+
         old, self._entry, program = self._entry, None, None
         try:
             self._entry, program = self._settings.entry, self._settings.program(editor.plan.engine)
@@ -161,6 +161,9 @@ class Plans:
     def view(self) -> PlanView:
         """Return the plan as it is shown. Its findings include the GPU settings of its preset that
         are not in force."""
+        from workbench.engines import host_entries
+        from workbench.gpu.settings.preset_settings import memory_lock_warning
+
         view = self.editor.view()
         own = host_entries.host_setting_findings(view.plan, self._entry)
         view = replace(
@@ -212,6 +215,8 @@ class Plans:
     def trust(self) -> None:
         """Trust the programs and settings that `untrusted_findings` returns, for this plan and later ones. A
         value that changes later must be trusted again."""
+        from workbench.store.trusted_presets import trust, trusted
+
         trust(part.digest for part in self.editor.untrusted_parts())
         self.editor.around = replace(self.editor.around, trusted=trusted())
         self.show()
@@ -233,10 +238,16 @@ class Plans:
         document = from_plan(plan, self._parent_document(plan), preset_id=preset_id, title=title)
         path = self._presets.library.save(document, preset_id)
         if not self.editor.untrusted_parts():  # this user wrote the preset
-            trust(part.digest for part in foreign_parts(plan, edited=True))
+            self._trust_own_parts(plan)
         self._presets.refresh()
         self._edit_saved(preset_id, title)
         return str(path)
+
+    def _trust_own_parts(self, plan: LaunchPlan) -> None:
+        from workbench.engines.preset_trust import foreign_parts
+        from workbench.store.trusted_presets import trust
+
+        trust(part.digest for part in foreign_parts(plan, edited=True))
 
     async def save_tuned(
         self,
@@ -250,6 +261,7 @@ class Plans:
         those of its parent if there are any. `evidence`, sentences about what was measured, becomes
         its caveats. A preset of the same title, which a tune wrote before it was
         killed, is replaced. Return the path. Raises PresetError if it cannot be written."""
+        from workbench.model.settings import setting_of
         from workbench.store.preset_edit import from_plan  # loads an editor of TOML
 
         parent = self._parent_document(editor.plan)
@@ -270,6 +282,8 @@ class Plans:
 
     def _edit_saved(self, preset_id: str, title: str) -> None:
         """Make the preset that was just saved the one under edit, without any change to it."""
+        from workbench.session.plans.plan_editor import PlanEditor
+
         before = self.editor
         with suppress(WorkbenchError):  # it needs a variable: the plan stays as it is
             saved = self._presets.plan_of(preset_id, before.plan.variables)
@@ -357,6 +371,7 @@ class Plans:
         from workbench.engines.containers import image_of, version_in_tag
         from workbench.model.run_options import runs_image
         from workbench.server.engine_probe import InstalledEngine, probe_engine
+        from workbench.session.plans.preset_variables import on_cluster
 
         host = self._core.host
         if is_cluster(host):  # its variables are known once it is connected
@@ -395,6 +410,7 @@ class Plans:
         and not known yet."""
         if not editor.needs_look:
             return
+        from workbench.engines.model_facts import model_key
         from workbench.server.model_files import read_facts
 
         plan = editor.plan
@@ -506,7 +522,11 @@ class Plans:
     def flag_rows(self, view: str = "changed", query: str = "") -> Sequence[FlagRow]:
         """Return rows of flags, () if no plan is loaded. `view` is "changed" (flags that are set)
         or "all". A query searches all flags, with the best match first."""
-        return tuple(map(mask_row, self.current.rows(view, query))) if self.current else ()
+        if self.current is None:
+            return ()
+        from workbench.model.secrets import mask_row
+
+        return tuple(map(mask_row, self.current.rows(view, query)))
 
     def estimate_change(self, name: str, text: str) -> str:
         """Return how the memory per GPU and the KV cache change with flag `name` set to `text`, or
@@ -536,12 +556,18 @@ class Plans:
         settings of a preset, by default the loaded one. () if the preset has none."""
         if preset_id is None:
             preset_id = self.current.plan.preset_id if self.current is not None else None
-        return settings_of_preset(self._presets.get(preset_id)) if preset_id is not None else ()
+        if preset_id is None:
+            return ()
+        from workbench.gpu.settings.preset_settings import settings_of_preset
+
+        return settings_of_preset(self._presets.get(preset_id))
 
     async def check_gpu_settings(self, alterations: GpuAlterations) -> None:
         """Read the GPUs and `alterations` once, and compare them with the GPU settings of the
         plan's preset. Settings that are not applied become findings about the plan. Nothing is read
         if a screen reads the GPUs."""
+        from workbench.gpu.settings.preset_settings import settings_not_applied
+
         if self._core.state.telemetry is None and self.preset_gpu_settings():
             with suppress(WorkbenchError):
                 await alterations.read()
@@ -570,6 +596,8 @@ class Plans:
         )
         if not self._gpu_settings and not state.unapplied and not of_run:
             return False
+        from workbench.gpu.settings.preset_settings import settings_not_applied
+
         now = (
             *settings_not_applied(self._gpu_settings, state.telemetry, state.alterations),
             *of_run,
@@ -587,4 +615,6 @@ def _program_of(plan: LaunchPlan) -> tuple[object, ...]:
 
 def _value_in_preset(value: SettingValue) -> object:
     """Return the value of a GPU setting as a preset has it."""
+    from workbench.model.settings import ClockRange
+
     return [value.min_mhz, value.max_mhz] if isinstance(value, ClockRange) else value

@@ -91,7 +91,7 @@ class GpuPane(Pane, Scrolled):
             rows += paragraph_rows(f"! {driver.message}", width, "warn")
         if slow := telemetry.slow_text:
             rows += paragraph_rows(f"! {slow}", width, "warn")
-        load = f"{host.load_1m:.1f}" if host.load_1m is not None else NA
+        load = _known_text("{:.1f}", host.load_1m)
         rows += paragraph_rows(
             f"host memory {gib_text(host.memory_available_bytes)} of {gib_text(host.memory_total_bytes)} GiB "
             f"free  load {load} "
@@ -157,30 +157,33 @@ class GpuPane(Pane, Scrolled):
         from workbench.model.gpu_readings import READINGS  # not for the first frame
         from workbench.model.settings import SWITCHES
 
-        pairs = [
-            (
-                one.label,
-                whole_number_text(getattr(s, name), one.unit) + self._text_after_value(name, s, i),
-            )
-            for name, one in READINGS.items()
-        ]
-        memory = (
-            NA
-            if s.memory_used_bytes is None
-            else (f"{gib_text(s.memory_used_bytes)} of {gib_text(s.memory_total_bytes)} GiB")
-        )
-        reserved = None if i is None else i.memory_reserved_bytes
-        rates = f"{whole_number_text(s.pcie_rx_mb_s)}/{whole_number_text(s.pcie_tx_mb_s)} MB/s"
+        pairs = []
+        for name, one in READINGS.items():
+            text = whole_number_text(getattr(s, name), one.unit)
+            pairs.append((one.label, text + self._text_after_value(name, s, i)))
+        memory = reserved = rates = energy = virtual = NA
+        if s.memory_used_bytes is not None:
+            memory = f"{gib_text(s.memory_used_bytes)} of {gib_text(s.memory_total_bytes)} GiB"
+        if i is not None:
+            virtual = i.virtualization or NA
+            if i.unified_memory:
+                memory += " unified"
+            if i.memory_reserved_bytes is not None:
+                reserved = f"{gib_text(i.memory_reserved_bytes)} GiB"
+        if (s.pcie_rx_mb_s, s.pcie_tx_mb_s) != (None, None):
+            rates = f"{whole_number_text(s.pcie_rx_mb_s)}/{whole_number_text(s.pcie_tx_mb_s)} MB/s"
+        if s.energy_j is not None:
+            energy = f"{s.energy_j / 1000:,.0f} kJ"
         return [
             *pairs,
-            ("memory", memory + (" unified" if i and i.unified_memory else "")),
-            ("reserved", NA if reserved is None else f"{gib_text(reserved)} GiB"),
-            ("P-state", NA if s.pstate is None else f"P{s.pstate}"),
+            ("memory", memory),
+            ("reserved", reserved),
+            ("P-state", _known_text("P{}", s.pstate)),
             *((one.name, _switch_text(one.value_in_force(s))) for one in SWITCHES),
-            ("PCIe", NA if s.pcie_gen is None else f"gen {s.pcie_gen} x{s.pcie_width}"),
-            ("PCIe rx/tx", NA if s.pcie_rx_mb_s is None and s.pcie_tx_mb_s is None else rates),
-            ("energy", NA if s.energy_j is None else f"{s.energy_j / 1000:,.0f} kJ"),
-            ("virtual", (i.virtualization if i else None) or NA),
+            ("PCIe", _known_text("gen {} x{}", s.pcie_gen, s.pcie_width)),
+            ("PCIe rx/tx", rates),
+            ("energy", energy),
+            ("virtual", virtual),
         ]
 
     def _text_after_value(self, name: str, s: GpuSample, i: GpuInfo | None) -> str:
@@ -207,6 +210,11 @@ class GpuPane(Pane, Scrolled):
             f"{p.pid} {p.title} {gib_text(p.memory_bytes)} GiB" for p in sample.processes[:6]
         )
         return paragraph_rows(f"  processes: {listed}", width, "text", "    ")
+
+
+def _known_text(form: str, value: object, *more: object) -> str:
+    """Return the values in the text `form`; "n/a" if the first one is None."""
+    return NA if value is None else form.format(value, *more)
 
 
 def _switch_text(value: object) -> str:

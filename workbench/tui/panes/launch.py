@@ -222,9 +222,8 @@ class Launch(Pane, PickList):
     def _grouped(self) -> list[FlagRow | str]:
         """Return the rows of all flags, with a heading above each group."""
         items: list[FlagRow | str] = []
-        for heading, rows in groupby(
-            self.session.plans.flag_rows("all"), key=lambda row: row.heading
-        ):
+        every = self.session.plans.flag_rows("all")
+        for heading, rows in groupby(every, key=lambda row: row.heading):
             items += [heading, *rows]
         return items
 
@@ -270,36 +269,24 @@ class Launch(Pane, PickList):
         value = value_text(item.value)
         name = f"${item.name}" if item.is_env else item.name
         default = "" if item.is_env else default_text(item.default)
-        if (
-            default in ("", "-") and len(value) >= value_w and not unset
-        ):  # a long value takes the room of an absent default
+        if default in ("", "-") and len(value) >= value_w and not unset:
+            # a long value takes the room of an absent default
             value_w, default_w, default = value_w + default_w, 0, ""
+        role = "dim" if unset else "text"
         head = (
             ("+" if edited else " ", "warn"),
             (mark, mark_role),
             (" ", "text"),
-            (pad_text(name, name_w - 1), "dim" if unset else "text"),
+            (pad_text(name, name_w - 1), role),
             (" ", "text"),
         )
+        shown: Row = ((pad_text(cut_middle(value, value_w - 1), value_w - 1), role),)
         if edited:
-            room = value_w + default_w
-            changed = changed_runs(value, edit, unlike, self._served, room)
-            gap = room - row_width(changed)
-            said = value_w - 1 - row_width(changed)
-            if not default or said < 0:
-                return (*head, *changed, (" " * gap, "text"))
-            return (
-                *head,
-                *changed,
-                (" " * (said + 1), "text"),
-                (pad_text(default, default_w), "dim"),
-            )
-        return (
-            *head,
-            (pad_text(cut_middle(value, value_w - 1), value_w - 1), "dim" if unset else "text"),
-            (" ", "text"),
-            (pad_text(default, default_w), "dim"),
-        )
+            shown = changed_runs(value, edit, unlike, self._served, value_w + default_w)
+        gap = value_w - row_width(shown)
+        if edited and (not default or gap < 1):
+            gap, default_w = gap + default_w, 0
+        return (*head, *shown, (" " * gap, "text"), (pad_text(default, default_w), "dim"))
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
         plan = self.state.plan
@@ -393,14 +380,12 @@ def changed_runs(
     counts the changes that it does not have. Then both values are cut."""
     before = edit or unlike
     arrow = f"{value_text(before.a)} {G.becomes} " if before else ""
-    running = value
+    running, role = value, "dim"
     if unlike is not None:
-        running = value_text(unlike.a)
-    role = "warn" if unlike is not None else "dim"
+        running, role = value_text(unlike.a), "warn"
     brief = "starts" if served == "starting" else "runs"
-    forms = (f"  {served}: {running}", f"  {brief} {running}", f" {brief} {running}")
-    notes = forms if served else ()
-    for note in (*notes, ""):
+    notes = [f"  {served}: {running}", f"  {brief} {running}", f" {brief} {running}", ""]
+    for note in notes if served else [""]:
         if width_of(arrow + value + note) < room:
             return ((arrow, "dim"), (value, "warn"), (note, role))
     if before is None or room < _LEAST_FOR_TWO:
@@ -419,11 +404,9 @@ def about_text(item: FlagRow) -> str:
         return "environment variable of the server process" if item.is_env else unknown
     kind = f"{spec.kind} {range_text(spec.minimum, spec.maximum)}".rstrip()
     if spec.choices:
-        kind = (
-            "one of "
-            + ", ".join(spec.choices[:8])
-            + (f" {G.more}" if len(spec.choices) > 8 else "")
-        )
+        kind = f"one of {', '.join(spec.choices[:8])}"
+        if len(spec.choices) > 8:
+            kind += f" {G.more}"
     if spec.deprecated:
         kind += " (deprecated)"
     return f"{kind}. {spec.help}"
@@ -473,10 +456,10 @@ def _greeting_rows(state: SessionState, width: int) -> list[Row]:
 
 def range_text(minimum: float | None, maximum: float | None) -> str:
     """Return the range of a flag's value as ">=1", "0..1" or "<=64"; "" without limits."""
-    low = f"{minimum:g}" if minimum is not None else ""
-    high = f"{maximum:g}" if maximum is not None else ""
-    if low and high:
-        return f"{low}..{high}"
-    if low:
-        return f"{G.at_least}{low}"
-    return f"<={high}" if high else ""
+    if minimum is None and maximum is None:
+        return ""
+    if minimum is None:
+        return f"<={maximum:g}"
+    if maximum is None:
+        return f"{G.at_least}{minimum:g}"
+    return f"{minimum:g}..{maximum:g}"

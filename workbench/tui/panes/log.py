@@ -125,11 +125,9 @@ class LogPane(Pane):
         server = self.session.state.server
         if server is None:
             return ""
-        found = (
-            (f"{count_of(len(server.findings), 'finding')} (i)")
-            if server.alive and server.findings
-            else ""
-        )
+        found = ""
+        if server.alive and server.findings:
+            found = f"{count_of(len(server.findings), 'finding')} (i)"
         paused = "" if self.follow else "PAUSED"
         words = (f"{server.engine} {server.run_id[-4:]}", found, paused)
         shorter = (words, (server.run_id[-4:], found, paused), (found, paused), (paused or found,))
@@ -202,19 +200,17 @@ class LogPane(Pane):
         server = self.state.server
         if server is None:
             return [(row, True) for _, row in shown]
-        explained = (
-            {finding.code for finding in server.findings[:2]} if server.state in FAILED else set()
-        )
+        explained: set[str] = set()
+        if server.state in FAILED:
+            explained.update(finding.code for finding in server.findings[:2])
+        most = 2 if room >= ROOMY else 1
         rows: list[tuple[Row, bool]] = []
         for raw, row in shown:
             rows.append((row, True))
             finding = self.view.explain(raw, server.engine)
             if finding is not None and finding.code not in explained:
                 explained.add(finding.code)
-                rows += [
-                    (row, False)
-                    for row in explanation_rows(finding, width, 2 if room >= ROOMY else 1)
-                ]
+                rows += [(row, False) for row in explanation_rows(finding, width, most)]
         return rows
 
     def _newest(self, total: int, room: int) -> list[tuple[str, int]]:
@@ -254,22 +250,26 @@ class LogPane(Pane):
         return (*self._line(raw, width - len(number), False), (number, "dim"))
 
     def _line(self, raw: str, width: int, hit: bool) -> Row:
-        text = raw
         if hit:
-            role = "rest"
-        elif is_access(raw):
-            role = "dim"
-        else:
+            return ((cut_text(self._hit_text(raw, width), width).ljust(width), "rest"),)
+        role = "dim"
+        if not is_access(raw):
             role = ROLES.get(self.view.level(raw), "text")
-        at = text.lower().find(self.search.lower()) if hit and self.search else -1
+        text = raw[self.left :] if self.left else format_log_line(raw, width)
+        return ((cut_text(text, width), role),)
+
+    def _hit_text(self, raw: str, width: int) -> str:
+        """Return what is shown of the line that a search found. The searched text must be visible,
+        also at the end of a long line."""
+        at = raw.lower().find(self.search.lower())
         if self.left:
-            text = text[self.left :]
-        elif at >= 0:  # the searched text must be visible, also at the end of a long line
-            start = max(0, at - width // 3) if at + len(self.search) > width else 0
-            text = G.more + text[start + 1 :] if start else text
-        else:
-            text = format_log_line(text, width)
-        return ((cut_text(text, width).ljust(width) if hit else cut_text(text, width), role),)
+            return raw[self.left :]
+        if at < 0 or not self.search:
+            return format_log_line(raw, width)
+        start = max(0, at - width // 3)
+        if start == 0 or at + len(self.search) <= width:
+            return raw
+        return G.more + raw[start + 1 :]
 
     def _failure(self, width: int, height: int) -> list[Row]:
         """Return rows with the reason and the known causes of a failed server; [] if the server has
@@ -285,7 +285,8 @@ class LogPane(Pane):
             if finding.fix:
                 rows += paragraph_rows(f"  fix: {finding.fix}", width, "text", "  ")
         room = max(5, height - 4)
-        rows = rows[:room] if len(rows) <= room else [*rows[: room - 1], ((G.more, "dim"),)]
+        if len(rows) > room:
+            rows[room - 1 :] = [((G.more, "dim"),)]
         rows.append((("s starts again   e next error", "dim"),))
         return rows
 
@@ -293,10 +294,12 @@ class LogPane(Pane):
         server = self.state.server
         if server is None:
             return paragraph_rows(_no_run_text(self.state), width, "dim")
-        rows = self._failure(width, height)
-        runs_as = launcher_text(server, time.time())
-        waits = paragraph_rows(f"{server.state}: nothing in the log yet.", width, "dim")
-        return rows or [*waits, *(paragraph_rows(runs_as, width, "text", "  ") if runs_as else ())]
+        if rows := self._failure(width, height):
+            return rows
+        rows = paragraph_rows(f"{server.state}: nothing in the log yet.", width, "dim")
+        if runs_as := launcher_text(server, time.time()):
+            rows += paragraph_rows(runs_as, width, "text", "  ")
+        return rows
 
     # position
     def action_move(self, by: int) -> None:
@@ -324,7 +327,8 @@ class LogPane(Pane):
 
     def toggle_follow(self) -> None:
         self.follow = not self.follow
-        self.hit = None if self.follow else self.hit
+        if self.follow:
+            self.hit = None
         self.repaint()
         self.post_message(self.TitleChanged())
 
@@ -337,29 +341,33 @@ class LogPane(Pane):
             self.hit = None
             self.repaint()
             return True
-        start = self.hit + 1 if again and self.hit is not None else 0
-        found = (
-            self.view.find(text, start)
-            if again
-            else self.view.find(text, len(self.view) - 1, backwards=True)
-        )
-        if found is None and again:
+        if not again:
+            return self._go(self.view.find(text, len(self.view) - 1, backwards=True))
+        found = self.view.find(text, self._behind_hit)
+        if found is None:
             found = self.view.find(text, 0)
         return self._go(found)
+
+    @property
+    def _behind_hit(self) -> int:
+        """The line behind the one that was found last."""
+        return 0 if self.hit is None else self.hit + 1
 
     def show_first_error(self) -> None:
         """Move to the line that gives the reason of the server's failure. If there is none, move to
         the first line with an error."""
         self.hit = None
-        reason = self.session.state.server.reason if self.session.state.server is not None else None
-        at = self.view.find(reason, 0) if reason else None
-        if at is None or not self._go(at):
-            self.next_error()
+        server = self.session.state.server
+        if server is not None and server.reason:
+            at = self.view.find(server.reason, 0)
+            if at is not None and self._go(at):
+                return
+        self.next_error()
 
     def next_error(self) -> bool:
         """Move to the next line with an error, and after the last error to the first one. Return
         whether the log has an error."""
-        total, start = len(self.view), (self.hit + 1 if self.hit is not None else 0)
+        total, start = len(self.view), self._behind_hit
         for begin, end in ((start, total), (0, start)):
             for chunk in range(begin, end, 2000):
                 for offset, line in enumerate(self.view.lines(chunk, min(2000, end - chunk))):
@@ -381,12 +389,13 @@ def _no_run_text(state: SessionState) -> str:
     """Return what the pane says while no run is selected."""
     if not state.servers_read:
         return "Looking for servers on this host."
-    start = "s starts the plan" if state.plan else "p loads a preset, s starts it"
     if state.servers:
+        start = "s starts the plan" if state.plan else "p loads a preset, s starts it"
         ended = count_of(len(state.servers), "run has", "runs have")
         return f"No server runs. {ended} ended here: o lists them, {start}."
-    start = "Press s to start the plan" if state.plan else "Press p to load a preset, then s"
-    return f"No server has run yet. {start}{'' if state.plan else ' to start it'}."
+    if state.plan:
+        return "No server has run yet. Press s to start the plan."
+    return "No server has run yet. Press p to load a preset, then s to start it."
 
 
 def explanation_rows(finding: Finding, width: int, most: int) -> list[Row]:

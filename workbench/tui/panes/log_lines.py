@@ -75,11 +75,10 @@ def condense_line(text: str) -> str:
     WARNING text" for "(EngineCore pid=7) WARNING 11-21 12:03:07 [loader.py:1] text", and "r0
     12:03:07 text" for a line of "[rank 0]". Unknown formats are unchanged."""
     rank = _RANK.match(text)
-    if rank is not None:
-        return (
-            f"{'r' if rank[1] == 'rank' else rank[1]}{rank[2]} {_drop_source(text[rank.end() :])}"
-        )
-    return _drop_source(text)
+    if rank is None:
+        return _drop_source(text)
+    kind = "r" if rank[1] == "rank" else rank[1]
+    return f"{kind}{rank[2]} {_drop_source(text[rank.end() :])}"
 
 
 @lru_cache(_KEPT_KINDS)
@@ -99,12 +98,14 @@ def format_log_line(text: str, width: int) -> str:
     used = values.get("kv")
     if values.get("used") is not None:
         used = f"{100 * float(values['used']):.1f}"
-    kv = f"{used}%" if used is not None else "n/a"
-    rounded = f"{float(used):.0f}%" if used is not None else "n/a"
+    kv = rounded = "n/a"
+    if used is not None:
+        kv, rounded = f"{used}%", f"{float(used):.0f}%"
     gen, run, wait = f"{float(values['gen']):.0f}", values["running"], values["waiting"]
-    prompt = values.get("prompt")
-    asked = f"prompt/s {float(prompt):>6.0f}  " if prompt is not None else ""
-    brief = f"p/s {float(prompt):.0f} " if prompt is not None else ""
+    asked = brief = ""
+    if values.get("prompt") is not None:
+        prompt = f"{float(values['prompt']):.0f}"
+        asked, brief = f"prompt/s {prompt:>6}  ", f"p/s {prompt} "
     forms = (
         f"{lead}{asked}gen/s {gen:>6}  running {run:>3}  waiting {wait:>3}  KV {kv:>5}",
         f"{lead}{brief}g/s {gen} run {run} wait {wait} KV {kv}",
@@ -123,9 +124,9 @@ def _drop_source(text: str) -> str:
     if found is None:
         return text
     groups = found.groupdict()
-    lead = [groups.get("time"), groups["level"] if groups["level"] not in (None, "INFO") else None]
+    lead = [part for part in (groups.get("time"), groups["level"]) if part and part != "INFO"]
     rest = text[found.end() :]
     access = _ACCESS.search(rest)
     if access is not None:
         rest = f"{access['what']} {access['status']}"
-    return " ".join([part for part in lead if part] + [rest])
+    return " ".join([*lead, rest])

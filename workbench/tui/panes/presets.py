@@ -145,18 +145,20 @@ class Presets(Pane, PickList):
         tail = "o" if item.own else " "
         if loaded and plan is not None and plan.edited:
             tail = "*"
-        wide = width >= 44
-        engine = item.engine if wide else _short_name(item.engine)
-        size = LONG if wide else SHORT
+        engine, size = item.engine, LONG
+        if width < 44:
+            engine, size = _short_name(item.engine), SHORT
         room = max(8, width - len(lead) - 2 - size - len(tail))
         name = cut_middle(preset_name(item.id, item.engine), min(room, 34))
-        title = cut_text(item.lacks or item.title, room - 35) if room - 35 >= 12 else ""
+        title = ""
+        if room - 35 >= 12:
+            title = f" {cut_text(item.lacks or item.title, room - 35)}"
         return (
             (lead, role),
             (pad_text(name, min(room, 34)), role),
             (" ", "text"),
             (pad_text(engine, size), "dim"),
-            (pad_text(f" {title}" if title else "", max(0, room - 34)), "dim"),
+            (pad_text(title, max(0, room - 34)), "dim"),
             (f" {tail}", "warn"),
         )
 

@@ -106,8 +106,9 @@ def ttft_text(item: BenchRow, width: int) -> str:
     if width < _BOTH_FROM:
         return brief
     both = f"{brief}/{number_text(p90, 0)}".replace(",", "")
-    doubt = f" {G.plus_minus}{item.ttft_unsure_ms:.1f}"
-    forms = [both, brief] if item.ttft_unsure_ms < _SHOWN_DOUBT_MS else [both + doubt, both, brief]
+    forms = [both, brief]
+    if item.ttft_unsure_ms >= _SHOWN_DOUBT_MS:
+        forms.insert(0, f"{both} {G.plus_minus}{item.ttft_unsure_ms:.1f}")
     return next((form for form in forms if len(form) < width), brief)
 
 
@@ -243,11 +244,12 @@ class Results(Pane, PickList):
 
     @property
     def detail(self) -> str:
-        column, highest = self.order
-        by = f"by {column}, {'highest' if highest else 'lowest'} first"
+        shown = f"/{self.search}" if self.search else self.badge
         if self.order == NEWEST_FIRST:
-            by = ""
-        return "  ".join(filter(None, (f"/{self.search}" if self.search else self.badge, by)))
+            return shown
+        column, is_highest = self.order
+        first = "highest" if is_highest else "lowest"
+        return f"{shown}  by {column}, {first} first".lstrip()
 
     @property
     def badge(self) -> str:
@@ -520,8 +522,9 @@ class Results(Pane, PickList):
         rows: list[Row] = []
         for text in texts:
             lines = paragraph_rows(text, width, "warn", "  ")
-            if len(lines) > (2 if height >= _TWO_LINES_FROM else 1):
-                first = lines[:1] if height >= _TWO_LINES_FROM else []
+            most = 2 if height >= _TWO_LINES_FROM else 1
+            if len(lines) > most:
+                first = lines[: most - 1]
                 rest = " ".join(_result_text(line).strip() for line in lines[len(first) :])
                 indent = "  " if first else ""
                 lines = [*first, _cut_row(f"{indent}{rest}", width, "enter", "warn")]

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 from workbench.engines import gpu_table, registry
 from workbench.engines.flag_values import format_value
 from workbench.engines.plan_context import Situation
-from workbench.engines.tunable_flags import PREFILL, TunableFlag
+from workbench.engines.tunable_flags import GUESSES, PREFILL, TunableFlag
 from workbench.engines.weight_bits import name_of
 from workbench.model.counts import count_of
 from workbench.model.findings import Finding, PlanChange
 from workbench.model.gpu import GpuInfo
+from workbench.model.host_cores import HostCores
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import PARALLEL_SIZES
 from workbench.model.tune import OF_GPUS, LeftOut, TuneCandidate, TuneLimits
@@ -58,6 +59,7 @@ def list_candidates(here: Situation, findings: Sequence[Finding], work: Work) ->
     yield from _parallelism_choices(here, work)
     yield from _weight_precision_choices(here)
     yield from _concurrent_sequence_choices(here, work.streams)
+    yield from _thread_choices(here)
     yield from _speculation_choices(here, work.streams)
     yield from _table_choices(here, work)
     yield from _choices_never_tried(here)
@@ -148,8 +150,7 @@ def _speculation_choices(here: Situation, streams: int | None) -> Iterator[Choic
         return
     config = here.plan.flag(flag)
     if streams is not None and streams > _FEW_STREAMS:
-        reason = f"{_requests_text(streams)} at a time leave no compute for guessed tokens"
-        yield LeftOut(f"other speculation ({flag})", reason)
+        yield LeftOut(f"other speculation ({flag})", _no_room_to_guess(streams))
         return
     if isinstance(config, dict) and isinstance(config.get("num_speculative_tokens"), int):
         depth = config["num_speculative_tokens"]
@@ -163,10 +164,17 @@ def _speculation_choices(here: Situation, streams: int | None) -> Iterator[Choic
         text = format_value(
             {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}
         )
-        few = "few users" if streams is None else f"{_requests_text(streams)} at a time"
-        verb = "leaves" if streams == 1 else "leave"
-        reason = f"a step checks several guessed tokens: {few} {verb} room"
-        yield TuneCandidate((f"{flag}={text}",), reason)
+        yield TuneCandidate((f"{flag}={text}",), f"{GUESSES}: {_room_to_guess(streams)}")
+
+
+def _no_room_to_guess(streams: int) -> str:
+    return f"{_requests_text(streams)} at a time leave no compute for guessed tokens"
+
+
+def _room_to_guess(streams: int | None) -> str:
+    few = "few users" if streams is None else f"{_requests_text(streams)} at a time"
+    verb = "leaves" if streams == 1 else "leave"
+    return f"{few} {verb} room"
 
 
 def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterator[Choice]:
@@ -174,25 +182,32 @@ def _concurrent_sequence_choices(here: Situation, streams: int | None) -> Iterat
     flag = here.engine.concurrency_flag
     if flag is None or flag not in here.catalog.flags:
         return
-    now = here.given_number(flag)
+    now = _sequences_of_plan(here, flag)
     if streams is None:
-        yield from _more_sequences(flag, now)
+        yield from _more_sequences(here, flag, now)
         return
     if now is not None and 0 < now < streams:
         reason = (
             f"the load has {_requests_text(streams)} at a time, and {streams - now:g} of them wait"
         )
-        yield TuneCandidate((f"{flag}={streams}",), reason)
+        yield TuneCandidate(here.engine.sequence_assignments(here, streams), reason)
         if 2 * now < streams:
             half = "less waiting, with a KV cache for fewer requests than the load has"
-            yield TuneCandidate((f"{flag}={2 * now:g}",), half)
+            yield TuneCandidate(here.engine.sequence_assignments(here, int(2 * now)), half)
         return
     at_most = "the default" if now is None else f"{now:g}"
     reason = f"the load has {_requests_text(streams)} at a time, which {at_most} allows already"
     yield LeftOut(f"a higher {flag}", reason)
 
 
-def _more_sequences(flag: str, now: float | None) -> Iterator[Choice]:
+def _sequences_of_plan(here: Situation, flag: str) -> float | None:
+    """Return how many requests the server processes at a time. None if that is not known."""
+    given = here.given_number(flag)
+    left_to_engine = given is None or given < 0
+    return here.engine.default_concurrency if left_to_engine else given
+
+
+def _more_sequences(here: Situation, flag: str, now: float | None) -> Iterator[Choice]:
     """Yield higher limits for a search for users, which can go above any limit."""
     if now is None or now <= 0:
         yield LeftOut(
@@ -201,7 +216,42 @@ def _more_sequences(flag: str, now: float | None) -> Iterator[Choice]:
         return
     reason = f"the requests of more than {count_of(int(now), 'user')} wait"
     for times in (4, 2):
-        yield TuneCandidate((f"{flag}={times * now:g}",), reason)
+        yield TuneCandidate(here.engine.sequence_assignments(here, int(times * now)), reason)
+
+
+def _thread_choices(here: Situation) -> Iterator[Choice]:
+    """Yield other numbers of threads, if the CPU computes layers: one for each core, and half of
+    that, because decode waits for the memory."""
+    flag = here.engine.threads_flag
+    if flag is None or flag not in here.catalog.flags:
+        return
+    if not here.engine.layers_on_cpu(here):
+        yield LeftOut(flag, "the GPUs compute all layers")
+        return
+    if here.cores is None:
+        yield LeftOut(flag, "the number of the host's cores is not known")
+        return
+    cores = here.cores.cores
+    given = here.given_number(flag)
+    now = _threads_of_plan(here.cores, given)
+    reasons = {
+        cores: f"one thread for each of {count_of(cores, 'core')}; now {now}",
+        cores
+        // 2: f"decode waits for the memory, and {count_of(cores // 2, 'thread')} may fill it",
+    }
+    tried = [count for count in reasons if count not in (0, now)]
+    for count in tried:
+        yield TuneCandidate((f"{flag}={count}",), reasons[count])
+    if cores not in tried:
+        yield LeftOut(f"more {flag}", f"each of {count_of(cores, 'core')} has a thread already")
+
+
+def _threads_of_plan(cores: HostCores, given: float | None) -> int:
+    """Return how many threads llama.cpp starts: without the flag one for each core, and for a number
+    below 1 one for each CPU (llama.cpp#20020)."""
+    if given is None:
+        return cores.cores
+    return int(given) if given > 0 else cores.cpus
 
 
 def _requests_text(streams: int) -> str:
@@ -228,16 +278,23 @@ def _table_choices(here: Situation, work: Work) -> Iterator[Choice]:
                 yield LeftOut(f"{flag.name}={text}", f"{reason}, which one step holds already")
                 continue
             yield TuneCandidate(
-                _assignments_for_flag(flag, text, here), _reason_to_try(flag, text, here)
+                _assignments_for_flag(flag, text, here), _reason_to_try(flag, text, here, work)
             )
 
 
 def _assignments_for_flag(flag: TunableFlag, text: str, here: Situation) -> tuple[str, ...]:
     """Return the assignments that give a flag this value: the flag whose value caps it is raised
-    too, since the engine would silently take less."""
+    too, since the engine would silently take less, and so is what it does not work without."""
     cap = here.flag_number(flag.within)
     raised = (f"{flag.within}={text}",) if cap is not None and float(text) > cap else ()
-    return (*raised, f"{flag.name}={text}")
+    missing = [one for one in flag.together if not _is_in_effect(one, here)]
+    return (*raised, f"{flag.name}={text}", *missing)
+
+
+def _is_in_effect(assignment: str, here: Situation) -> bool:
+    name, _, text = assignment.partition("=")
+    value = here.effective_flag_value(name)
+    return value is not None and format_value(value) == text
 
 
 def _reason_not_tried(here: Situation, flag: TunableFlag, work: Work) -> str | None:
@@ -247,6 +304,15 @@ def _reason_not_tried(here: Situation, flag: TunableFlag, work: Work) -> str | N
         return _no_gpu(here)
     if flag.of_prefixes and work.prompt_tokens is not None:
         return _OF_PREFIXES
+    if flag.guesses and work.streams is not None and work.streams > _FEW_STREAMS:
+        return _no_room_to_guess(work.streams)
+    if flag.guesses and here.plan.flag(flag.name) not in (None, "none"):
+        return f"the plan has {flag.name} {here.plan.flag(flag.name)}"
+    if flag.of_numa and (not here.engine.layers_on_cpu(here) or _numa_nodes(here) < 2):
+        return "it acts where the CPUs of several NUMA nodes compute layers"
+    limit = here.engine.concurrency_flag
+    if flag.of_batches and limit and _sequences_of_plan(here, limit) == 1:
+        return f"with {limit} 1 there is no batch"
     known = [gpu.compute_capability for gpu in here.gpus if gpu.compute_capability]
     strange = [one for one in known if int(one.partition(".")[0]) not in flag.capabilities]
     if flag.capabilities and strange:
@@ -257,11 +323,17 @@ def _reason_not_tried(here: Situation, flag: TunableFlag, work: Work) -> str | N
     return None
 
 
+def _numa_nodes(here: Situation) -> int:
+    return 1 if here.cores is None else here.cores.numa_nodes
+
+
 def _no_gpu(here: Situation) -> str:
     return _NO_GPU.format(f"{here.engine.title} {here.installed}")
 
 
-def _reason_to_try(flag: TunableFlag, text: str, here: Situation) -> str:
+def _reason_to_try(flag: TunableFlag, text: str, here: Situation, work: Work) -> str:
+    if flag.guesses:
+        return f"{GUESSES}: {_room_to_guess(work.streams)}"
     if flag.reason != PREFILL:
         return flag.reason
     now = here.flag_number(flag.name)
@@ -283,6 +355,9 @@ def _choices_never_tried(here: Situation) -> Iterator[Choice]:
     for name in _PREFIX_FLAGS:
         if name in here.catalog.flags:
             yield LeftOut(name, _OF_PREFIXES)
+    for name, reason in here.engine.untried_flags.items():
+        if name in here.catalog.flags:
+            yield LeftOut(name, reason)
     yield LeftOut(
         "memory clocks", "a lock can lower other clocks of the GPU unseen, and costs 12 to 32 %"
     )

@@ -132,6 +132,9 @@ class Engine:
     metrics_flag: ClassVar[str | None] = None  # without this flag metrics_path answers 404
     # the most requests that one replica processes at the same time
     concurrency_flag: ClassVar[str | None] = None
+    # the value of that flag if the plan leaves it to the engine; None: unknown, or no small number
+    default_concurrency: ClassVar[int | None] = None
+    threads_flag: ClassVar[str | None] = None  # the threads that compute layers on the CPU
     # quantity -> sample names, newest first; see METRICS below
     metrics: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     # For an engine whose counters in `metrics` change only when a request ends: "prompt_tokens" or
@@ -177,6 +180,8 @@ class Engine:
     eager_flag: ClassVar[str | None] = None
     compiled_parts: ClassVar[str] = "CUDA graphs"
     tunable_flags: ClassVar[tuple[TunableFlag, ...]] = ()  # what a tune tries
+    # flags that people tune and a tune does not try, with the reason
+    untried_flags: ClassVar[Mapping[str, str]] = {}
     speculation_flag: ClassVar[str | None] = None  # its value is an object with the depth
     eight_bit_weights: ClassVar[str] = ""  # assignment that quantizes 16-bit weights when they load
     answers: ClassVar[tuple[Answer, ...]] = ()  # where the engine says what is in force
@@ -250,6 +255,20 @@ class Engine:
     def kv_rule(self, here: Situation) -> KvRule:
         """Return how the engine stores the KV cache of layers with sliding-window attention."""
         return KvRule()
+
+    def computes_on_cpu(self, here: Situation) -> bool:
+        """Return whether the CPU computes all layers of the model: the installed engine is such a
+        build, as 0.32.0+cpu is."""
+        return (here.installed or "").endswith("+cpu")
+
+    def layers_on_cpu(self, here: Situation) -> bool:
+        """Return whether the CPU computes layers of the model, or may compute some."""
+        return self.computes_on_cpu(here)
+
+    def sequence_assignments(self, here: Situation, count: int) -> tuple[str, ...]:
+        """Return the assignments for a server that processes `count` requests at a time, each of
+        which may be as long as those of the plan."""
+        return (f"{self.concurrency_flag}={count}",)
 
     def no_memory_estimate(self, here: Situation) -> str | None:
         """Return the reason why the memory of this plan cannot be estimated, or None if it can."""

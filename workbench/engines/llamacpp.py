@@ -12,7 +12,7 @@ from workbench.engines.base import Engine, MemoryUse
 from workbench.engines.kv_size import KvRule
 from workbench.engines.plan_context import Situation
 from workbench.engines.reported_settings import LLAMACPP
-from workbench.engines.tunable_flags import KERNEL, KV, PREFILL, TunableFlag
+from workbench.engines.tunable_flags import GUESSES, KERNEL, KV, PREFILL, TunableFlag
 from workbench.model.plan import LaunchPlan
 
 
@@ -42,17 +42,36 @@ class Llamacpp(Engine):
     env_prefix = "LLAMA_ARG_"
     metrics_flag = "metrics"
     concurrency_flag = "parallel"
+    default_concurrency = 4  # of "auto" (llama.cpp#17300)
+    threads_flag = "threads"
     slots_path = "/slots"
     argparse_values = False
     uses_all_gpus = True
     tunable_flags = (
-        TunableFlag("flash-attn", ("on",), KERNEL),
-        TunableFlag("cache-type-k", ("q8_0",), KV),
         TunableFlag(
-            "ubatch-size", ("256", "1024", "2048"), PREFILL, grows=True, within="batch-size"
+            "numa",
+            ("distribute",),
+            "each NUMA node reads the weights that lie in its own memory",
+            of_numa=True,
         ),
-        TunableFlag("batch-size", ("4096",), PREFILL, grows=True),
+        TunableFlag("spec-type", ("ngram-simple", "ngram-mod"), GUESSES, guesses=True),
+        TunableFlag(
+            "cont-batching",
+            ("true",),
+            "without it a prompt waits until all answers of the batch have ended",
+            of_batches=True,
+        ),
+        TunableFlag("flash-attn", ("on",), KERNEL),
+        # llama.cpp refuses such values without flash attention, and keys of another type are slow
+        TunableFlag("cache-type-k", ("q8_0",), KV, together=("cache-type-v=q8_0", "flash-attn=on")),
+        TunableFlag(
+            "ubatch-size", ("256", "512", "1024", "2048"), PREFILL, grows=True, within="batch-size"
+        ),
+        TunableFlag("batch-size", ("2048", "4096"), PREFILL, grows=True),
     )
+    untried_flags: ClassVar[Mapping[str, str]] = {
+        "load-mode": "mmap and mlock act while the model loads, and where memory is short",
+    }
     memory = MemoryUse(
         cache_size_flags=("ctx-size",), cache_type_flags=("cache-type-k", "cache-type-v")
     )
@@ -116,6 +135,25 @@ class Llamacpp(Engine):
         if here.is_switched_on("swa-full"):
             return KvRule()
         return KvRule("window", in_flight=int(here.flag_number("ubatch-size") or 0))
+
+    def computes_on_cpu(self, here: Situation) -> bool:
+        return not here.gpus_visible or here.flag_number("n-gpu-layers") == 0
+
+    def layers_on_cpu(self, here: Situation) -> bool:
+        return self.computes_on_cpu(here) or self.no_memory_estimate(here) is not None
+
+    def sequence_assignments(self, here: Situation, count: int) -> tuple[str, ...]:
+        """Return slots with the context that each has now, and with continuous batching. Slots share
+        ctx-size: more of them would leave less to each request, and one that the plan serves would no
+        longer fit (llama.cpp#11681)."""
+        batching = here.effective_flag_value("cont-batching") is not False
+        slots = (f"parallel={count}", *(() if batching else ("cont-batching=true",)))
+        context, now = here.flag_number("ctx-size"), here.flag_number("parallel")
+        if here.is_switched_on("kv-unified"):
+            return slots
+        if context and now and now > 0:
+            return (f"ctx-size={int(context) // int(now) * count}", *slots)
+        return ("kv-unified=true", *slots)
 
     def no_memory_estimate(self, here: Situation) -> str | None:
         if here.is_switched_on("cpu-moe") or here.flag_number("n-cpu-moe"):

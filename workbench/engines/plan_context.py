@@ -11,6 +11,7 @@ from workbench.engines.flag_values import human_int
 from workbench.model.flags import FlagCatalog, FlagValue
 from workbench.model.gpu import GpuInfo
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
+from workbench.model.host_cores import HostCores
 from workbench.model.job_request import VISIBLE_TO_CUDA
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.model_shape import ModelShape
@@ -43,6 +44,7 @@ class Situation:
     gpus: tuple[GpuInfo, ...] = ()
     installed: str | None = None
     allotment: Allotment = NO_ALLOTMENT  # what the host's own environment says of its GPUs
+    cores: HostCores | None = None  # of the host, where the server runs on it
 
     def effective_flag_value(self, name: str) -> FlagValue | None:
         """Return the value of a flag in the plan. If the plan does not set it, return the catalog's
@@ -108,8 +110,8 @@ class Situation:
 
     @property
     def computes_on_cpu(self) -> bool:
-        """Whether the installed engine is a build that computes on the CPU, such as 0.32.0+cpu."""
-        return (self.installed or "").endswith("+cpu")
+        """Whether the CPU computes all layers of the model."""
+        return self.engine.computes_on_cpu(self)
 
     @property
     def nodes(self) -> int:

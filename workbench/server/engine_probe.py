@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 
 from workbench.hosts.base import CommandTimeout, Host
 from workbench.hosts.swept_command import run_swept
-from workbench.model import gpu_allotment
+from workbench.model import gpu_allotment, host_cores
 from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment
+from workbench.model.host_cores import HostCores
 from workbench.model.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ if [ -n "$path" ]; then
 fi
 echo "PATH=$PATH"
 @allotment@
+@cores@
 for name do
     for place in "$HOME"/venv*/bin "$HOME"/.venv*/bin "$HOME"/*/.venv/bin "$HOME"/*/venv/bin "$HOME"/.local/bin \
         "$HOME"/.local/share/uv/tools/*/bin "$HOME"/.local/share/pipx/venvs/*/bin "$HOME"/.virtualenvs/*/bin \
@@ -70,6 +72,7 @@ done
 exit 0
 """
 _FIND = _FIND.replace("@allotment@", gpu_allotment.SHELL)
+_FIND = _FIND.replace("@cores@", host_cores.SHELL)
 _VERSIONS = (  # tried in order: llama-server first names the GPUs, with their compute capability
     re.compile(r"version:?\s+(?:b|v)?(\d[\w.+-]{0,79})(?![\w.+-])", re.IGNORECASE),
     re.compile(r"\bv?(\d{1,18}\.\d{1,18}(?![\w.+-]{80})[\w.+-]*)"),
@@ -105,6 +108,7 @@ class InstalledEngine:
     elsewhere: tuple[str, ...] = ()  # further programs of that name, in common places
     allotment: Allotment = NO_ALLOTMENT  # what the host's own environment says of its GPUs
     modified: str = ""  # when the program was changed, in seconds since 1970
+    cores: HostCores | None = None  # of the host's CPUs; None if they are not known
 
 
 async def probe_engine(
@@ -137,7 +141,9 @@ async def probe_engine(
     elsewhere = tuple(place for place in dict.fromkeys(facts.get("elsewhere", [])) if place != path)
     known = await _installed_version(host, engine, path, python, facts)
     modified = "".join(facts.get("modified", []))
-    return replace(known, elsewhere=elsewhere, allotment=allotment, modified=modified)
+    counts = ("".join(facts.get(name, [])) for name in ("cpus", "cores", "nodes"))
+    cores = host_cores.parse_cores(*counts)
+    return replace(known, elsewhere=elsewhere, allotment=allotment, modified=modified, cores=cores)
 
 
 async def _installed_version(

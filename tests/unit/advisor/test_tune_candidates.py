@@ -12,6 +12,7 @@ from workbench.engines.plan_context import Situation
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level, PlanChange
 from workbench.model.gpu import GpuInfo
+from workbench.model.host_cores import HostCores
 from workbench.model.plan import LaunchPlan
 from workbench.model.settings import GpuSettings
 from workbench.model.tune import (
@@ -33,6 +34,7 @@ def found(
     gpu: str = "RTX",
     capability: str | None = None,
     installed: str | None = None,
+    cores: HostCores | None = None,
     **flags: object,
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return the candidates and what is left out, each with its reason."""
@@ -42,7 +44,7 @@ def found(
         plan = plan.with_flag(name.replace("_", "-"), value)  # type: ignore[arg-type]
     one = GpuInfo(index=0, uuid="GPU-0", name=gpu, compute_capability=capability)
     infos = tuple(replace(one, index=n, uuid=f"GPU-{n}") for n in range(gpus))
-    here = Situation(plan, kind.catalog(None), kind, infos, installed)
+    here = Situation(plan, kind.catalog(None), kind, infos, installed, cores=cores)
     each = list(list_candidates(here, findings, work))
     candidates = {" ".join(c.sets): c.reason for c in each if isinstance(c, TuneCandidate)}
     return candidates, {c.words: c.reason for c in each if isinstance(c, LeftOut)}
@@ -212,3 +214,81 @@ def test_a_search_for_users_is_offered_what_more_requests_than_its_first_load_ne
     )
     assert "enable-prefix-caching" in left_out
     assert any(name.startswith("speculative-config") for name in candidates)
+
+
+def test_more_slots_of_llamacpp_keep_the_context_of_each() -> None:
+    """With `parallel=8` alone, a real server of 1,024 tokens refused a prompt of 300 tokens, and cut the
+    answer to one of 230."""
+    load = Work(8, 1024)
+    assert "ctx-size=8192 parallel=8" in found("llamacpp", load, ctx_size=1024, parallel=1)[0]
+    assert "ctx-size=4096 parallel=8" in found("llamacpp", load, ctx_size=1024, parallel=2)[0]
+    shared = found("llamacpp", load, ctx_size=1024, parallel=1, kv_unified=True)[0]
+    assert "parallel=8" in shared
+    assert "kv-unified=true parallel=8" in found("llamacpp", load, parallel=2)[0]
+
+
+def test_the_four_slots_that_llamacpp_opens_by_itself_are_raised_for_a_larger_load() -> None:
+    """A tune said that the default allows 8 requests at a time."""
+    candidates, _ = found("llamacpp", Work(8, 1024), ctx_size=4096)
+    assert "4 of them wait" in candidates["kv-unified=true parallel=8"]
+    _, left_out = found("llamacpp", Work(4, 512), ctx_size=4096)
+    assert "which 4 allows already" in left_out["a higher parallel"]
+
+
+def test_threads_are_tried_where_the_cpu_computes_layers() -> None:
+    """A tune on a CPU left one thread of two cores as it was."""
+    host, load = HostCores(cpus=32, cores=16), Work(8, 1024)
+    of_cpu, _ = found("llamacpp", load, gpus=0, cores=host, threads=1)
+    assert {"threads=16", "threads=8"} <= of_cpu.keys()
+    assert "threads=16" in found("llamacpp", load, cores=host, threads=1, n_gpu_layers=10)[0]
+    of_default, left_out = found("llamacpp", load, gpus=0, cores=host)
+    assert "threads=8" in of_default and "threads=16" not in of_default
+    assert "16 cores has a thread" in left_out["more threads"]
+    each_cpu = found("llamacpp", load, gpus=0, cores=host, threads=-1)[0]
+    assert each_cpu["threads=16"].endswith("now 32")
+    assert "compute all layers" in found("llamacpp", load, cores=host, threads=1)[1]["threads"]
+    assert "not known" in found("llamacpp", load, gpus=0, threads=1)[1]["threads"]
+    one_core = found("llamacpp", load, gpus=0, cores=HostCores(1, 1), threads=1)[0]
+    assert not any(name.startswith("threads") for name in one_core)
+
+
+def test_llamacpp_speculates_without_a_draft_model_for_few_requests() -> None:
+    candidates, _ = found("llamacpp", Work(8, 1024))
+    assert candidates["spec-type=ngram-simple"].endswith("8 requests at a time leave room")
+    many, left_out = found("llamacpp", Work(64, 8192))
+    assert not any(name.startswith("spec-type") for name in many)
+    assert "64 requests" in left_out["spec-type=ngram-simple,ngram-mod"]
+    _, of_plan = found("llamacpp", Work(8, 1024), spec_type="draft-mtp")
+    assert "draft-mtp" in of_plan["spec-type=ngram-simple,ngram-mod"]
+
+
+def test_continuous_batching_is_tried_where_there_is_a_batch() -> None:
+    load = Work(8, 1024)
+    several, _ = found("llamacpp", load, parallel=8, cont_batching=False)
+    assert "cont-batching=true" in several
+    alone, left_out = found("llamacpp", load, ctx_size=512, parallel=1, cont_batching=False)
+    assert "no batch" in left_out["cont-batching=true"]
+    assert "mlock" in left_out["load-mode"]
+    assert "ctx-size=4096 parallel=8 cont-batching=true" in alone
+    assert "cont-batching=true" not in found("llamacpp", load, parallel=8)[0]
+
+
+def test_both_halves_of_a_kv_cache_of_llamacpp_get_one_type() -> None:
+    """Keys alone take a slow path, which a rule warns of, so that no KV type was ever tried."""
+    pair = "cache-type-k=q8_0 cache-type-v=q8_0"
+    assert f"{pair} flash-attn=on" in found("llamacpp", Work(8, 1024), flash_attn="off")[0]
+    assert pair in found("llamacpp", Work(8, 1024), flash_attn="on")[0]
+
+
+def test_the_default_step_of_llamacpp_is_tried_where_the_plan_has_another() -> None:
+    small, _ = found("llamacpp", Work(64, 64 * 1024), batch_size=64, ubatch_size=64)
+    assert {"batch-size=512 ubatch-size=512", "batch-size=2048"} <= small.keys()
+    assert "ubatch-size=512" not in found("llamacpp", Work(64, 64 * 1024))[0]
+
+
+def test_numa_is_tried_where_the_cpus_of_several_nodes_compute() -> None:
+    load, two = Work(8, 1024), HostCores(cpus=128, cores=64, numa_nodes=2)
+    assert "numa=distribute" in found("llamacpp", load, gpus=0, cores=two)[0]
+    assert "NUMA" in found("llamacpp", load, cores=two)[1]["numa=distribute"]
+    one = HostCores(cpus=128, cores=64)
+    assert "numa=distribute" not in found("llamacpp", load, gpus=0, cores=one)[0]

@@ -216,3 +216,14 @@ def test_a_program_that_is_there_and_cannot_be_started(
     there.mkdir() if kind == "directory" else there.write_text("no program")
     found = look("vllm", (str(there),))
     assert found.path is None and found.problem == f"{there} on local {said}"
+
+
+def test_the_cores_are_those_of_the_host_and_unknown_on_a_simulated_one(
+    bin_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(bin_dir / "llama-server", "#!/bin/sh\necho version: 11434\n")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of other programs; `nproc` would take it
+    cores = look("llamacpp").cores
+    assert cores is not None and 1 <= cores.cores <= cores.cpus == len(os.sched_getaffinity(0))
+    monkeypatch.setenv("WORKBENCH_SIM_PROFILE", "gb10")
+    assert look("llamacpp").cores is None

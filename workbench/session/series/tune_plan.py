@@ -20,6 +20,7 @@ from workbench.model.counts import count_of
 from workbench.model.errors import InputError, WorkbenchError
 from workbench.model.experiment import Arm
 from workbench.model.findings import Level
+from workbench.model.host_cores import HostCores
 from workbench.model.json_records import from_json
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import LaunchPlan, plan_differences
@@ -35,6 +36,7 @@ from workbench.model.tune import (
     plan_assignments_in,
 )
 from workbench.model.tune_standings import entry_of_point_label, point_label
+from workbench.server.preflight import uses_host_files
 from workbench.session.conditions import gpus_of_plan
 from workbench.session.series.flag_sweep import Combination, changes_answers
 from workbench.session.series.flag_sweep_plan import FlagSweepPlanner, with_assignments
@@ -262,6 +264,7 @@ def checked_candidates(
         visible_gpus(plan, around.gpus),
         around.installed_version,
         editor.allotment,
+        cores=_cores_of(editor),
     )
     work = _work_of(load, goal)
     candidates: dict[tuple[str, ...], TuneCandidate] = {}
@@ -280,6 +283,13 @@ def checked_candidates(
         elif gpu_settings_in(one.sets) or plan_differences(plan, found.editor.effective_plan):
             candidates.setdefault(one.sets, one)
     return list(candidates.values()), left_out
+
+
+def _cores_of(editor: PlanEditor) -> HostCores | None:
+    """Return the cores of the host, if the plan's server runs there with all of them: a scheduler or
+    an image may give it fewer."""
+    found = editor.around.found
+    return found.cores if found is not None and uses_host_files(editor.plan.run_as) else None
 
 
 def _work_of(load: BenchSpec, goal: str) -> Work:

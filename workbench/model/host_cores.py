@@ -1,0 +1,42 @@
+"""The CPU cores of a host, as a program there may use them."""
+
+from __future__ import annotations
+
+from workbench.model.lazy_dataclass import dataclass
+
+# Shell lines that print the CPUs that a program may use, and the cores and NUMA nodes that the host
+# has, in the form that `parse_cores` parses. Those of a simulated host would be this machine's.
+SHELL = r"""
+if [ -z "${WORKBENCH_SIM_PROFILE:-}" ]; then
+    echo "cpus=$(OMP_NUM_THREADS= OMP_THREAD_LIMIT= nproc 2>/dev/null)"
+    echo "cores=$(cat /sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list 2>/dev/null | sort -u | wc -l)"
+    echo "nodes=$(cat /sys/devices/system/node/node[0-9]*/cpulist 2>/dev/null | grep -c .)"
+fi
+"""
+_MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class HostCores:
+    """The CPUs that a program on a host may use, of which several can belong to one core, the number
+    of their cores, and the number of the host's NUMA nodes that have CPUs."""
+
+    cpus: int
+    cores: int
+    numa_nodes: int = 1
+
+
+def parse_cores(cpus: str, cores: str, nodes: str) -> HostCores | None:
+    """Return the cores for the values of the lines that SHELL prints. None if the host does not tell
+    how many CPUs a program may use. Without a topology, each CPU counts as a core."""
+    usable, physical = _count_in(cpus), _count_in(cores)
+    if not usable:
+        return None
+    return HostCores(usable, min(usable, physical or usable), max(1, _count_in(nodes)))
+
+
+def _count_in(text: str) -> int:
+    text = text.strip()
+    if not (text.isascii() and text.isdecimal()):
+        return 0
+    return min(int(text[:9]), _MOST)

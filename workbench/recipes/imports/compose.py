@@ -6,21 +6,23 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.model.untrusted_text import VARIABLE_NAME, clean_text
-from workbench.recipes.imports.containers import Container, environment_of, server_commands
+from workbench.recipes.imports.containers import Container, environment_of
 from workbench.recipes.imports.fields import (
+    as_list,
+    as_table,
     note_unknown_fields,
     table_field,
     text_field,
     text_list_field,
 )
-from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
-from workbench.recipes.imports.shell_script import interpret, recipe_of
+from workbench.recipes.imports.shell_script import recipe_of_first_server
 from workbench.recipes.recipe import Given, Notes, Recipe, shorten_value
 from workbench.recipes.shell_text import Variable, compose_value_parts, simple_commands
 
@@ -48,43 +50,20 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     server. Parts that are not understood are added to `notes`. Raises InputError if there is no
     such service."""
     services = table_field(document, "services", notes)
-    given.check_entry(FORM, "service", services)
-    entry = given.entry
     note_unknown_fields(document, "services version name volumes networks", notes)
     values = _read_dotenv(given.directory, notes)
-    found: dict[str, list[ServerCommand]] = {}
-    noted: dict[str, Notes] = {}
-    for name, service in services.items():
-        if isinstance(service, Mapping) and entry in (None, name):
-            noted[name] = Notes()
-            if commands := server_commands(
-                _container_of_service(service, noted[name], values, given.directory),
-                noted[name],
-                interpret,
-            ):
-                found[name] = commands
-    if not found:
-        for own in noted.values():
-            notes.findings += own.findings
-        notes.findings.insert(0, no_server_finding(FORM, [f"the services {', '.join(services)}"]))
-        return Recipe(None, FORM)
-    first = next(iter(found))
-    notes.findings += noted[first].findings
-    notes.variables |= noted[first].variables
-    for other in services:
-        if other != first and entry is None:
-            notes.add_left_out(
-                f"the service {other}",
-                f"--entry {other} reads it" if other in found else "it starts no server",
-            )
-    recipe = recipe_of(found[first], notes, FORM)
-    return Recipe(recipe.plan, FORM, name=first, title=first, gpus=recipe.gpus)
+    containers = {
+        name: partial(_container_of_service, as_table(service), values, given.directory)
+        for name, service in services.items()
+    }
+    return recipe_of_first_server(containers, notes, given, FORM, "service")
 
 
 def _read_dotenv(directory: Path | None, notes: Notes) -> Mapping[str, str]:
     """Return the variables in the file `.env` of the directory; {} if it has no such file."""
-    path = directory / ".env" if directory is not None else None
-    return {} if path is None or not path.is_file() else _variables_in(path, notes)
+    if directory is None or not (directory / ".env").is_file():
+        return {}
+    return _variables_in(directory / ".env", notes)
 
 
 def _variables_in(path: Path, notes: Notes) -> dict[str, str]:
@@ -116,14 +95,15 @@ def _variables_of_env_files(files: Any, directory: Path | None, notes: Notes) ->
     """Return the variables in the files of a service's env_file. Only files in the directory of the
     compose file are read."""
     found: dict[str, str] = {}
-    for one in files if isinstance(files, list) else [files]:
-        name = one.get("path") if isinstance(one, Mapping) else one
-        required = one.get("required") is not False if isinstance(one, Mapping) else True
+    for one in as_list(files) or [files]:
+        name, required = one, True
+        if isinstance(one, Mapping):
+            name, required = one.get("path"), one.get("required") is not False
         if not isinstance(name, str):
             notes.add_not_understood("a part of env_file", one)
             continue
-        path = (directory / name).resolve() if directory is not None else None
-        if path is None or directory is None or not path.is_relative_to(directory.resolve()):
+        path = Path(directory or "", name).resolve()
+        if directory is None or not path.is_relative_to(directory.resolve()):
             fix = "add the variables that the server needs with --env NAME=VALUE"
             text = f"the variables in the file {name} are not read"
             notes.add(Level.WARN, "env-file", text, fix=fix)
@@ -133,7 +113,7 @@ def _variables_of_env_files(files: Any, directory: Path | None, notes: Notes) ->
 
 
 def _container_of_service(
-    service: Mapping[str, Any], notes: Notes, values: Mapping[str, str], directory: Path | None
+    service: Mapping[str, Any], values: Mapping[str, str], directory: Path | None, notes: Notes
 ) -> Container:
     filled = _fill_in_variables(service, notes, values)
     note_unknown_fields(filled, f"{_KNOWN} {_OF_CONTAINER} {_REFUSED} env_file", notes)
@@ -159,8 +139,7 @@ def _container_of_service(
 
 
 def _open_files(service: Mapping[str, Any]) -> int | None:
-    limits = service.get("ulimits")
-    limit = limits.get("nofile") if isinstance(limits, Mapping) else None
+    limit = as_table(service.get("ulimits")).get("nofile")
     soft = limit.get("soft") if isinstance(limit, Mapping) else limit
     return parse_whole_number(str(soft))
 
@@ -185,7 +164,7 @@ def _list_field(service: Mapping[str, Any], name: str, notes: Notes) -> list[Any
     value = service.get(name)
     if not isinstance(value, list | None):
         notes.add_not_understood(name, value)
-    return [one for one in value if one] if isinstance(value, list) else []
+    return list(filter(None, as_list(value)))
 
 
 def _volume_with_host_path(volume: Any, directory: Path | None) -> str:
@@ -211,8 +190,8 @@ def _gpu_option(service: Mapping[str, Any]) -> str:
         return str(service["gpus"])
     place: Any = service.get("deploy")
     for key in ("resources", "reservations", "devices"):
-        place = place.get(key) if isinstance(place, Mapping) else None
-    for device in place if isinstance(place, list) else ():
+        place = as_table(place).get(key)
+    for device in as_list(place):
         if isinstance(device, Mapping):
             ids = device.get("device_ids")
             if isinstance(ids, list):

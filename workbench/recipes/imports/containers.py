@@ -130,13 +130,12 @@ def _apply_option(container: Container, name: str, value: str, notes: Notes) -> 
             container.volumes.append(value)
         case "mount":
             parts = dict(part.partition("=")[::2] for part in value.split(","))
-            source, target = (
-                parts.get("source", parts.get("src")),
-                parts.get("target", parts.get("dst")),
-            )
-            container.volumes.append(
-                f"{source}:{target}"
-            ) if source and target else notes.add_not_understood("--mount", value)
+            source = parts.get("source", parts.get("src"))
+            target = parts.get("target", parts.get("dst"))
+            if source and target:
+                container.volumes.append(f"{source}:{target}")
+            else:
+                notes.add_not_understood("--mount", value)
         case "publish":
             container.ports.append(value)
         case "entrypoint":
@@ -186,13 +185,10 @@ def server_commands(
         )
         for each in found:
             each.image = each.image or container.image
+    elif start := start_in_image(container.image, container.entrypoint, container.command):
+        found = [ServerCommand(start, dict(container.env), image=container.image)]
     else:
-        start = start_in_image(container.image, container.entrypoint, container.command)
-        found = (
-            [ServerCommand(start, dict(container.env), image=container.image)]
-            if start is not None
-            else []
-        )
+        return []
     for each in found:
         use_host_paths(each, container.volumes, notes)
         each.open_files = each.open_files or container.open_files
@@ -230,11 +226,8 @@ def _host_path_by_container_path(volumes: Sequence[str], notes: Notes) -> dict[s
     Volumes without an absolute host path are left out and added to `notes`."""
     found: dict[str, str] = {}
     for volume in volumes:
-        host, colon, inside = (
-            volume.partition(":") if not volume.startswith("${") else _split_volume(volume)
-        )
-        inside = inside.partition(":")[0]
-        if not colon or not inside.startswith("/"):
+        host, inside = _split_volume(volume)
+        if not inside.startswith("/"):
             notes.add_not_understood("the volume", volume)
         elif inside.rstrip("/").endswith(_HUB_CACHE) and host.rstrip("/").endswith(_HUB_CACHE):
             continue  # the engine on the host finds the same cache by itself
@@ -252,8 +245,7 @@ def _without_inner_paths(
     directory of its root, and in a volume that is no directory of the host."""
     inner = [_INNER_HOME]
     for volume in volumes:
-        _, _, inside = volume.partition(":") if "}" not in volume else _split_volume(volume)
-        inner.append(inside.partition(":")[0])
+        inner.append(_split_volume(volume)[1])
     hidden = [path.rstrip("/") for path in inner if path and path not in command.paths]
     kept: dict[str, str] = {}
     for name, text in command.env.items():
@@ -269,26 +261,24 @@ def _is_in(path: str, directory: str) -> bool:
     return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
-def _split_volume(volume: str) -> tuple[str, str, str]:
-    """Split a volume such as "${models:-/m}/x:/models" into (path on the host, ":", path in the
+def _split_volume(volume: str) -> tuple[str, str]:
+    """Split a volume such as "${models:-/m}/x:/models:ro" into (path on the host, path in the
     container). A colon inside the braces is not the separator."""
-    name, brace, rest = volume.partition("}")
-    host, colon, inside = rest.partition(":")
-    return f"{name}{brace}{host}", colon, inside
+    name, brace, rest = volume.partition("}") if "}" in volume else ("", "", volume)
+    host, _, inside = rest.partition(":")
+    return f"{name}{brace}{host}", inside.partition(":")[0]
 
 
 def _host_port_by_container_port(ports: Sequence[str], notes: Notes) -> dict[int, int]:
     found: dict[int, int] = {}
     for port in ports:
         parts = port.partition("/")[0].split(":")
-        inside, outside = (
-            (parse_whole_number(parts[-1]), parse_whole_number(parts[-2]))
-            if len(parts) >= 2
-            else (None, None)
-        )
+        if len(parts) < 2:
+            continue
+        outside, inside = map(parse_whole_number, parts[-2:])
         if inside is not None and outside is not None:
             found[inside] = outside
-        elif len(parts) != 1:
+        else:
             notes.add_not_understood("the published port", port)
     return found
 

@@ -24,7 +24,7 @@ def text_field(document: Mapping[str, Any], name: str, notes: Notes) -> str:
     value = document.get(name)
     if isinstance(value, str):
         return value.strip()
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if _is_text_or_number(value):
         return str(value)
     if value is not None:
         notes.add_not_understood(name, value)
@@ -38,29 +38,36 @@ def scalar_text(value: object) -> str:
 
 def table_field(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping[str, Any]:
     value = document.get(name)
-    if isinstance(value, Mapping):
-        return value
-    if value is not None:
+    if not isinstance(value, Mapping | None):
         notes.add_not_understood(name, value)
-    return {}
+    return as_table(value)
+
+
+def as_table(value: Any) -> Mapping[str, Any]:
+    """Return a mapping as it is; {} for any other value."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list as it is; [] for any other value."""
+    return value if isinstance(value, list) else []
 
 
 def text_list_field(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:
     """Return the texts and numbers in the list `document[name]`, as texts. Other values are left
     out and added to `notes`."""
     value = document.get(name)
-    if isinstance(value, list):
-        found = [
-            one for one in value if isinstance(one, str | int | float) and not isinstance(one, bool)
-        ]
-        if len(found) < len(value):
-            notes.add_not_understood(
-                f"a part of {name}", next(one for one in value if one not in found)
-            )
-        return [str(one) for one in found]
-    if value is not None:
+    if not isinstance(value, list | None):
         notes.add_not_understood(name, value)
-    return []
+    found = [one for one in as_list(value) if _is_text_or_number(one)]
+    if len(found) < len(as_list(value)):
+        strange = next(one for one in as_list(value) if one not in found)
+        notes.add_not_understood(f"a part of {name}", strange)
+    return [str(one) for one in found]
+
+
+def _is_text_or_number(value: Any) -> bool:
+    return isinstance(value, str | int | float) and not isinstance(value, bool)
 
 
 def count_in(document: Mapping[str, Any], name: str) -> int | None:
@@ -98,12 +105,13 @@ def flag_arguments(
 
             yield from (f"--{match.name}", json.dumps(value))
         elif isinstance(value, bool):
-            on = value is not match.negated
-            negation = match.spec.negation if match.spec is not None else None
-            if match.spec is not None and match.spec.value_takes_bool_word:
+            on, spec = value is not match.negated, match.spec
+            if spec is not None and spec.value_takes_bool_word:
                 yield from (f"--{match.name}", str(on))
-            elif on or negation:
-                yield f"--{match.name}" if on else str(negation)
+            elif on:
+                yield f"--{match.name}"
+            elif spec is not None and spec.negation:
+                yield spec.negation
         elif isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
             in_one_place = match.spec is not None and match.spec.nargs not in (None, ",")
             if in_one_place and value:  # of several places, the engine takes the last

@@ -11,6 +11,8 @@ from workbench.engines.command_line import StartOfEngine
 from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import parse_whole_number
 from workbench.recipes.imports.fields import (
+    as_list,
+    as_table,
     note_unknown_fields,
     scalar_text,
     table_field,
@@ -86,10 +88,9 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
 
 def _models_by_name(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return {name: model} of the models in a values file."""
-    spec = document.get("servingEngineSpec")
-    models = spec.get("modelSpec") if isinstance(spec, Mapping) else None
+    models = as_table(document.get("servingEngineSpec")).get("modelSpec")
     found = {}
-    for at, model in enumerate(models if isinstance(models, list) else ()):
+    for at, model in enumerate(as_list(models)):
         if isinstance(model, Mapping):
             found[str(model.get("name") or at + 1)] = model
     return found
@@ -121,8 +122,7 @@ def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
         words += ["--revision", revision]
     if text_field(model, "chatTemplate", notes):
         notes.add_left_out("chatTemplate", "it is a file of a volume of the cluster")
-    cache = model.get("lmcacheConfig")
-    if isinstance(cache, Mapping) and cache.get("enabled"):
+    if as_table(model.get("lmcacheConfig")).get("enabled"):
         notes.add(
             Level.WARN,
             "lmcache",
@@ -134,14 +134,11 @@ def _model_arguments(model: Mapping[str, Any], notes: Notes) -> list[str]:
 def _count_gpus(model: Mapping[str, Any], notes: Notes) -> int | None:
     """Return the number of GPUs of all pods of a server, None if it is unknown."""
     count = parse_whole_number(str(model.get("requestGPU")), 4)
-    ray = model.get("raySpec")
-    if not isinstance(ray, Mapping) or ray.get("enabled") is not True:
+    ray = as_table(model.get("raySpec"))
+    if ray.get("enabled") is not True:
         return count
     workers = parse_whole_number(str(model.get("replicaCount")), 4) or 0
-    head = ray.get("headNode")
-    of_head = None
-    if isinstance(head, Mapping):
-        of_head = parse_whole_number(str(head.get("requestGPU")), 4)
+    of_head = parse_whole_number(str(as_table(ray.get("headNode")).get("requestGPU")), 4)
     notes.add_left_out(
         f"the placement on {workers + 1} nodes",
         "add the nodes with their addresses to the preset",

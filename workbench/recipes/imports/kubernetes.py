@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from workbench.recipes.imports.containers import Container, environment_of, server_commands
-from workbench.recipes.imports.fields import text_field, text_list_field
-from workbench.recipes.imports.server_command import ServerCommand, no_server_finding
-from workbench.recipes.imports.shell_script import interpret, recipe_of
+from workbench.recipes.imports.containers import Container, environment_of
+from workbench.recipes.imports.fields import as_list, as_table, text_field, text_list_field
+from workbench.recipes.imports.shell_script import recipe_of_first_server
 from workbench.recipes.recipe import Given, Notes, Recipe
 
 FORM = "Kubernetes manifest"
@@ -31,33 +31,11 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     """Return the recipe of the container `given.entry`, or by default of the first container that
     starts a server. Parts that are not understood are added to `notes`. Raises InputError if there
     is no such container."""
-    containers = dict(_named_containers(document))
-    given.check_entry(FORM, "container", containers)
-    found: dict[str, list[ServerCommand]] = {}
-    noted: dict[str, Notes] = {}
-    for name, (container, pod) in containers.items():
-        if given.entry in (None, name):
-            noted[name] = Notes()
-            commands = server_commands(
-                _read_container(container, pod, noted[name]), noted[name], interpret
-            )
-            if commands:
-                found[name] = commands
-    if not found:
-        for own in noted.values():
-            notes.findings += own.findings
-        named = [f"the containers {', '.join(containers)}"] if containers else []
-        notes.findings.insert(0, no_server_finding(FORM, named))
-        return Recipe(None, FORM)
-    first = next(iter(found))
-    notes.findings += noted[first].findings
-    notes.variables |= noted[first].variables
-    for other in containers:
-        if other != first and given.entry is None:
-            why = f"--entry {other} reads it" if other in found else "it starts no server"
-            notes.add_left_out(f"the container {other}", why)
-    recipe = recipe_of(found[first], notes, FORM)
-    return Recipe(recipe.plan, FORM, name=first, title=first, gpus=recipe.gpus)
+    containers = {
+        name: partial(_read_container, container, pod)
+        for name, (container, pod) in _named_containers(document)
+    }
+    return recipe_of_first_server(containers, notes, given, FORM, "container")
 
 
 def _named_containers(
@@ -71,8 +49,7 @@ def _named_containers(
     for each in objects:
         if not isinstance(each, Mapping):
             continue
-        metadata = each.get("metadata")
-        owner = metadata.get("name") if isinstance(metadata, Mapping) else None
+        owner = as_table(each.get("metadata")).get("name")
         pods = list(_pod_specifications(each, 0))
         several = sum(len(pod["containers"]) for pod in pods) > 1
         for pod in pods:
@@ -126,7 +103,7 @@ def variables_of(entries: Any, notes: Notes) -> dict[str, str]:
     """Return the environment variables in a list of `{name: NAME, value: VALUE}`. Those whose value
     stands in another object are left out."""
     given: dict[str, Any] = {}
-    for one in entries if isinstance(entries, list) else ():
+    for one in as_list(entries):
         if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
             notes.add_not_understood("a part of env", one)
         elif "valueFrom" in one:
@@ -151,26 +128,25 @@ def _volumes_of_container(container: Mapping[str, Any], pod: Mapping[str, Any]) 
     """Return the volumes of a container as "HOST:CONTAINER". A volume that is no directory of the
     node has its name in place of the host's path."""
     sources: dict[str, str] = {}
-    volumes = pod.get("volumes")
-    for volume in volumes if isinstance(volumes, list) else ():
-        on_host = volume.get("hostPath") if isinstance(volume, Mapping) else None
-        if isinstance(on_host, Mapping) and isinstance(on_host.get("path"), str):
-            sources[str(volume.get("name"))] = on_host["path"]
+    for volume in map(as_table, as_list(pod.get("volumes"))):
+        path = as_table(volume.get("hostPath")).get("path")
+        if isinstance(path, str):
+            sources[str(volume.get("name"))] = path
     found = []
-    mounts = container.get("volumeMounts")
-    for mount in mounts if isinstance(mounts, list) else ():
-        if isinstance(mount, Mapping) and isinstance(mount.get("mountPath"), str):
+    for mount in map(as_table, as_list(container.get("volumeMounts"))):
+        if isinstance(mount.get("mountPath"), str):
             name, below = str(mount.get("name")), mount.get("subPath")
             source = sources.get(name, name)
-            source = f"{source.rstrip('/')}/{below}" if isinstance(below, str) else source
+            if isinstance(below, str):
+                source = f"{source.rstrip('/')}/{below}"
             found.append(f"{source}:{mount['mountPath']}")
     return found
 
 
 def _gpu_count_text(container: Mapping[str, Any]) -> str:
-    resources = container.get("resources")
+    resources = as_table(container.get("resources"))
     for kind in ("limits", "requests"):
-        table = resources.get(kind) if isinstance(resources, Mapping) else None
-        if isinstance(table, Mapping) and table.get(_GPUS) is not None:
-            return str(table[_GPUS])
+        count = as_table(resources.get(kind)).get(_GPUS)
+        if count is not None:
+            return str(count)
     return ""

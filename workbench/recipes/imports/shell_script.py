@@ -118,6 +118,11 @@ class _State:
     sourced: bool = False  # a file that may set any variable
     written: list[Word] = field(default_factory=list)  # here-documents
 
+    @property
+    def block(self) -> _Block | _Case | None:
+        """The innermost block that is not closed yet."""
+        return next(reversed(self.blocks), None)
+
 
 def read(text: str, notes: Notes, given: Given) -> Recipe:
     """Return the recipe of a command line or a shell script. Parts that are not understood are
@@ -149,6 +154,41 @@ def recipe_of(commands: Sequence[ServerCommand], notes: Notes, form: str) -> Rec
         about = f"a preset starts one server: {other.start.engine.title} {shorten_value(words)}"
         notes.add_left_out("another server command", about)
     return Recipe(plan_of(commands[0], notes), form, gpus=commands[0].gpus)
+
+
+def recipe_of_first_server(
+    containers_by_name: Mapping[str, Callable[[Notes], containers.Container]],
+    notes: Notes,
+    given: Given,
+    form: str,
+    kind: str,
+) -> Recipe:
+    """Return the recipe of the container `given.entry`, or by default of the first one that starts a
+    server. A container is read with the notes about it, and `kind` is what the format calls it.
+    Raises InputError if there is no such container."""
+    given.check_entry(form, kind, containers_by_name)
+    found: dict[str, list[ServerCommand]] = {}
+    noted: dict[str, Notes] = {}
+    for name, read_container in containers_by_name.items():
+        if given.entry in (None, name):
+            own = noted[name] = Notes()
+            if commands := containers.server_commands(read_container(own), own, interpret):
+                found[name] = commands
+    if not found:
+        for own in noted.values():
+            notes.findings += own.findings
+        named = [f"the {kind}s {', '.join(containers_by_name)}"] if containers_by_name else []
+        notes.findings.insert(0, no_server_finding(form, named))
+        return Recipe(None, form)
+    first = next(iter(found))
+    notes.findings += noted[first].findings
+    notes.variables |= noted[first].variables
+    for other in containers_by_name:
+        if other != first and given.entry is None:
+            why = f"--entry {other} reads it" if other in found else "it starts no server"
+            notes.add_left_out(f"the {kind} {other}", why)
+    recipe = recipe_of(found[first], notes, form)
+    return Recipe(recipe.plan, form, name=first, title=first, gpus=recipe.gpus)
 
 
 def interpret(
@@ -231,8 +271,8 @@ def _follow_command(command: Simple, state: _State) -> None:
 def _is_run(command: Simple, state: _State) -> bool:
     """Return False for a command in a branch of an `if` that the shell does not run with the
     script's own values. Keeps the blocks of `state`."""
-    first = command.words[0] if command.words else ()
-    block = state.blocks[-1] if state.blocks else None
+    first = next(iter(command.words), ())
+    block = state.block
     if isinstance(block, _Case):
         if first == ("esac",):
             state.blocks.pop()
@@ -315,13 +355,10 @@ def _follow_condition(words: Sequence[str], command: Simple, state: _State) -> N
         return
     if words[0] == "if":
         state.blocks.append(_Block(skipped=False, taken=False))
-    block = state.blocks[-1] if state.blocks else None
+    block = state.block
     if isinstance(block, _Block):
-        block.skipped, block.deciding = False, True
-        block.outcome, block.condition = (
-            _outcome_of_condition(words[1:], command, state),
-            command.source,
-        )
+        block.skipped, block.deciding, block.condition = False, True, command.source
+        block.outcome = _outcome_of_condition(words[1:], command, state)
 
 
 def _begin_branch(block: _Block, state: _State) -> None:
@@ -398,7 +435,7 @@ def _from_workdir(path: str, state: _State) -> str:
 def _follow_environment_change(words: Sequence[str], state: _State) -> bool:
     """Follow a command that enters or leaves an environment of Python programs, or sets conda up
     for that. Return False if it does something else, or if only conda knows the environment."""
-    command, name = words[0], words[1] if len(words) > 1 else ""
+    command, name = (*words, "")[:2]
     if command in ("source", ".") and name.endswith(_ACTIVATE):
         state.programs = _activated_directory(words, state)
     elif command in ("source", ".") and name.endswith(_CONDA_SETUP):
@@ -446,12 +483,11 @@ def _take_over_file_limit(words: Sequence[str], state: _State) -> None:
 def _export_variables(words: Sequence[str], state: _State) -> None:
     exported = words[0] == "export" or any(re.fullmatch(r"-\w*x\w*", word) for word in words)
     for word in words[1:]:
-        found = _ASSIGNMENT.fullmatch(word)
-        if found:
+        if found := _ASSIGNMENT.fullmatch(word):
+            word = found[1]
             _add_assignment(found, state.variables, state)
-        name = found[1] if found else word
-        if exported and name in state.variables:
-            state.env[name] = state.variables[name]
+        if exported and word in state.variables:
+            state.env[word] = state.variables[word]
 
 
 def _follow_program(
@@ -463,18 +499,15 @@ def _follow_program(
     env, name = {**state.env, **own}, words[0].rpartition("/")[2]
     script = containers.script_of(words)
     if name in containers.PROGRAMS:
-        container = containers.read_run([word for word in words if word != COMPUTED], state.notes)
-        found = (
-            containers.server_commands(container, state.notes, interpret, state.depth)
-            if container is not None
-            else []
-        )
+        found = _commands_of_container([word for word in words if word != COMPUTED], state)
     elif script is not None:
         found = interpret(script[0], state.notes, state.variables, env, script[1], state.depth + 1)
     elif start := recognize_engine_start(words):
         found = [_server_command_in_state(start, env, state)]
+    elif name in _WRAPPERS:
+        found = _commands_behind_wrapper(words, env, state)
     else:
-        found = _commands_behind_wrapper(words, env, state) if name in _WRAPPERS else []
+        found = []
     if not found:
         state.notes.add_refused("a shell command", command.source)
     elif command.redirects:
@@ -516,11 +549,15 @@ def _commands_behind_wrapper(
         return [_server_command_in_state(start, env, state)]
     for at in range(1, len(words)):
         if words[at].rpartition("/")[2] in containers.PROGRAMS:
-            container = containers.read_run(words[at:], state.notes)
-            if container is None:
-                return []
-            return containers.server_commands(container, state.notes, interpret, state.depth)
+            return _commands_of_container(words[at:], state)
     return []
+
+
+def _commands_of_container(words: Sequence[str], state: _State) -> list[ServerCommand]:
+    container = containers.read_run(words, state.notes)
+    if container is None:
+        return []
+    return containers.server_commands(container, state.notes, interpret, state.depth)
 
 
 def _note_words_left_out(words: Sequence[str], start: StartOfEngine, state: _State) -> None:
@@ -556,8 +593,9 @@ def _expand_word(word: Word, state: _State) -> list[str]:
 
 def _expand_tilde(text: str, state: _State) -> str:
     """Return `text` with "~/" at its beginning replaced by a variable for the home directory."""
-    home = text.startswith("~/")
-    return f"{state.notes.add_variable('home', FORM)}{text[1:]}" if home else text
+    if not text.startswith("~/"):
+        return text
+    return f"{state.notes.add_variable('home', FORM)}{text[1:]}"
 
 
 def _array_elements(array: Variable, state: _State) -> list[str]:
@@ -589,24 +627,28 @@ def _alternative_text(part: Variable, state: _State) -> str:
     unknown, only a shell could compute it."""
     value = state.variables.get(part.name)
     if value is None or COMPUTED in value:
-        state.notes.add(Level.WARN, "computed", f"only a shell could compute {part.source}")
-        return COMPUTED
+        return _computed(part.source, state)
     return _word_text(part.alternative or ("",), state) if value else ""
+
+
+def _computed(source: str, state: _State) -> str:
+    """Return the mark of a text that only a shell could compute, and note it."""
+    state.notes.add(Level.WARN, "computed", f"only a shell could compute {source}")
+    return COMPUTED
 
 
 def _part_as_text(part: str | Variable | Code, state: _State) -> str:
     if isinstance(part, str):
         return part
     if isinstance(part, Code) and _SCRIPT_DIRECTORY.search(part.source):
+        name, about = "script_dir", "directory of the script"
         if "/.." in part.source:
-            return state.notes.add_variable(
-                "project_dir", FORM, "directory above that of the script"
-            )
-        return state.notes.add_variable("script_dir", FORM, "directory of the script")
-    if isinstance(part, Code) or part.name == "@":
-        source = part.source if isinstance(part, Code) else "$@"
-        state.notes.add(Level.WARN, "computed", f"only a shell could compute {source}")
-        return COMPUTED
+            name, about = "project_dir", "directory above that of the script"
+        return state.notes.add_variable(name, FORM, about)
+    if isinstance(part, Code):
+        return _computed(part.source, state)
+    if part.name == "@":
+        return _computed("$@", state)
     if part.alternative is not None:
         return _alternative_text(part, state)
     known = state.variables.get(part.name)

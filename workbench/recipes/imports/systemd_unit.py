@@ -175,19 +175,20 @@ def _split_words(text: str) -> list[str]:
         at += 1
         if char == "\\" and at < len(text):
             piece, at = _resolve_escape(text, at)
-            word = (word or "") + piece
+        elif char == quote:
+            piece = quote = ""
         elif quote:
-            if char == quote:
-                quote = ""
-            else:
-                word = (word or "") + char
+            piece = char
         elif char in "\"'":
-            quote, word = char, word or ""
+            piece, quote = "", char
         elif char.isspace():
-            words += [word] if word is not None else []
+            if word is not None:
+                words.append(word)
             word = None
+            continue
         else:
-            word = (word or "") + char
+            piece = char
+        word = (word or "") + piece
     return words if word is None else [*words, word]
 
 
@@ -238,8 +239,9 @@ def _no_server_finding(commands: Sequence[str]) -> Finding:
     """Return the finding that the unit starts no server. If the unit starts a script, the next
     step is to import that script."""
     finding = no_server_finding(FORM, commands[:1])
-    words = _split_words(commands[0].lstrip(_COMMAND_PREFIXES)) if commands else []
-    paths = [word for word in words if word.startswith("/") and re.search(r"\.(ba)?sh$", word)]
-    if not paths:
-        return finding
-    return replace(finding, fix=f"the unit runs a script; import it: workbench import {paths[0]}")
+    for command in commands[:1]:
+        for word in _split_words(command.lstrip(_COMMAND_PREFIXES)):
+            if word.startswith("/") and re.search(r"\.(ba)?sh$", word):
+                fix = f"the unit runs a script; import it: workbench import {word}"
+                return replace(finding, fix=fix)
+    return finding

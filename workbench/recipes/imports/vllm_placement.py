@@ -9,10 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
-from workbench.recipes.imports.fields import count_in, text_field, text_list_field
+from workbench.recipes.imports.fields import as_table, count_in, text_field, text_list_field
 from workbench.recipes.recipe import Given, Notes
 
 GB = 10**9  # the recipes count memory in the manufacturers' gigabytes
@@ -36,8 +37,8 @@ class Placement:
         """The flags of vLLM for this placement."""
         found: dict[str, int | bool] = {}
         if self.gpus is not None and (self.gpus > 1 or self.strategy in _EXPERT_PARALLEL):
-            data_parallel = self.strategy == "single_node_dep"
-            found["data-parallel-size" if data_parallel else "tensor-parallel-size"] = self.gpus
+            kind = "data" if self.strategy == "single_node_dep" else "tensor"
+            found[f"{kind}-parallel-size"] = self.gpus
         if self.strategy in _EXPERT_PARALLEL:
             found["enable-expert-parallel"] = True
         return found
@@ -116,7 +117,7 @@ def _variants_that_fit(
         gpus, need = other.gpus, other.need_gb
         if gpus is None or need is None or gpus > len(given.gpus or ()) or gpus * size < need:
             continue
-        found.append(f"--entry {name} ({need:g} GB on {gpus} GPU{'s' if gpus > 1 else ''})")
+        found.append(f"--entry {name} ({need:g} GB on {count_of(gpus, 'GPU')})")
     return found
 
 
@@ -131,23 +132,23 @@ def overrides_of(
     generation of the host's GPUs. A strategy's own settings for the GPUs replace those of the
     recipe. All other overrides are added to `notes`."""
     keys = _hardware_keys(given.gpus)
-    by_strategy = _table_field(document.get("strategy_overrides"))
-    of_strategy = _table_field(by_strategy.get(strategy))
-    own_hardware = _table_field(of_strategy.get("hardware_overrides"))
+    by_strategy = as_table(document.get("strategy_overrides"))
+    of_strategy = as_table(by_strategy.get(strategy))
+    own_hardware = as_table(of_strategy.get("hardware_overrides"))
     chosen = [(f"strategy_overrides for {strategy}", of_strategy)]
-    own_key = next((key for key in keys if key in own_hardware), None)
-    if own_key is not None:
-        chosen.append((f"the strategy's hardware_overrides for {own_key}", own_hardware[own_key]))
-    else:
-        for owner, table in (("the recipe", document), ("the variant", variant)):
-            hardware = _table_field(table.get("hardware_overrides"))
-            key = next((key for key in keys if key in hardware), None)
-            if key is not None:
-                chosen.append((f"hardware_overrides of {owner} for {key}", hardware[key]))
+    by_hardware = [("the strategy's hardware_overrides", own_hardware)]
+    if not own_hardware.keys() & set(keys):
+        by_hardware = [
+            (f"hardware_overrides of {owner}", as_table(table.get("hardware_overrides")))
+            for owner, table in (("the recipe", document), ("the variant", variant))
+        ]
+    for where, hardware in by_hardware:
+        for key in [key for key in keys if key in hardware][:1]:
+            chosen.append((f"{where} for {key}", hardware[key]))
     arguments: list[str] = []
     env: dict[str, Any] = {}
     for where, table in chosen:
-        for name, value in _table_field(table).items():
+        for name, value in as_table(table).items():
             if name == "extra_args":
                 arguments += text_list_field(table, name, notes)
             elif name in ("extra_env", "env") and isinstance(value, Mapping):
@@ -165,12 +166,12 @@ def _note_other_overrides(
     keys: Sequence[str],
     notes: Notes,
 ) -> None:
-    for name in _table_field(document.get("strategy_overrides")):
+    for name in as_table(document.get("strategy_overrides")):
         if name != strategy:
             why = f"the preset uses the strategy {strategy or 'of no recipe'}"
             notes.add_left_out(f"strategy_overrides for {name}", why)
     for owner, table in (("the recipe", document), ("the variant", variant)):
-        for key in _table_field(table.get("hardware_overrides")):
+        for key in as_table(table.get("hardware_overrides")):
             if key not in keys:
                 text = f"hardware_overrides of {owner} for {key}"
                 notes.add_left_out(text, "the host has no such GPU" if keys else "no GPU is known")
@@ -186,12 +187,12 @@ def _preferred_strategy(
     """Return the strategy that the recipe prefers on one node; "" if it has none."""
     listed = text_list_field(document, "compatible_strategies", notes)
     preferred = text_field(document, "default_strategy", notes)
-    gates = _table_field(document.get("strategy_hardware"))
+    gates = as_table(document.get("strategy_hardware"))
     keys = _hardware_keys(gpus)
     for name in dict.fromkeys((preferred, *_STRATEGIES)):
         if name not in _STRATEGIES:
             continue
-        gate = _first_value(_table_field(gates.get(name)), keys)
+        gate = _first_value(as_table(gates.get(name)), keys)
         if gate == "supported" or (name in listed and gate != "unsupported"):
             return name
     return ""
@@ -206,7 +207,7 @@ def _stated_gpu_count(
     """Return the number of GPUs that the recipe states for a variant, else for its strategy."""
     if strategy in _EXPERT_PARALLEL:  # they use all GPUs of the node
         return None
-    by_strategy = _table_field(_table_field(document.get("strategy_overrides")).get(strategy))
+    by_strategy = as_table(as_table(document.get("strategy_overrides")).get(strategy))
     for value in (variant.get("tp"), by_strategy.get("tp")):
         found = _first_value(value, _hardware_keys(gpus)) if isinstance(value, Mapping) else value
         if (number := count_in({"tp": found}, "tp")) is not None:
@@ -219,11 +220,11 @@ def _least_gpu_count(
 ) -> int:
     """Return the least number of GPUs with which the strategy works for this model."""
     stated = document.get("strategy_min_gpus")
-    table = _table_field(stated)
+    table = as_table(stated)
     values = [stated, table.get(strategy)]
     for key in _hardware_keys(gpus):
         of_hardware = table.get(key)
-        values += [of_hardware, _table_field(of_hardware).get(strategy)]
+        values += [of_hardware, as_table(of_hardware).get(strategy)]
     counts = [count_in({"least": value}, "least") or 1 for value in values]
     return max(2 if strategy in _EXPERT_PARALLEL else 1, *counts)
 
@@ -242,7 +243,7 @@ def _hardware_keys(gpus: Sequence[GpuInfo] | None) -> list[str]:
 
 def _first_value(table: Any, keys: Sequence[str]) -> Any:
     """Return the value of the first of `keys` in a table; without GPUs, that of "default"."""
-    found = _table_field(table)
+    found = as_table(table)
     return next((found[key] for key in (keys or ["default"]) if key in found), None)
 
 
@@ -257,7 +258,3 @@ def _number_field(table: Mapping[str, Any], name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 < value < 10**6 else None
-
-
-def _table_field(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

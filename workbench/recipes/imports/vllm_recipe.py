@@ -12,6 +12,7 @@ from workbench.engines.command_line import StartOfEngine
 from workbench.model.flags import Origin
 from workbench.recipes.imports.containers import environment_of
 from workbench.recipes.imports.fields import (
+    as_list,
     note_unknown_fields,
     table_field,
     text_field,
@@ -78,7 +79,9 @@ def read(document: Mapping[str, Any], notes: Notes, given: Given) -> Recipe:
     note_the_fit(document, variants, chosen, placement, given, notes)
     engine = registry.get_engine("vllm")
     identity = text_field(variant, "model_id", notes) or text_field(model, "model_id", notes)
-    start = StartOfEngine(engine, (), (identity, *arguments) if identity else tuple(arguments))
+    if identity:
+        arguments.insert(0, identity)
+    start = StartOfEngine(engine, (), tuple(arguments))
     image = _nvidia_image(variant, notes) or _nvidia_image(model, notes)
     plan = plan_of(ServerCommand(start, env, image=image), notes)
     for flag, value in placement.flags.items():
@@ -125,8 +128,6 @@ def _note_the_rest(
             )
     if document.get("omni"):
         notes.add_left_out("omni", "Workbench does not start servers of images, video or audio")
-    dependencies = document.get("dependencies")
-    for one in dependencies if isinstance(dependencies, list) else ():
-        notes.add_refused(
-            "an installation step", one.get("command", one) if isinstance(one, Mapping) else one
-        )
+    for one in as_list(document.get("dependencies")):
+        step = one.get("command", one) if isinstance(one, Mapping) else one
+        notes.add_refused("an installation step", step)

@@ -16,6 +16,7 @@ from workbench.hosts.base import Host
 from workbench.model.errors import SettingsError
 from workbench.model.settings import GpuSettings
 from workbench.session.session import Session
+from workbench.session.state import SessionState
 
 ON, OFF = (450.0, (1000, 2000)), (None, None)
 HEARTBEAT_S = 2.0
@@ -102,6 +103,13 @@ def test_a_killed_guard_is_replaced(box: GuardedHost) -> None:
     async def scenario(session: Session) -> None:
         assert (await session.gpu.apply(LIMIT, 0)).ok
         first = box.pid
+        shown: list[bool] = []
+
+        def heard(state: SessionState, changed: frozenset[str]) -> None:
+            if state.notice is not None and "a new guard watches" in state.notice.text:
+                shown.append(state.guard is not None and state.guard.running)
+
+        session.subscribe(heard)
         box.kill_guard()
         await until(lambda: box.pid != first and alive(box.pid), "another guard")
         await until(
@@ -112,6 +120,9 @@ def test_a_killed_guard_is_replaced(box: GuardedHost) -> None:
             "a notice",
         )
         assert box.in_force()[0] == 200.0
+        read = len(shown)
+        await until(lambda: len(shown) > read + 1, "further looks at the guard")
+        assert all(shown), "the header said that there was no guard, beside that message"
 
     attended(box, scenario)
     box.given_back(HEARTBEAT_S + WITHIN_S)

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.gpu.guard import client
@@ -203,9 +204,11 @@ class GpuGuard:
             alive = self._applying or self._is_drawn(heartbeat_s)
             seen = await client.read_status(host, owner if self._ours and alive else "")
             if host is self._core.host:
-                self._ours = (
-                    self._applying or owner in seen.owners or await self._replace_lost(host, seen)
-                )
+                expected = self._applying or owner in seen.owners
+                started = None if expected else await self._replace_lost(host, seen)
+                if started is not None:  # what is shown must not speak of the guard before it
+                    seen = replace(seen, view=started)
+                self._ours = expected or started is not None or self._applying
                 await self._show_guard(seen, is_read)
                 expects = self._ours and seen.view.guarding and seen.view.heartbeat_s is not None
                 deadline = time.time() + heartbeat_s if expects else None
@@ -264,19 +267,20 @@ class GpuGuard:
             with suppress(HostError):
                 await client.mark_act_seen(host, view.did_unix_s or 0.0)
 
-    async def _replace_lost(self, host: Host, seen: GuardStatus) -> bool:
+    async def _replace_lost(self, host: Host, seen: GuardStatus) -> GuardView | None:
         """Start a new guard if the guard of this session's GPU settings was killed, or if the link
-        was lost before it could start. Return whether a new guard was needed, even if it could not
-        be started."""
+        was lost before it could start. Return its state, even if it could not be started; None if
+        no new guard was needed."""
         if not self._ours or seen.view.running:
-            return False
+            return None
         await self._alterations.read()
         ours = [a for a in self._core.state.alterations if a.owner_state == "this"]
         if all(a.state == "kept" for a in ours):
-            return False
+            return None
         async with journal.locked_journal(host) as held:
             terms = GuardTerms(await self._rights.get(), await self.heartbeat_s())
             view = await client.start_guard(host, terms, held.journal, **self.options)
+        self._core.update(guard=view)  # before the message about it
         if view.running:
             self._start_problem = None
             lost = "was killed" if seen.view.problem else "was not started"
@@ -287,7 +291,7 @@ class GpuGuard:
             self._core.notify(
                 Level.ERROR, f"{host.name}: no guard watches over the GPU settings: {view.problem}"
             )
-        return True
+        return view
 
 
 def check_trial(trial_s: float | None) -> None:

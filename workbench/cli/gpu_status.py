@@ -60,7 +60,8 @@ async def status(arguments: argparse.Namespace) -> int:
         except (HostError, SettingsError) as error:  # the GPUs can be shown without the journal
             journal_problem = error
         state = session.state
-        drift = find_drifts(state.alterations, state.others, telemetry)
+        full = state.host.journal_disk_full
+        drift = find_drifts(state.alterations, state.others, telemetry, full)
         altered, begun = split_begun(state.alterations, telemetry)
     driver_ok = telemetry.driver.status is DriverStatus.OK
     document = {
@@ -75,6 +76,7 @@ async def status(arguments: argparse.Namespace) -> int:
         "others_problem": state.host.others_problem,
         "guard": asdict(guard) if guard else None,
         "journal_recovery": state.host.journal_recovery,
+        "journal_disk_full": full,
         "journal_problem": journal_problem.message if journal_problem else None,
         "simulated": telemetry.simulated,
         "slow": telemetry.slow_text,

@@ -76,6 +76,7 @@ class HostView:
     can_change_gpus: str | None = None  # None: yes; else why not
     sudo_password: bool = False  # whether a password for sudo is enough
     telemetry_problem: str | None = None  # why the GPUs are not read
+    journal_disk_full: bool = False  # so that no revert of GPU settings can be written down
     others_problem: str | None = None  # why the changes of other users' Workbenches are not known
     # what was kept of a journal of GPU settings that was missing or damaged at the last reading
     journal_recovery: str | None = None

@@ -272,6 +272,14 @@ def test_what_is_said_of_a_value_that_is_not_ours() -> None:
     )
 
 
+def test_a_value_as_before_on_a_full_disk_is_not_blamed_on_others() -> None:
+    """A revert whose journal could not be written was "someone else or a reload of the driver"."""
+    said = claims.drift_message(entry(), 300.0, (), True) or ""
+    assert "the disk of the journal is full" in said and "someone else" not in said
+    by_hand = claims.drift_message(entry(), 200.0, (), True) or ""
+    assert "changed by someone else" in by_hand
+
+
 def test_a_revert_names_who_still_uses_the_value() -> None:
     """Two users set the same limit, as one preset does."""
     later = claims.decide_revert(entry(), 250.0, [claim(250.0)])

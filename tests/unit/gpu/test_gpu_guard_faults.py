@@ -18,6 +18,7 @@ from workbench.cli.gpu_text import guard_lines
 from workbench.gpu.guard import client
 from workbench.gpu.guard import files as guard_files
 from workbench.gpu.settings import alterations
+from workbench.gpu.settings.journal import read_journal
 from workbench.gpu.settings.journal_file import LOG_LINES
 from workbench.model.settings import GpuSettings
 
@@ -60,6 +61,7 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
     # within a page that the log had already
     eventually(lambda: "reverted GPU0" in small.log, "what was read back")
     assert small.journal.read_text() == before and alive(small.pid)
+    assert run(read_journal(small.host)).disk_full
     small.sim.change_setting(0, limit_w=321.0)  # by somebody else, who wrote nothing down
     assert [path.name for path in small.gpu.glob(".new*")] == []
     ballast.unlink()
@@ -69,6 +71,7 @@ def test_on_a_full_disk_it_gives_back_and_writes_it_down_later(small: GuardedHos
         "what is reverted is not set again, however often the journal is tried"
     )
     assert run(small.look()).view.problem is None
+    assert not run(read_journal(small.host)).disk_full
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,16 @@ def test_a_host_without_python3_gives_the_answers_of_the_program(
         assert left[0] == left[1]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("free", [0, 10**6])
+def test_a_journal_is_read_with_whether_its_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int
+) -> None:
+    room = SimpleNamespace(f_bavail=free, f_bfree=free, f_frsize=4096)
+    monkeypatch.setattr("os.fstatvfs", lambda _: room)
+    answer = JournalProgram(str(tmp_path)).answer({"do": "read", "log": False})
+    assert answer.get("full", False) is (free == 0)
 
 
 def test_a_damaged_journal_stays_in_its_place_if_no_new_one_can_be_written(

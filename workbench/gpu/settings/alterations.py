@@ -124,16 +124,19 @@ def of_known_gpus(
 
 
 def find_drifts(
-    alterations: Sequence[Alteration], others: Sequence[Alteration], telemetry: Telemetry
+    alterations: Sequence[Alteration],
+    others: Sequence[Alteration],
+    telemetry: Telemetry,
+    disk_full: bool = False,
 ) -> tuple[Drift, ...]:
     """Return a Drift for each setting in `alterations` that no longer has the value that this
     user's Workbench set. `others` are the changes by other Workbenches, which can explain the new
-    value."""
+    value; so can a full disk of the journal, `disk_full`, on which a revert leaves no trace."""
     others_claims = [_claim_from_json(other) for other in others]
     found = []
     for one in alterations:
         live = setting_of(one.setting).read(telemetry, one.gpu_uuid)
-        if text := claims.drift_message(_entry_json(one), live, others_claims):
+        if text := claims.drift_message(_entry_json(one), live, others_claims, disk_full):
             found.append(Drift(one.gpu_index, one.gpu_uuid, one.setting, live, text))
     return tuple(found)
 

@@ -43,6 +43,10 @@ LEAVE = "leave"  # another Workbench set the value since and knows the same way 
 # only the user can decide: another program changed the value, or only another user knows the one
 # before
 ASK = "ask"
+UNWRITTEN = (
+    "as it was before; a revert could not be written down, because the disk of the journal is full: "
+    "free some space there, then revert again"
+)
 TOLD = "claim"  # source of a `before` that only another user knows
 
 
@@ -293,9 +297,12 @@ def is_of_others(
     return by_hand and not value_equals(key[1], value, live)
 
 
-def drift_message(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) -> str | None:
+def drift_message(
+    entry: Entry, live: Any, claims: Sequence[SettingClaim] = (), disk_full: bool = False
+) -> str | None:
     """Return a message if the host's present value `live` differs from the value of this journal
-    entry. None if it does not differ or is unknown."""
+    entry. None if it does not differ or is unknown. With `disk_full`, the disk of the journal has no
+    room, so that a revert could not be written down."""
     setting, now = entry["setting"], entry["now"]
     by = explaining_claim(claims, (entry["gpu_uuid"], setting), live, entry)
     ours = f"set to {value_text(setting, now)} by Workbench"
@@ -311,6 +318,8 @@ def drift_message(entry: Entry, live: Any, claims: Sequence[SettingClaim] = ()) 
     whose = "changed by someone else"
     if by is not None:
         whose = f"set by {by.by} with Workbench at {clock_time_text(by.set_unix_s)}"
+    elif value_equals(setting, live, entry["before"]) and disk_full:
+        whose = UNWRITTEN
     elif value_equals(setting, live, entry["before"]):
         whose = "as it was before; someone else or a reload of the driver reset it"
     elif was_interrupted(setting, live, now, entry["before"]):

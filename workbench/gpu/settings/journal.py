@@ -177,6 +177,7 @@ class Journal:
     register: Register = field(default_factory=Register)
     recovered: Recovery | None = None
     driver_start: str | None = None  # which load of the driver's module; None if not known
+    disk_full: bool = False  # so that a change of the journal cannot be written
     more: Mapping[str, Any] = field(default_factory=dict)  # parts of a later version
 
     def get(self, uuid: str, setting: str) -> JournalEntry | None:
@@ -392,6 +393,7 @@ def _journal_from(answer: Answer, path: str, host: str) -> Journal:
         others=register.others,
         register=register,
         driver_start=clean_text(str(started)) if started is not None else None,
+        disk_full=answer.get("full") is True,
     )
     damage = answer.get("damage")
     if text is None and damage is None:

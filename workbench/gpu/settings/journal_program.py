@@ -49,6 +49,9 @@ _DAMAGE = {
 }
 
 
+_LEAST_FREE_BYTES = 4096  # a block; a journal with its log has several
+
+
 class JournalProgram:
     """Answers requests about the journal in the directory `root`."""
 
@@ -90,7 +93,8 @@ class JournalProgram:
     def read(self, with_log: bool) -> dict[str, Any]:
         """Return the journal's text and the content of the register. "text" is None if there is no
         journal, and "damage" says why the file cannot be a journal. The register is a text of its
-        own, so that no other user's entry can make the journal unreadable."""
+        own, so that no other user's entry can make the journal unreadable. "full" is there if the
+        disk is full."""
         text, damage = self.text()
         if text is not None and not with_log:
             text = _without_log(text)
@@ -100,8 +104,19 @@ class JournalProgram:
             "driver_start": driver_module_instance(sysfs),
             "text": text,
             "damage": damage,
+            **({"full": True} if self.disk_is_full() else {}),
             "register": json.dumps(register.publish_and_read(self.root, None)),
         }
+
+    def disk_is_full(self) -> bool:
+        """Return whether the disk of the journal has no room for a new one, so that a revert cannot
+        be written down."""
+        try:
+            disk = os.fstatvfs(self.file.at)
+        except OSError:  # no directory yet
+            return False
+        blocks = disk.f_bavail if os.geteuid() else disk.f_bfree
+        return blocks * disk.f_frsize < _LEAST_FREE_BYTES
 
     def text(self) -> tuple[str | None, str | None]:
         """Return (text of the journal, why the file cannot be a journal)."""

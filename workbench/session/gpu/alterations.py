@@ -110,7 +110,9 @@ class GpuAlterations:
             gpu_findings=findings,
         )
         self._report_journal_recovery(recovery, state.recovered)
-        self._core.update_host(others_problem=state.register.problem)
+        self._core.update_host(
+            others_problem=state.register.problem, journal_disk_full=state.disk_full
+        )
         self.read_monotonic_s, self.lock_changes = time.monotonic(), state.register.changes
         if gone := [r for r in records if r.why_lost is not None]:
             await self._report_gone(gone)
@@ -204,7 +206,8 @@ class GpuAlterations:
         if self._is_changing:
             self._checked = frozenset()
             return
-        found = find_drifts(state.alterations, state.others, telemetry)
+        full = state.host.journal_disk_full
+        found = find_drifts(state.alterations, state.others, telemetry, full)
         lasting = tuple(d for d in found if d in self._checked)
         self._checked = frozenset(lasting)
         if len(lasting) < len(found) and not self._checking:

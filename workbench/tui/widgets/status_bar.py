@@ -288,6 +288,8 @@ def _outcome_of_all(begun: Sequence[Begun]) -> str:
 def _drift_text(state: SessionState) -> str:
     """Return what became of altered settings that have other values now."""
     pending = {(a.gpu_uuid, a.setting) for a in state.alterations if a.state == PENDING}
+    if state.host.journal_disk_full:
+        return "journal cannot be written: its disk is full"
     is_cut = all((d.gpu_uuid, d.setting) in pending for d in state.drift)
     return "change was cut off" if is_cut else "changed by someone else"
 

@@ -175,6 +175,25 @@ def test_each_dataclass_is_lazy() -> None:
     assert not found, "the decorator is that of workbench/model/lazy_dataclass.py"
 
 
+def test_a_benchmark_of_a_url_loads_no_supervisor_and_no_series() -> None:
+    """Workbench starts no server for it, and each module counts in the CPU time of `bench`."""
+    code = (
+        "import sys\n"
+        "from workbench.cli import run\n"
+        "from workbench.cli.parser import parse_command_line\n"
+        "from workbench.session.session import Session\n"
+        "parse_command_line(['bench', '--url', 'http://127.0.0.1:1'])\n"
+        "Session.of_host().bench\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=110, cwd=ROOT
+    )
+    loaded = set(done.stdout.split())
+    assert "workbench.session.bench.bench" in loaded, done.stderr
+    assert not loaded & {"workbench.server.supervisor", "workbench.cli.sweeps"}
+
+
 def test_a_first_reading_loads_nothing_heavy() -> None:
     """The telemetry agent is started meanwhile, and its first reading may come first. Whoever adds
     a module here makes each start of the screen later."""

@@ -21,7 +21,6 @@ from workbench.cli.registry import command, option
 from workbench.cli.servers import ready_run
 from workbench.cli.shared_options import IF_MEASURED
 from workbench.cli.stop_signals import benchmark_stopped_by_signals, raise_for
-from workbench.cli.sweeps import sweep_lines, tell_how_to_resume
 from workbench.model.bench_cli_options import FOR_OWN_COMMAND
 from workbench.model.counts import count_of
 from workbench.model.errors import InputError
@@ -151,6 +150,8 @@ async def _bench_levels(
     run_id: str | None,
     load: dict[str, Any],
 ) -> int:
+    from workbench.cli.sweeps import sweep_lines, tell_how_to_resume
+
     url = None if run_id else arguments.url
     async with tell_how_to_resume(session):
         sweep = await session.sweeps.run_concurrency(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import platform
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -115,7 +115,7 @@ async def locked_for_measurement(
     take the lock again."""
     orders = {
         "what": what,
-        "machine": platform.node(),
+        "machine": os.uname().nodename,
         "wait": if_held is IfHeld.WAIT,
         "beside": if_held is IfHeld.BESIDE,
     }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
     from typing import Any
 
+_SPECIAL = ("ClassVar", "InitVar", "KW_ONLY")
 _set_attribute = object.__setattr__
 
 
@@ -38,7 +39,11 @@ def _add_lazy_methods(cls: Any, *, frozen: bool = False, eq: bool = True, **opti
     """Return the class, made by the standard library without methods, with its methods."""
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # the standard library would inspect the signature
+    said = _hide_plain_types(vars(cls).get("__annotations__", {}))
     made = dataclasses.dataclass(init=False, repr=False, eq=False, **options)(cls)
+    vars(made).get("__annotations__", {}).update(said)
+    for name, annotation in said.items():
+        made.__dataclass_fields__[name].type = annotation
     methods: dict[str, Any] = {"__init__": _lazy_init(made, frozen), "__repr__": _repr}
     if eq:
         methods.update(__eq__=_equal, __hash__=_hash if frozen else None)
@@ -50,6 +55,19 @@ def _add_lazy_methods(cls: Any, *, frozen: bool = False, eq: bool = True, **opti
     for name in methods.keys() - own:
         setattr(made, name, methods[name])
     return made
+
+
+def _hide_plain_types(annotations: dict[str, Any]) -> dict[str, str]:
+    """Put a type in the place of each annotation that is an ordinary text, and return these texts.
+    The standard library would search each text three times for special types, which takes a third
+    of the time to make a class."""
+    plain = {
+        name: annotation
+        for name, annotation in annotations.items()
+        if isinstance(annotation, str) and not any(map(annotation.__contains__, _SPECIAL))
+    }
+    annotations.update(dict.fromkeys(plain, object))
+    return plain
 
 
 def _lazy_init(cls: Any, frozen: bool) -> Callable[..., None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import time
 
 from workbench.model.lazy_dataclass import dataclass
@@ -32,4 +32,6 @@ class MeasurementOwner:
 
     @property
     def owner_text(self) -> str:
-        return self.user if self.machine == platform.node() else f"{self.user} from {self.machine}"
+        return (
+            self.user if self.machine == os.uname().nodename else f"{self.user} from {self.machine}"
+        )

@@ -8,7 +8,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, field
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 import pytest
 
@@ -124,6 +124,29 @@ def test_an_object_is_that_of_the_standard_library(
         if which == 3 and isinstance(expected, tuple):
             expected = (*expected[:-1], "Loose")  # the other one has its signature
         assert found == expected
+
+
+@pytest.mark.parametrize("slots", [False, True])
+def test_fields_have_the_types_that_the_standard_library_gives_them(slots: bool) -> None:
+    def fields_of(made_by: Decorator) -> Any:
+        @made_by(slots=slots)
+        class Base:
+            first: int
+            second: Point | None = None
+            third: str = field(default="3", kw_only=True)
+            shared: ClassVar[int] = 7
+
+        @made_by(slots=slots)
+        class Derived(Base):
+            first: float
+            fourth: bool = False
+
+        for kind in (Base, Derived):
+            for one in dataclasses.fields(kind):
+                yield one.name, one.type, one.kw_only, one.default
+            yield kind.__annotations__, get_type_hints(kind)
+
+    assert [*fields_of(dataclass)] == [*fields_of(dataclasses.dataclass)]
 
 
 @BOTH

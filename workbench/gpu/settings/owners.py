@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import platform
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +17,7 @@ def owner_facts() -> dict[str, Any]:
     """Return machine, boot id, process id and start time of this process, which identify it in the
     journal."""
     return {
-        "machine": platform.node(),
+        "machine": os.uname().nodename,
         "boot_id": boot_id(),
         "pid": os.getpid(),
         "start": start_of(os.getpid()),
@@ -41,14 +40,14 @@ def user_at_machine() -> str:
         user = getpass.getuser()
     except (OSError, KeyError):
         user = f"uid {os.getuid()}"
-    return f"{user}@{platform.node()}"
+    return f"{user}@{os.uname().nodename}"
 
 
 def process_state_of(owner: Mapping[str, Any]) -> str:
     """Return the state of the process that owns a journal entry: "this" process, another process
     that is "alive" or "dead", or "elsewhere" for another machine's process, whose state is unknown
     here."""
-    if owner.get("machine") != platform.node():
+    if owner.get("machine") != os.uname().nodename:
         return ELSEWHERE
     if owner.get("boot_id") != boot_id():
         return DEAD  # this machine has restarted since
@@ -62,7 +61,7 @@ def lock_is_dead(token: str) -> bool:
     """Return whether the owner of a lock is a process of this machine that has ended. `token` names
     the owner (see `owner_token`)."""
     boot, pid, start, name, *_ = [*token.split(":", 3), "", "", "", ""]
-    ours = boot == boot_id() and pid.isdecimal() and name.endswith(f"@{platform.node()}")
+    ours = boot == boot_id() and pid.isdecimal() and name.endswith(f"@{os.uname().nodename}")
     return ours and start_of(int(pid)) != start
 
 

@@ -16,7 +16,6 @@ import struct
 import sys
 import tempfile
 import time
-import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -186,7 +185,7 @@ class ResultsDb:
         StoreError names that file.
         """
         row = {
-            "uid": uid or uuid.uuid4().hex,
+            "uid": uid or os.urandom(16).hex(),
             "unix_s": time.time() if unix_s is None else unix_s,
             "spec": mask_data(to_json(spec)),
             "conditions": mask_data(to_json(conditions)),

@@ -19,7 +19,9 @@ from workbench.tui.modals.base import Choice, Modal, ReadFirst, Text
 from workbench.tui.widgets.pick_list import PickList
 
 if TYPE_CHECKING:
+    from workbench.model.experiment import Experiment
     from workbench.model.setting_records import SettingOutcome
+    from workbench.model.sweep import Sweep
 
 T = TypeVar("T")
 
@@ -128,8 +130,10 @@ def running_rows(state: SessionState, width: int) -> list[Row]:
     """Return a warning for the running experiment, sweep or benchmark, which would end when the
     server restarts or Workbench leaves the host. Return [] if none is running."""
     rows: list[Row] = []
-    sweep = state.sweep
-    for name, one in (("experiment", state.experiment), (sweep.what if sweep else "", sweep)):
+    named: dict[str, Experiment | Sweep | None] = {"experiment": state.experiment}
+    if state.sweep is not None:
+        named[state.sweep.what] = state.sweep
+    for name, one in named.items():
         if one is not None and one.state == "running":
             text = f"! {name} {one.id} is running: this ends the {name}, and its complete runs are kept"
             rows += paragraph_rows(text, width, "warn")
@@ -140,12 +144,10 @@ def leaving_rows(state: SessionState, width: int) -> list[Row]:
     """Return warnings about everything that would end when Workbench leaves the host: the running
     measurement, and work on model files. Return [] if nothing is running."""
     rows, work = running_rows(state, width), state.host.model_work
-    text = (
-        (f"! {work.what} is not finished: leaving ends it, and begun again it goes on")
-        if work is not None
-        else ""
-    )
-    return [*rows, *paragraph_rows(text, width, "warn", "  ")] if text else rows
+    if work is not None:
+        text = f"! {work.what} is not finished: leaving ends it, and begun again it goes on"
+        rows += paragraph_rows(text, width, "warn", "  ")
+    return rows
 
 
 def bench_rows(state: SessionState, width: int) -> list[Row]:
@@ -177,9 +179,8 @@ class _Toggles(PickList):
 
     def item_row(self, item: Any, width: int) -> Row:
         name, label, options = item
-        marked = [
-            f"[{o}]" if (n == 1) is self.second[name] else f" {o} " for n, o in enumerate(options)
-        ]
+        chosen = options[self.second[name]]
+        marked = [f"[{o}]" if o == chosen else f" {o} " for o in options]
         return ((f" {pad_text(label, 24)}{marked[0]}  {marked[1]}", "text"),)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:

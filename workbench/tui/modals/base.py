@@ -151,14 +151,12 @@ class ReadFirst(Modal[T], Generic[T]):
 
     def _show_unread(self) -> None:
         if self.agreeing and not self.body.end_seen:
-            self.choices.set_items(
-                [
-                    (name, f"{text}: after the last line (pgdn)", "dim")
-                    if name == self.agreeing
-                    else (name, text, role)
-                    for name, text, role in self.wanted
-                ]
-            )
+            items = []
+            for name, text, role in self.wanted:
+                if name == self.agreeing:
+                    text, role = f"{text}: after the last line (pgdn)", "dim"
+                items.append((name, text, role))
+            self.choices.set_items(items)
 
     def _read(self) -> None:
         if self.agreeing:
@@ -251,9 +249,10 @@ class PickModal(Modal[str]):
         free: bool = True,
         score: Callable[[str, Choice], float | None] = score_choice,
     ) -> None:
-        super().__init__(
-            title, "enter choose   esc cancel" + ("   type to filter" if filter else "")
-        )
+        keys = "enter choose   esc cancel"
+        if filter:
+            keys += "   type to filter"
+        super().__init__(title, keys)
         self.all, self.intro, self.filter, self.free = items, intro, filter, free
         self.score = score
         self.choices = Choices(items, self.dismiss, chosen, reserve=4)
@@ -265,7 +264,7 @@ class PickModal(Modal[str]):
         if self.filter:
             self.choices.lit = True
             self.choices.can_focus = False
-            placeholder = "type to filter" + (", or a name" if self.free else "")
+            placeholder = "type to filter, or a name" if self.free else "type to filter"
             parts.append(
                 Entry(placeholder=placeholder, on_submit=self._typed, on_change=self._narrow_down)
             )

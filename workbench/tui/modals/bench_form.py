@@ -88,19 +88,15 @@ class BenchForm(Form):
     def _summary(self, values: Values, width: int) -> list[Row]:
         """Return rows with the purpose of the chosen profile and the values of the hidden fields."""
         chosen = values.get("profile", "")
-        title = STANDING[chosen] if chosen in STANDING else self.profiles.get(chosen, ("",))[0]
+        title = STANDING.get(chosen) or self.profiles.get(chosen, ("",))[0]
         return [*paragraph_rows(title, width), *_folded_values(values, width)]
 
     def changed(self, name: str) -> None:
         if name == "profile":
-            chosen = self.values["profile"]
-            given = (
-                {n: text_of(v) for n, v in self.profiles[chosen][1].items()}
-                if chosen in self.profiles
-                else {}
-            )
+            _, of_profile = self.profiles.get(self.values["profile"], ("", {}))
+            given = {**self.first, **{name: text_of(value) for name, value in of_profile.items()}}
             for field in _BY_PROFILE:
-                self.put(field, given.get(field, self.first[field]))
+                self.put(field, given[field])
         super().changed(name)
 
 
@@ -136,29 +132,32 @@ def _folded_values(values: Values, width: int) -> list[Row]:
         return []
     if "trace_file" in made:
         return paragraph_rows(_replay_text(made), width, "dim", "  ")
-    kind = " of real text" if made.get("content") == "text" else ""
-    what = made.get("prompts_file") or f"{made['input_tokens']} prompt tokens{kind}"
-    loop = (
-        (f"{made['rate']:g} requests a second, {made['arrival']}")
-        if made["rate"] is not None
-        else "closed loop"
-    )
+    what = f"{made['input_tokens']} prompt tokens"
+    if made.get("prompts_file"):
+        what = made["prompts_file"]
+    elif made.get("content") == "text":
+        what += " of real text"
+    loop = "closed loop"
+    if made["rate"] is not None:
+        loop = f"{made['rate']:g} requests a second, {made['arrival']}"
     warm = "until steady" if made["until_steady"] else "requests"
-    end = f", at most {made['seconds']:g} s" if made["seconds"] is not None else ""
-    cache = ", prefix cache in play" if made["shared_prefix"] else ""
-    text = (
-        f"{what}, {made['max_tokens']} output tokens; {loop}{end}; warm-up {made['warmup']} "
-        f"{warm}{cache}"
-    )
+    text = f"{what}, {made['max_tokens']} output tokens; {loop}"
+    if made["seconds"] is not None:
+        text += f", at most {made['seconds']:g} s"
+    text += f"; warm-up {made['warmup']} {warm}"
+    if made["shared_prefix"]:
+        text += ", prefix cache in play"
     return paragraph_rows(text, width, "dim", "  ")
 
 
 def _replay_text(made: Mapping[str, Any]) -> str:
     """Return what a benchmark with a trace does. The other fields have no effect on it."""
-    first = "" if made["first"] is None else f"its first {made['first']} requests, "
-    speed = "" if made["speed"] is None else f", at {made['speed']:g} times the speed"
-    end = "" if made["seconds"] is None else f", at most {made['seconds']:g} s"
-    return (
-        f"replays {made['trace_file']}: {first}each at its time and with its lengths{speed}{end}; "
-        f"warm-up {count_of(made['warmup'], 'request')}"
-    )
+    text = f"replays {made['trace_file']}: "
+    if made["first"] is not None:
+        text += f"its first {made['first']} requests, "
+    text += "each at its time and with its lengths"
+    if made["speed"] is not None:
+        text += f", at {made['speed']:g} times the speed"
+    if made["seconds"] is not None:
+        text += f", at most {made['seconds']:g} s"
+    return f"{text}; warm-up {count_of(made['warmup'], 'request')}"

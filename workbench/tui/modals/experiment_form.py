@@ -192,11 +192,12 @@ def experiment_form(
         seconds, count = estimate(wanted), 2 * wanted.options["pairs"]
         most = "at most " if "until_pct" in wanted.options else ""
         unknown = "the time is known after a first benchmark of this load"
-        time = f"about {duration_text(seconds)}" if seconds is not None else unknown
+        time = unknown if seconds is None else f"about {duration_text(seconds)}"
         said = f"{most}{count} runs of {load}, and a first run that is discarded"
         rows = paragraph_rows(f"{said}: {time}", width, "strong", "  ")
-        cost = answers_cost(wanted)
-        return [*rows, *paragraph_rows(cost, width, "dim", "  ")] if cost else rows
+        if cost := answers_cost(wanted):
+            rows += paragraph_rows(cost, width, "dim", "  ")
+        return rows
 
     def intro(width: int) -> list[Row]:
         text = (

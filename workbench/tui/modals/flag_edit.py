@@ -105,10 +105,10 @@ class FlagEdit(Modal[bool]):
         """Return the value that the enter key would set; "" if it would remove the flag."""
         if self.entry is not None:
             return self.entry.value.strip()
-        chosen = self.field.current if isinstance(self.field, Choices) else None
-        if chosen is None or chosen[0] == UNSET:
+        if not isinstance(self.field, Choices) or self.field.current is None:
             return ""
-        return str(chosen[0])
+        chosen = str(self.field.current[0])
+        return "" if chosen == UNSET else chosen
 
     def _effect(self, width: int) -> list[Row]:
         """Return the row that says how the typed or chosen value would change the memory estimate;
@@ -119,7 +119,9 @@ class FlagEdit(Modal[bool]):
             text, role = self.estimate(self.text), "text"
         except WorkbenchError as error:
             text, role = error.message, "dim"
-        return [(), *paragraph_rows(text, width, "warn" if "does not fit" in text else role)]
+        if "does not fit" in text:
+            role = "warn"
+        return [(), *paragraph_rows(text, width, role)]
 
     def _about(self, width: int) -> list[Row]:
         row, spec = self.row, self.row.spec

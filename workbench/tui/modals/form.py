@@ -47,12 +47,12 @@ class Field:
 def fill_fields(fields: Sequence[Field], last: Mapping[str, str]) -> tuple[Field, ...]:
     """Return the fields with the values of `last`, which maps field names to texts. A value that is
     not among the options of its field is ignored."""
-    return tuple(
-        replace(f, value=last[f.name])
-        if f.name in last and (not f.options or last[f.name] in f.options)
-        else f
-        for f in fields
-    )
+    filled = []
+    for field in fields:
+        value = last.get(field.name, field.value)
+        is_possible = not field.options or value in field.options
+        filled.append(replace(field, value=value) if is_possible else field)
+    return tuple(filled)
 
 
 class Cycle(Painted, can_focus=True):
@@ -158,11 +158,10 @@ class Form(Modal[Values]):
         submit: Submit | None = None,
         doing: str = "",
     ) -> None:
-        details = "   ctrl+o details" if any(f.detail for f in fields) else ""
-        more = f"   {keys}" if keys else ""
-        super().__init__(
-            title, f"enter {accept}   tab next field{details}{more}   esc cancel", wide=wide
-        )
+        shown = [f"enter {accept}", "tab next field", keys, "esc cancel"]
+        if any(f.detail for f in fields):
+            shown.insert(2, "ctrl+o details")
+        super().__init__(title, "   ".join(filter(None, shown)), wide=wide)
         self.fields, self.intro, self.check, self.hints, self.heading = (
             fields,
             intro,
@@ -225,13 +224,15 @@ class Form(Modal[Values]):
     def content(self) -> Sequence[Widget]:
         self._update_hints()
         self.lines = {f.name: self._line(f) for f in self.fields}
-        return (
-            *([Text(self.intro, reserve=len(self.fields) + 2)] if self.intro else []),
-            *([Text(lambda _: [((self.heading, "head"),)])] if self.heading else []),
-            *self.lines.values(),
-            *([self.tail] if self.tail else []),
-            self.complaint,
-        )
+        parts: list[Widget] = []
+        if self.intro is not None:
+            parts.append(Text(self.intro, reserve=len(self.fields) + 2))
+        if self.heading:
+            parts.append(Text(lambda _: [((self.heading, "head"),)]))
+        parts += self.lines.values()
+        if self.tail is not None:
+            parts.append(self.tail)
+        return (*parts, self.complaint)
 
     def _line(self, field: Field) -> Horizontal:
         one: Widget = self.inputs[field.name]
@@ -244,7 +245,8 @@ class Form(Modal[Values]):
         return line
 
     def _update_hints(self) -> None:
-        self.known = self.hints(self.values) if self.hints else {}
+        if self.hints is not None:
+            self.known = self.hints(self.values)
 
     def changed(self, name: str) -> None:
         """Update the hints and the rows below the fields, because the field `name` has a new value."""
@@ -279,7 +281,7 @@ class Form(Modal[Values]):
         self.complaint.make_again()
         if self.tail is not None:
             self.tail.make_again()
-        faulty = _field_of_problem(problem, self.fields) if problem else None
+        faulty = _field_of_problem(problem, self.fields)
         if faulty is not None:
             if faulty.detail and not self.lines[faulty.name].display:
                 self.action_unfold()
@@ -347,11 +349,13 @@ def positive_number(values: Values, name: str, label: str, unit: str = "") -> fl
     """Return the number in the field `name`, whose text may end with `unit`; None for an empty
     field. If the text is not a number above 0, raise InputError with `label` in the message."""
     text = values.get(name, "").rstrip(f"{unit} ")
+    if not text:
+        return None
     try:
-        number = float(text) if text else None
+        number = float(text)
     except ValueError:
         number = 0.0
-    if number is not None and not 0 < number < math.inf:
+    if not 0 < number < math.inf:
         raise InputError(f"{label}: expected a number above 0, got “{values[name]}”")
     return number
 

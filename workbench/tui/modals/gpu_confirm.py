@@ -15,7 +15,15 @@ from workbench.model.counts import count_of, gpus_text
 from workbench.model.setting_records import InForce, SettingCommand, SettingOutcome, SettingsReport
 from workbench.model.settings import HOST_INDEX
 from workbench.session.state import SessionState
-from workbench.tui.cells import Make, Row, cut_text, pad_text, paragraph_rows, text_cell
+from workbench.tui.cells import (
+    Make,
+    Row,
+    cut_text,
+    pad_text,
+    paragraph_rows,
+    rows_beside_label,
+    text_cell,
+)
 from workbench.tui.formats import NA, setting_name, setting_value, short_gpu_name
 from workbench.tui.glyphs import G
 from workbench.tui.modals.base import Label, ReadFirst, Text
@@ -88,7 +96,7 @@ def consent_rows(
 
 
 def place_of(index: int) -> str:
-    return "host" if index == HOST_INDEX else f"GPU{index}"
+    return gpus_text([index])
 
 
 def concerned_rows(
@@ -142,26 +150,24 @@ def lists_more(indexes: Sequence[int], processes: Sequence[Process] | None) -> b
 def _gpu_name_rows(state: SessionState, indexes: Sequence[int], apart: bool) -> list[Row]:
     """Return rows with the names of GPUs: one row for GPUs with the same name, or, if `apart`,
     one for each with its UUID."""
-    telemetry = state.telemetry
+    infos = {info.index: info for info in state.gpu_infos}
     alike: dict[tuple[str, str], list[int]] = {}
     for index in indexes:
-        info = telemetry.info(index) if telemetry else None
-        name = "CPUs of the host" if index == HOST_INDEX else NA
-        if info:
-            name = short_gpu_name(info.name)
-        single = apart or len(indexes) == 1
-        alike.setdefault((name, info.uuid if info and single else ""), []).append(index)
+        name, uuid = NA, ""
+        if index == HOST_INDEX:
+            name = "CPUs of the host"
+        elif index in infos:
+            name, uuid = short_gpu_name(infos[index].name), infos[index].uuid
+        if not apart and len(indexes) > 1:
+            uuid = ""
+        alike.setdefault((name, uuid), []).append(index)
     rows: list[Row] = []
     for (name, uuid), same in alike.items():
-        place = place_of(same[0]) if len(same) == 1 else gpus_text(same)
-        count = f"{len(same)} x " if len(same) > 1 else ""
-        rows.append(
-            (
-                (pad_text(place, max(6, len(place) + 2)), "title"),
-                (f"{count}{name}", "strong"),
-                (f"  {uuid}" if uuid else "", "dim"),
-            )
-        )
+        place = gpus_text(same)
+        if len(same) > 1:
+            name = f"{len(same)} x {name}"
+        title = pad_text(place, max(6, len(place) + 2))
+        rows.append(((title, "title"), (name, "strong"), (f"  {uuid}", "dim")))
     return rows
 
 
@@ -215,10 +221,7 @@ def note_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     # listed below the commands
     rights = {part for o in planned for part in split_sentences(o.command.right or "")}
     for note in (n for n in dict.fromkeys(notes) if n not in rights):
-        rows += [
-            (("! " if not n else "  ", "warn"), *line)
-            for n, line in enumerate(paragraph_rows(note, width - 2))
-        ]
+        rows += rows_beside_label("! ", "warn", paragraph_rows(note, width - 2))
     return rows
 
 
@@ -280,10 +283,7 @@ def command_rows(
     rows: list[Row] = []
     for c in commands:
         lines = paragraph_rows(f"$ {c.shell_line}", width - 6, "text", "    ")
-        rows += [
-            ((pad_text("" if n else place_of(c.gpu_index), 6), "title"), *line)
-            for n, line in enumerate(lines)
-        ]
+        rows += rows_beside_label(pad_text(place_of(c.gpu_index), 6), "title", lines)
     rights = dict.fromkeys(c.right for c in commands if c.right)
     for right in rights:
         sign, role = ("!", "warn") if password else ("x", "bad")
@@ -317,15 +317,13 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
         password: bool = False,
         detailed: Make | None = None,
     ) -> None:
-        more = "   ctrl+o details" if detailed else ""
+        more = "   ctrl+o details" if detailed is not None else ""
         super().__init__(title, f"enter choose{more}   esc cancel", wide=True)
         self.make, self.yes, self.default_no = make, yes, default_no and not password
         self.detailed = detailed
-        self.field = (
-            Entry(on_submit=lambda _: self._take_or_scroll("yes"), secret=True)
-            if password
-            else None
-        )
+        self.field: Entry | None = None
+        if password:
+            self.field = Entry(on_submit=lambda _: self._take_or_scroll("yes"), secret=True)
 
     def content(self) -> Sequence[Widget]:
         items = [("yes", self.yes, "text"), ("no", "cancel", "text")]
@@ -347,9 +345,9 @@ class ConfirmSettings(ReadFirst[dict[str, str]]):
         if choice != "yes":
             self.dismiss(None)
             return
-        given = {"password": self.field.value} if self.field is not None else {}
+        given = {}
         if self.field is not None:
-            self.field.value = ""
+            given["password"], self.field.value = self.field.value, ""
         self.dismiss(given)
 
 

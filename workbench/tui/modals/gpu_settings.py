@@ -93,7 +93,9 @@ def settings_form(
     """Return the form of GPU settings. `suggested` has the first texts of its fields. `look_up`
     finds the commands for the accepted values, or raises the error that the form shows."""
     gpus = state.gpus
-    given = dict(suggested.values if suggested else {})
+    given: dict[str, str] = {}
+    if suggested is not None:
+        given.update(suggested.values)
     if given.get("gpu", "all") != "all" and not (
         given["gpu"].isdecimal() and int(given["gpu"]) < len(gpus)
     ):
@@ -102,10 +104,8 @@ def settings_form(
     def intro(width: int) -> list[Row]:
         rows: list[Row] = []
         if suggested is not None:
-            why = f": {suggested.reason}" if suggested.reason else ""
-            rows += paragraph_rows(
-                f"Filled in from {suggested.preset_id}{why}", width, "text", "  "
-            )
+            source = ": ".join(filter(None, (suggested.preset_id, suggested.reason)))
+            rows += paragraph_rows(f"Filled in from {source}", width, "text", "  ")
         if state.host.can_change_gpus:
             rows += paragraph_rows(
                 f"! read-only here: {state.host.can_change_gpus}", width, "warn", "  "
@@ -143,9 +143,9 @@ def _fields(count: int, given: Mapping[str, str]) -> tuple[Field, ...]:
 
 
 def _label_with_unit(setting: Setting) -> str:
-    return (
-        f"{setting.label} {setting.unit}" if isinstance(setting, NumberSetting) else setting.label
-    )
+    if isinstance(setting, NumberSetting):
+        return f"{setting.label} {setting.unit}"
+    return setting.label
 
 
 def _hints(state: SessionState) -> Callable[[Values], Mapping[str, str]]:
@@ -183,8 +183,8 @@ def _present_value_text(setting: Setting, state: SessionState, chosen: Sequence[
     """Return the present value of a setting on the chosen GPUs as text. For a clock lock, return
     the present clock, because drivers do not report locks."""
     if setting.of_host:
-        host = state.telemetry.host if state.telemetry else None
-        return getattr(host, setting.reading or "", None) or NA
+        telemetry = state.telemetry
+        return getattr(telemetry and telemetry.host, setting.reading or "", None) or NA
     names = _readings_of(setting)
     values = (_first_known_reading(sample, names) for sample in chosen)
     known = [value for value in values if value is not None]

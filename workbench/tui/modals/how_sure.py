@@ -42,19 +42,17 @@ def how_sure(
             rows += rows_beside_label(
                 f"{arm} ", role, paragraph_rows("  ".join(words) or "as it is now", width - 2)
             )
-        lines = (
-            about
-            if known["one"] is not None
-            else (*about, "The time is known after a first benchmark of this load.")
-        )
+        lines = list(about)
+        if known["one"] is None:
+            lines.append("The time is known after a first benchmark of this load.")
         return [*rows, (), *(row for line in lines for row in paragraph_rows(line, width, "dim"))]
 
     known = {name: estimate_s(options) for name, (_, options, _) in ANSWERS.items()}
 
     def line(name: str) -> str:
         (words, _, shows), seconds = ANSWERS[name], known[name]
-        time = f"about {duration_text(seconds)}" if seconds is not None else ""
-        return f"{pad_text(words, 14)}{pad_text(time, 15 if time else 0)}  {shows}"
+        time = "" if seconds is None else pad_text(f"about {duration_text(seconds)}", 15)
+        return f"{pad_text(words, 14)}{time}  {shows}"
 
     items: list[Choice] = [(name, line(name), "text") for name in ANSWERS]
     items.append((FORM, "more choices: A and B, metric, number of pairs", "dim"))

@@ -31,12 +31,15 @@ def finding_rows(findings: Sequence[Finding], width: int) -> list[Row]:
     rows: list[Row] = []
     for f in by_severity(findings):
         sign, role = LEVELS[f.level]
-        flag = f"{f.flag}: " if f.flag and f.flag not in f.text else ""
-        rows += paragraph_rows(f"{sign} {flag}{f.text}", width, role, "  ")
-        changes = " ".join(change.option_text for change in f.changes)
-        if f.fix or changes:
-            change = f"  [{changes}]" if changes else ""
-            rows += paragraph_rows(f"  fix: {f.fix or ''}{change}", width, "dim", "       ")
+        text = f.text
+        if f.flag and f.flag not in text:
+            text = f"{f.flag}: {text}"
+        rows += paragraph_rows(f"{sign} {text}", width, role, "  ")
+        fix = f.fix or ""
+        if f.changes:
+            fix += f"  [{' '.join(change.option_text for change in f.changes)}]"
+        if fix:
+            rows += paragraph_rows(f"  fix: {fix}", width, "dim", "       ")
         if f.expected_gain:
             rows += paragraph_rows(f"  gain: {f.expected_gain}", width, "dim", "        ")
     return rows
@@ -171,7 +174,8 @@ class StartPlan(Modal[bool]):
     def _keys(self) -> str:
         if self.rejected:
             keys = "esc back to the plan"
-            for change in self.problem.changes[:1] if self.problem else ():
+            if self.problem is not None and self.problem.changes:
+                change = self.problem.changes[0]
                 keys += f"   f {change.name}={change.value}"
             return keys
         keys = f"enter {self.verb}   esc cancel   y copy"
@@ -209,9 +213,8 @@ class StartPlan(Modal[bool]):
         rows = [*self.disturbed(width), *self._head_rows(width)]
         rows.append((("model   ", "dim"), (plan.plan.model, "text")))
         installed = plan.installed or plan.installed_problem
-        checked = f"checked against {plan.checked_against}"
-        engine = f"{installed}   {checked}" if installed else checked
-        rows.append((("engine  ", "dim"), (engine, "text")))
+        facts = filter(None, (installed, f"checked against {plan.checked_against}"))
+        rows.append((("engine  ", "dim"), ("   ".join(facts), "text")))
         # the estimate is shown once: as a finding if it is a warning or an error
         estimates = [f for f in plan.findings if plan.memory and f.text.startswith(plan.memory)]
         findings = list(plan.findings)

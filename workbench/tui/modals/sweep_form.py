@@ -81,30 +81,31 @@ def sets_gpus(wanted: Wanted) -> bool:
 def load_of_search(shape: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     """Return the load of a search for users or rates after a benchmark with the fields `shape` of
     BenchSpec. After the benchmark of a trace, it has synthetic prompts of the trace's mean lengths."""
-    traced = _OF_A_TRACE if shape.get("trace_name") else ()
-    rest = {name: value for name, value in shape.items() if name not in (*_NOT_KEPT, *traced)}
-    think = {"think_time": wanted.think_time} if wanted.think_time else {}
-    return {**rest, **think, "slo": wanted.slo}
+    left_out = set(_NOT_KEPT)
+    if shape.get("trace_name"):
+        left_out.update(_OF_A_TRACE)
+    kept = {name: value for name, value in shape.items() if name not in left_out}
+    if wanted.think_time:
+        kept["think_time"] = wanted.think_time
+    return {**kept, "slo": wanted.slo}
 
 
 def suggested_values(what: str, state: SessionState) -> str:
     """Return suggested values for the swept quantity `what` as text, separated by commas; "" if
     there are none. If the quantity is a GPU setting, every GPU of the host allows these values."""
-    infos = state.gpu_infos
     if what == STREAMS:
         return LEVELS
     setting = SETTING.get(what)
     if isinstance(setting, NumberSetting):
-        limits = [found for found in map(setting.driver_limits, infos) if found]
-        lowest, highest = [low for low, _ in limits], [high for _, high in limits]
-        return _evenly_spaced_values(max(lowest), min(highest), (10, 25, 50, 100)) if limits else ""
+        limits = list(filter(None, map(setting.driver_limits, state.gpu_infos)))
+        if limits:
+            lowest, highest = zip(*limits, strict=True)
+            return _evenly_spaced_values(max(lowest), min(highest), (10, 25, 50, 100))
     if isinstance(setting, ClockSetting):
-        tops = list(filter(None, (getattr(info, setting.highest) for info in infos)))
-        return (
-            _evenly_spaced_values(0.45 * min(tops), float(min(tops)), (75, 150, 300, 450))
-            if tops
-            else ""
-        )
+        each = (getattr(info, setting.highest) for info in state.gpu_infos)
+        top = float(min(filter(None, each), default=0))
+        if top:
+            return _evenly_spaced_values(0.45 * top, top, (75, 150, 300, 450))
     return ""
 
 
@@ -131,11 +132,14 @@ def values_around(row: FlagRow | None) -> str:
         return "on,off"
     if row.spec is not None and row.spec.choices:
         return ",".join(row.spec.choices[:4])
-    value = row.value if row.value is not None else row.default
+    value = row.default if row.value is None else row.value
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
         return "" if value is None else value_text(value)
     if isinstance(value, float) and value <= 1:
-        return f"{value - 0.05:g},{value:g}" + (f",{value + 0.05:g}" if value <= 0.93 else "")
+        around = [value - 0.05, value]
+        if value <= 0.93:
+            around.append(value + 0.05)
+        return ",".join(f"{one:g}" for one in around)
     return ",".join(f"{value * f:g}" for f in (0.5, 1, 2))
 
 
@@ -228,8 +232,10 @@ def sweep_form(
     count = len(state.gpus)
     kinds = tuple(label for label in OFFERS if count or label not in SETTING)
     first = kinds[0]
-    flag_text = f"{flag.name}={values_around(flag)}" if flag is not None and not flag.is_env else ""
-    fields = (
+    flag_text = ""
+    if flag is not None and not flag.is_env:
+        flag_text = f"{flag.name}={values_around(flag)}"
+    fields = [
         Field("what", "over", first, "left and right change it", kinds),
         Field("values", "values", suggested_values(first, state), wide=True),
         Field("flags", "flags", flag_text, wide=True),
@@ -240,8 +246,9 @@ def sweep_form(
         Field(
             "horizon", "minutes", f"{HORIZON_S / 60:g}", "of each rate, with 1,000 requests or more"
         ),
-        *([Field("gpu", "GPU", "all", f"all or 0..{count - 1}")] if count > 1 else []),
-    )
+    ]
+    if count > 1:
+        fields.append(Field("gpu", "GPU", "all", f"all or 0..{count - 1}"))
 
     def check(values: Values) -> None:
         wanted = parse_sweep_form(values, count)
@@ -251,8 +258,9 @@ def sweep_form(
         except InputError as error:
             raise InputError(f"flags: {error.message}", next_step=error.next_step) from None
 
-    given = {**(last or {}), **({"flags": flag_text} if flag_text else {})}
-    fields = fill_fields(fields, given)
+    given = dict(last or {})
+    if flag_text:
+        given["flags"] = flag_text
 
     def tail(values: Values, width: int) -> list[Row]:
         return paragraph_rows(
@@ -261,7 +269,7 @@ def sweep_form(
 
     return _SweepForm(
         "Sweep",
-        fields,
+        fill_fields(fields, given),
         check=check,
         tail=tail,
         accept="start",

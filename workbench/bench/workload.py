@@ -46,6 +46,7 @@ _IN_CHUNKS = "continuous_usage_stats"  # of stream_options; vLLM and SGLang know
 # Between the marks of two successive requests, about the golden ratio of their range, so that their
 # first digits differ. It has no factor in common with 10**12, so no two marks of a run are equal.
 _MARK_STEP = 618_033_988_751
+_MOST_KEPT_BYTES = 4096  # of a body: more would take much memory for little
 _PLACE = "\0prompt\0"  # of the prompt in a body: no engine gets it
 _to_json = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make one each time
 _DROPPABLE = ("ignore_eos", "min_tokens", "temperature", "stream_options", "encoding_format")
@@ -104,12 +105,21 @@ class Workload:
         self.calibrated = False
         own = [split_prompt_entry(json.loads(one)) for one in spec.prompts]
         self._own, self._own_lengths = [prompt for prompt, _ in own], [length for _, length in own]
+        # whether replies must have an exact length; the user's `extra_body` takes precedence
+        wanted = spec.extra_body.get("ignore_eos", spec.ignore_eos)
+        self._requires_exact_length = bool(wanted) and spec.endpoint != "embeddings"
         self._length_field = "max_tokens"
         self._asks_usage = False  # although the answer is no stream
         # bodies without their prompt, by what else may differ between two of them
         self._bodies: dict[tuple[object, ...], list[str]] = {}
+        # bodies with an excerpt, around their mark, by all that differs between two of them
+        self._around_marks: dict[tuple[object, ...], tuple[bytes, bytes]] = {}
         most = max(self.words, 4 * spec.input_tokens + 16)
         self._real = ring(spec.texts) if spec.has_real_text else None
+        # prompts that differ from others only in their mark
+        self._has_excerpts = self._real is not None and not (
+            load or self._own or spec.length_spread
+        )
         self._trace_text: TraceText | None = None
         if self._trace is not None and self._real is not None:
             self._trace_text = TraceText(self._real, spec.passage_tokens)
@@ -140,13 +150,6 @@ class Workload:
         the engine may end the reply earlier."""
         exact = self._requires_exact_length and "ignore_eos" not in self.dropped
         return self.max_tokens(index, warmup=warmup) if exact else None
-
-    @property
-    def _requires_exact_length(self) -> bool:
-        """Whether replies must have an exact length (`ignore_eos`). The user's `extra_body` takes
-        precedence over the spec."""
-        wanted = self.spec.extra_body.get("ignore_eos", self.spec.ignore_eos)
-        return bool(wanted) and self.spec.endpoint != "embeddings"
 
     def synthetic_prompt(self, index: int, *, warmup: bool) -> str:
         """Return the synthetic prompt of request `index`. Its words depend only on the seed and the
@@ -250,6 +253,28 @@ class Workload:
 
     def body(self, index: int, *, warmup: bool) -> bytes:
         """Return the JSON body of request `index`, encoded as UTF-8."""
+        if not self._has_excerpts:
+            return self._whole_body(index, warmup)
+        # There are only some hundred excerpts. To put another mark into a body that was made before
+        # takes a third of the time to make it.
+        form = (
+            self._first_piece_of_request(index, warmup),
+            self.words,
+            warmup,
+            self._length_field,
+            *self.dropped,
+        )
+        mark = request_mark(self.spec.salt, _request_name(index, warmup)).encode()
+        around = self._around_marks.get(form)
+        if around is None:
+            body = self._whole_body(index, warmup)
+            before, _, after = body.partition(mark)
+            if body.count(mark) != 1 or len(body) > _MOST_KEPT_BYTES:
+                return body
+            around = self._around_marks[form] = before, after
+        return mark.join(around)
+
+    def _whole_body(self, index: int, warmup: bool) -> bytes:
         length = self.max_tokens(index, warmup=warmup)
         asked = self._prompt_of_request(index, warmup)
         form = length, warmup, isinstance(asked, str), self._length_field, *self.dropped
@@ -305,6 +330,7 @@ class Workload:
             return False
         self._asks_usage = True
         self._bodies.clear()
+        self._around_marks.clear()
         return True
 
     def drop_rejected_fields(self, status: int, message: str, sent: Mapping[str, Any]) -> bool:

@@ -82,6 +82,35 @@ def test_with_a_shared_prefix_only_the_end_differs() -> None:
     assert one != other and one.rpartition(" [")[0] == other.rpartition(" [")[0]
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        WITH_TEXTS,
+        replace(WITH_TEXTS, shared_prefix=True),
+        replace(WITH_TEXTS, endpoint="completions", length_spread=0.1),
+        replace(WITH_TEXTS, input_tokens=4000, model="a [000000000000] name"),
+        replace(WITH_TEXTS, extra_body={"messages": [{"role": "user", "content": "mine"}]}),
+    ],
+)
+def test_a_body_made_before_gets_another_mark_and_nothing_else(spec: BenchSpec) -> None:
+    def check(changed: Workload) -> None:
+        for index in (*range(0, 900, 30), *range(0, 900, 30)):
+            for warmup in (False, True):
+                sent = json.loads(changed.body(index, warmup=warmup))
+                expected = changed.prompt_fields(index, warmup=warmup) | spec.extra_body
+                assert {name: sent.pop(name) for name in expected} == expected
+                assert sent["max_tokens"] == changed.max_tokens(index, warmup=warmup)
+                assert not set(changed.dropped) & set(sent)
+
+    workload = Workload(spec)
+    check(workload)
+    workload.calibrate_words([(0, 300)])
+    check(workload)
+    before = json.loads(workload.body(0, warmup=False))
+    assert workload.drop_rejected_fields(400, "unknown field min_tokens", before)
+    check(workload)
+
+
 # Of a vocabulary whose Chinese has two tokens for a character, and code more than prose.
 _TOKEN = re.compile(r" ?[A-Za-z]{1,6}|\d|[^\w\s]|\s+|[^\x00-\x7f]")
 

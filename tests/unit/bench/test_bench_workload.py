@@ -78,10 +78,15 @@ def test_without_a_stream_no_stream_options_are_sent() -> None:
     assert fields["stream"] is False and "stream_options" not in fields
 
 
-def test_usage_is_asked_for_once_an_answer_without_a_stream_lacks_it() -> None:
+@pytest.mark.parametrize("texts", [(), ("One text. Another one.",)])
+def test_usage_is_asked_for_once_an_answer_without_a_stream_lacks_it(
+    texts: tuple[str, ...],
+) -> None:
     """TabbyAPI gave no token counts at all, and vLLM rejects the option."""
-    workload = Workload(replace(SPEC, stream=False))
+    content = "text" if texts else SPEC.content
+    workload = Workload(replace(SPEC, stream=False, content=content, texts=texts))
     workload.body(0, warmup=False)
+    workload.body(1, warmup=False)
     assert workload.ask_for_usage() and not workload.ask_for_usage()
     sent = json.loads(workload.body(1, warmup=False))
     assert sent["stream_options"] == {"include_usage": True}

@@ -80,6 +80,7 @@ def commands() -> dict[str, list[str]]:
     return {
         "C": [str(compiled), "", *numbers],
         "C, streams spread": [str(compiled), "", *numbers, f"{SPREAD_S}"],
+        "C, streams spread, rests": [str(compiled), "", *numbers, f"{SPREAD_S}", f"{REST_MS}"],
         "bare loop": [*bare, "", *numbers],
         "bare loop, streams spread": [*bare, "", *numbers, f"{SPREAD_S}", "0"],
         "bare loop, streams spread, rests": [*bare, "", *numbers, f"{SPREAD_S}", f"{REST_MS}"],

@@ -1,10 +1,11 @@
 /* The smallest load client, as a measure for Workbench's: epoll, one connection per stream, a time for each token.
  *
- *     cc -O2 -o sse_client sse_client.c && ./sse_client http://127.0.0.1:8000 STREAMS REQUESTS TOKENS [SPREAD_S]
+ *     cc -O2 -o sse_client sse_client.c && ./sse_client http://127.0.0.1:8000 STREAMS REQUESTS TOKENS [SPREAD_S [REST_MS]]
  *
  * It keeps STREAMS chats in flight until REQUESTS have ended, and prints its result in the form of `vllm bench serve`.
  * It reads replies in chunked encoding, line by line: a line "data: {...}" with content is a token, "0" ends a reply.
- * The streams start together; SPREAD_S spreads their starts over so many seconds.
+ * The streams start together; SPREAD_S spreads their starts over so many seconds. REST_MS is the pause between
+ * two rounds of reads.
  */
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
@@ -83,13 +84,14 @@ static void tell(const char *name, double *values, long count) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 5 || argc > 6) return 2;
+    if (argc < 5 || argc > 7) return 2;
     int streams = atoi(argv[2]), poll = epoll_create1(0);
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(strrchr(argv[1], ':') + 1))};
     struct epoll_event ready[256];
     stream_t *all = calloc((size_t)streams, sizeof *all);
     wanted = atol(argv[3]), tokens = atol(argv[4]);
     double spread_s = argc > 5 ? atof(argv[5]) : 0;
+    struct timespec rest = {.tv_nsec = argc > 6 ? (long)(1e6 * atof(argv[6])) : 0};
     int started = 0;
     ttfts = malloc((size_t)wanted * sizeof *ttfts), gaps = malloc((size_t)(wanted * tokens) * sizeof *gaps);
     inet_pton(AF_INET, "127.0.0.1", &to.sin_addr);
@@ -108,6 +110,7 @@ int main(int argc, char **argv) {
             if (left_s > 0) wait_ms = 1 + (int)(1e3 * left_s);
             else ask(all + started++);
         }
+        if (rest.tv_nsec) nanosleep(&rest, NULL);
         int count = epoll_wait(poll, ready, 256, wait_ms);
         for (int i = 0; i < count; i++) receive(ready[i].data.ptr);
     }

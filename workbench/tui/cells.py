@@ -176,6 +176,14 @@ def rows_beside_label(label: str, role: str, rows: Iterable[Row]) -> list[Row]:
     return [((" " * width_of(label) if n else label, role), *row) for n, row in enumerate(rows)]
 
 
+def labelled_paragraph(
+    label: str, text: str, width: int, role: str = "text", label_role: str = "dim"
+) -> list[Row]:
+    """Return `text` as rows beside `label`. Both have `width` cells, but the text at least 20."""
+    room = max(20, width - width_of(label))
+    return rows_beside_label(label, label_role, paragraph_rows(text, room, role))
+
+
 def join_rows(parts: Iterable[Row], gap: Run) -> Row:
     """Return one row that joins the parts, with `gap`, a pair (text, role), between them."""
     runs: list[Run] = []

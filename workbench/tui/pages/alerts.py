@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.model.alerts import END
-from workbench.tui.cells import Row, cut_text, paragraph_rows, rows_beside_label, text_cell
+from workbench.tui.cells import Row, cut_text, labelled_paragraph, paragraph_rows, text_cell
 from workbench.tui.formats import NA, duration_text, moment
 from workbench.tui.glyphs import G
 
@@ -41,9 +41,7 @@ def alert_rows(
         rows += [_alert_table_row(" ", "head", "rule", "state", "effects", width)]
     rows += [_rule_row(view, width) for view in sorted(on, key=_table_order)]
     if off:
-        rows += rows_beside_label(
-            "  off: ", "dim", paragraph_rows(", ".join(off), max(20, width - 7), "dim")
-        )
+        rows += labelled_paragraph("  off: ", ", ".join(off), width, "dim")
     rows += [(), (("Last alerts, newest first", "title"),)]
     if not alerts:
         rows += paragraph_rows("none since this screen opened", width, "dim", "  ")
@@ -51,14 +49,13 @@ def alert_rows(
     cells = max((len(at) for at in times), default=0) + 2
     for alert, at in zip(reversed(alerts), reversed(times), strict=True):
         role = "dim" if alert.phase == END else "text"
-        text = paragraph_rows(alert.text, max(20, width - cells), role)
-        rows += rows_beside_label(text_cell(at, cells), "dim", text)
+        rows += labelled_paragraph(text_cell(at, cells), alert.text, width, role)
     return [*rows, (), *_meaning_rows(rules, width)]
 
 
 def _table_order(view: RuleView) -> int:
     """Return the place of a rule in the table: what is wrong now comes first."""
-    return list(_SIGNS).index(view.state) if view.state in ("active", "pending") else len(_SIGNS)
+    return {"active": 0, "pending": 1}.get(view.state, 2)
 
 
 def _rule_row(view: RuleView, width: int) -> Row:
@@ -71,16 +68,10 @@ def _rule_row(view: RuleView, width: int) -> Row:
 def _alert_table_row(sign: str, role: str, name: str, state: str, effects: str, width: int) -> Row:
     """Return a row of the table. A narrow one has no effects: they stand with the meanings."""
     room = width - 2 - _NAME_CELLS - _EFFECT_CELLS
-    wide = room >= _LEAST_STATE
-    state_cells = room if wide else max(1, width - 2 - _NAME_CELLS)
     first: Row = ((f"{sign} ", role), (text_cell(name, _NAME_CELLS), role))
-    if not wide:
-        return (*first, (cut_text(state, state_cells), role))
-    return (
-        *first,
-        (text_cell(state, state_cells), role),
-        (cut_text(effects, _EFFECT_CELLS), "dim"),
-    )
+    if room < _LEAST_STATE:
+        return (*first, (cut_text(state, max(1, width - 2 - _NAME_CELLS)), role))
+    return (*first, (text_cell(state, room), role), (cut_text(effects, _EFFECT_CELLS), "dim"))
 
 
 def state_text(view: RuleView) -> str:
@@ -113,24 +104,21 @@ def _meaning_rows(rules: Sequence[RuleView], width: int) -> Iterator[Row]:
     """Yield what each rule is about, and its thresholds."""
     yield (("Rules", "title"),)
     for view in rules:
-        effects = f" ({', '.join(view.effects)})" if view.effects else ""
-        text = paragraph_rows(
-            f"{_meaning_text(view)}{effects}", max(20, width - _NAME_CELLS - 2), "dim"
-        )
-        yield from rows_beside_label(
-            text_cell(f"  {view.rule.name}", _NAME_CELLS + 2), "text", text
-        )
+        text = _meaning_text(view)
+        if view.effects:
+            text += f" ({', '.join(view.effects)})"
+        name = text_cell(f"  {view.rule.name}", _NAME_CELLS + 2)
+        yield from labelled_paragraph(name, text, width, "dim", "text")
 
 
 def _meaning_text(view: RuleView) -> str:
     limits, rule = view.limits, view.rule
     if limits is None:
         return rule.title
-    lasts = f" for {duration_text(limits.for_s)}" if limits.for_s else ""
-    if not rule.unit:
-        return f"{rule.title}{lasts}"
-    more = "or more" if limits.high_value_begins_alert else "or less"
-    return (
-        f"{rule.title}: begins at {limits.begin:g} {rule.unit} {more}{lasts}, ends at "
-        f"{limits.end:g} {rule.unit}"
-    )
+    begins = rule.title
+    if rule.unit:
+        more = "or more" if limits.high_value_begins_alert else "or less"
+        begins += f": begins at {limits.begin:g} {rule.unit} {more}"
+    if limits.for_s:
+        begins += f" for {duration_text(limits.for_s)}"
+    return f"{begins}, ends at {limits.end:g} {rule.unit}" if rule.unit else begins

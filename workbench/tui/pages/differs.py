@@ -4,12 +4,20 @@ equal."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from workbench.bench.compare import compare
 from workbench.model.conditions_table import condition_texts
 from workbench.model.secrets import mask_argv, mask_env
-from workbench.tui.cells import Row, cut_text, pad_text, paragraph_rows
+from workbench.tui.cells import (
+    Row,
+    cut_text,
+    pad_text,
+    paragraph_rows,
+    rows_beside_label,
+    wrap_text,
+)
 from workbench.tui.formats import NA, setting_name, setting_value, value_text
 from workbench.tui.pages.result import settings_in_force
 
@@ -39,7 +47,9 @@ def differs_rows(a: BenchResult, b: BenchResult, width: int) -> list[Row]:
         if not found:
             same.append(title.lower())
             continue
-        rows += [*([()] if rows else []), ((cut_text(title, width), "title"),)]
+        if rows:
+            rows.append(())
+        rows.append(((cut_text(title, width), "title"),))
         for difference in found:
             rows += _difference_rows(difference, width)
     if not rows:
@@ -102,7 +112,8 @@ def _setting_differences(x: Conditions, y: Conditions) -> Sequence[Difference]:
 
 
 def _model_digest(result: BenchResult) -> str | None:
-    return result.summary.text.load.digest or None if result.summary.text is not None else None
+    text = result.summary.text
+    return text.load.digest or None if text is not None else None
 
 
 def _mapping_differences(x: Mapping[str, Any], y: Mapping[str, Any]) -> Sequence[Difference]:
@@ -143,16 +154,9 @@ def _side_by_side_rows(
             *paragraph_rows(a, width - 2, roles[1], "  "),
             *paragraph_rows(b, width - 2, roles[2], "  "),
         ]
-    left, right = (paragraph_rows(text, side) for text in (a, b))
+    label = pad_text(cut_text(name, name_cells), name_cells + 2)
     rows: list[Row] = []
-    for at in range(max(len(left), len(right), 1)):
-        texts = ["".join(t for t, _ in rs[at]) if at < len(rs) else "" for rs in (left, right)]
-        label = cut_text(name, name_cells) if at == 0 else ""
-        rows.append(
-            (
-                (pad_text(label, name_cells + 2), roles[0]),
-                (pad_text(texts[0], side + 2), roles[1]),
-                (texts[1], roles[2]),
-            )
-        )
-    return rows
+    lines = (wrap_text(text, side) for text in (a, b))
+    for left, right in zip_longest(*lines, fillvalue=""):
+        rows.append(((pad_text(left, side + 2), roles[1]), (right, roles[2])))
+    return rows_beside_label(label, roles[0], rows)

@@ -43,8 +43,9 @@ def host_rows(reports: Sequence[HostReport], width: int) -> list[Row]:
     from workbench.tui.block_rows import block_rows
 
     rows = doctor_rows(reports, width)
-    paths = reports[-1].paths if reports else None
-    return rows if paths is None else [*rows, *block_rows(path_blocks(*paths_text(paths)), width)]
+    if reports and reports[-1].paths is not None:
+        rows += block_rows(path_blocks(*paths_text(reports[-1].paths)), width)
+    return rows
 
 
 def trap_rows(width: int) -> list[Row]:

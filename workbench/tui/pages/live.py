@@ -37,6 +37,7 @@ class Live(Page):
 
     # outcome -> key and its word, shown if the outcome is possible
     WORDS: ClassVar[Mapping[str, tuple[str, str]]]
+    KIND: ClassVar[str]
     OWN = "KRnom"
 
     def __init__(self, state: SessionState, left: Left, do: Do) -> None:
@@ -50,10 +51,11 @@ class Live(Page):
         self.title = self.title_now
 
     def _keys(self) -> Keys:
-        possible = (
-            [] if self.request else [one for one in self.WORDS.items() if self.possible(one[0])]
-        )
-        return {key: (word, partial(self.do, self, outcome)) for outcome, (key, word) in possible}
+        keys: dict[str, tuple[str, Callable[[], Any]]] = {}
+        for outcome, (key, word) in self.WORDS.items():
+            if not self.request and self.possible(outcome):
+                keys[key] = (word, partial(self.do, self, outcome))
+        return keys
 
     def ask(self, text: str, *, blank: bool = False) -> None:
         """Show that the user has requested an action, until the session's state changes. `text`
@@ -91,13 +93,23 @@ class Live(Page):
         super().draw()
 
     def all_rows(self, width: int, height: int) -> list[Row]:
-        top: list[Row] = [((f"~ {self.request}", "warn"),), ()] if self.request else []
-        return top if self.blank else [*top, *self.made(self.rows_of, width, height - len(top))]
+        rows: list[Row] = []
+        if self.request:
+            rows += [((f"~ {self.request}", "warn"),), ()]
+        if not self.blank:
+            rows += self.made(self.rows_of, width, height - len(rows))
+        return rows
 
     # of a subclass
     @property
     def title_now(self) -> str:
-        return ""
+        """Return the title: the kind of the measurement, and which one is shown."""
+        if self.shown is None or self.blank:
+            return self.KIND
+        return f"{self.KIND} {self.name_of(self.shown)}"
+
+    def name_of(self, shown: Any) -> str:
+        return str(shown.id)
 
     @property
     def measured(self) -> Experiment | Sweep | None:
@@ -135,6 +147,7 @@ class Live(Page):
 
 
 class ExperimentPage(Live):
+    KIND = "A/B experiment"
     WORDS: ClassVar = {
         "stop": ("K", "Stop"),
         "resume": ("R", "Resume"),
@@ -160,11 +173,6 @@ class ExperimentPage(Live):
     def _answered(self) -> None:
         super()._answered()
         self.fixed = None
-
-    @property
-    def title_now(self) -> str:
-        e = self.shown
-        return "A/B experiment" + (f" {e.id}" if e is not None and not self.blank else "")
 
     @property
     def measured(self) -> Experiment | None:
@@ -201,13 +209,12 @@ class ExperimentPage(Live):
 
 
 class SweepPage(Live):
+    KIND = "Sweep"
     WORDS: ClassVar = _SWEEP_WORDS
     _plotted: tuple[object, list[Row]] = (None, [])  # the key and the rows of the last plots
 
-    @property
-    def title_now(self) -> str:
-        s = self.measured
-        return "Sweep" + (f" of {s.name}" if s is not None and not self.blank else "")
+    def name_of(self, shown: Sweep) -> str:
+        return f"of {shown.name}"
 
     @property
     def measured(self) -> Sweep | None:
@@ -233,20 +240,17 @@ class SweepPage(Live):
     def _live(self, s: Sweep) -> tuple[float, float] | None:
         """Return where the server of a search for users is now, as tokens per second of a user and
         of a GPU. Both have two digits, so that they seldom change: plotting takes long."""
-        found = operating_map_of(s) if s.facts.counts == "user" else None
-        now = live_point(s, self.state.engine, found.gpus) if found is not None else None
+        if s.facts.counts != "user" or (found := operating_map_of(s)) is None:
+            return None
+        now = live_point(s, self.state.engine, found.gpus)
         if now is None:
             return None
         return float(f"{now.user_tok_s:.2g}"), float(f"{now.gpu_tok_s:.2g}")
 
 
 class TunePage(Live):
+    KIND = "Tune"
     WORDS: ClassVar = _SWEEP_WORDS
-
-    @property
-    def title_now(self) -> str:
-        s = self.measured
-        return "Tune" + (f" {s.id}" if s is not None and not self.blank else "")
 
     @property
     def measured(self) -> Sweep | None:

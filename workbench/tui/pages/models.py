@@ -15,9 +15,9 @@ from workbench.tui.cells import (
     Row,
     cut_middle,
     cut_text,
+    labelled_paragraph,
     pad_text,
     paragraph_rows,
-    rows_beside_label,
     text_cell,
 )
 from workbench.tui.formats import duration_text
@@ -83,15 +83,12 @@ class ModelsPage(PickList, Page):
 
     def head_rows(self, width: int) -> list[Row]:
         if self.began_s is not None:
-            return paragraph_rows(
-                f"looking for models: {duration_text(time.monotonic() - self.began_s)}",
-                width,
-                "dim",
-            )
+            since = duration_text(time.monotonic() - self.began_s)
+            return paragraph_rows(f"looking for models: {since}", width, "dim")
+        if not self.items:
+            return []
         head = pad_text("size", SIZE_CELLS, True) + pad_text("files", FILES_CELLS, True) + "  state"
-        return (
-            [((pad_text(" model", self._name_cells(width)) + head, "head"),)] if self.items else []
-        )
+        return [((pad_text(" model", self._name_cells(width)) + head, "head"),)]
 
     def empty_rows(self, width: int) -> list[Row]:
         if self.began_s is not None:
@@ -114,46 +111,36 @@ class ModelsPage(PickList, Page):
         if isinstance(item, str):
             return ((cut_text(f" {item}", width), "warn" if UNREAD in item else "title"),)
         name = self._name_cells(width)
-        state = (("  complete", "good"),) if item.is_complete else (("  ! PARTIAL", "warn"),)
+        state = ("  complete", "good") if item.is_complete else ("  ! PARTIAL", "warn")
         sizes = pad_text(size_text(item.size_bytes), SIZE_CELLS, True)
         sizes += pad_text(count_of(len(item.files), "file"), FILES_CELLS, True)
         return (
             (f" {pad_text(cut_middle(item.model, name - 2), name - 1)}", "text"),
             (sizes, "text"),
-            *state,
+            state,
         )
 
     def foot_rows(self, width: int, height: int) -> list[Row]:
-        copy = self.copy
-        return (
-            [(), *about_copy(copy, width)[:MOST_FOOT]]
-            if copy is not None and height > 2 * MOST_FOOT
-            else []
-        )
+        if self.copy is None or height <= 2 * MOST_FOOT:
+            return []
+        return [(), *about_copy(self.copy, width)[:MOST_FOOT]]
 
 
 def about_copy(copy: ModelCopy, width: int) -> list[Row]:
     """Return the rows about a model copy: its directory, commit, problems, and the digest of its
     small files."""
-    commit = copy.revision and " ".join((copy.revision, *(f"({ref})" for ref in copy.refs)))
-    facts = (
-        ("place", f"{copy.path} on {copy.host}  ({copy.kind})", "text"),
-        ("commit", commit or "", "text"),
-        ("problem", "; ".join(copy.problems), "warn"),
-        (
-            "digest",
-            f"{copy.small_digest} of its index and small files" if copy.small_digest else "",
-            "dim",
-        ),
-    )
-    return [
-        row
-        for label, text, role in facts
-        if text
-        for row in rows_beside_label(
-            pad_text(label, 9), "dim", paragraph_rows(text, max(20, width - 9), role)
-        )
-    ]
+    facts = [("place", f"{copy.path} on {copy.host}  ({copy.kind})", "text")]
+    if copy.revision:
+        names = (copy.revision, *(f"({ref})" for ref in copy.refs))
+        facts.append(("commit", " ".join(names), "text"))
+    if copy.problems:
+        facts.append(("problem", "; ".join(copy.problems), "warn"))
+    if copy.small_digest:
+        facts.append(("digest", f"{copy.small_digest} of its index and small files", "dim"))
+    rows: list[Row] = []
+    for label, text, role in facts:
+        rows += labelled_paragraph(pad_text(label, 9), text, width, role)
+    return rows
 
 
 def file_rows(copy: ModelCopy, width: int) -> list[Row]:
@@ -183,13 +170,14 @@ def file_rows(copy: ModelCopy, width: int) -> list[Row]:
 
 
 def _file_row(file: ModelFile, name: int) -> Row:
-    digest = file.sha256[:DIGEST_CELLS] if file.sha256 else "not hashed"
-    sign, role = "  ", "text" if file.sha256 else "dim"
+    digest, role = "  not hashed", "dim"
+    if file.sha256:
+        digest, role = f"  {file.sha256[:DIGEST_CELLS]}", "text"
     if file.is_damaged:
-        sign, role = "x ", "bad"
+        digest, role = f"x {digest.lstrip()}", "bad"
     size = pad_text(size_text(file.size_bytes), SIZE_CELLS, True)
     return (
         (text_cell(cut_middle(file.name, name - 1), name), "text"),
         (size, "text"),
-        (sign + digest, role),
+        (digest, role),
     )

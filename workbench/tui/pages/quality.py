@@ -108,10 +108,9 @@ def running_rows(view: QualityView, width: int) -> list[Row]:
             "~ stopping: the servers that ran before are restored", width, "warn"
         )
     elif view.step and view.done < view.total:
+        gauge = gauge_text(view.done / view.total, min(_GAUGE_CELLS, width - 2))
         rows.append(((f"~ {view.step} {view.done}/{view.total}", "warn"),))
-        rows.append(
-            ((f"  {gauge_text(view.done / view.total, min(_GAUGE_CELLS, width - 2))}", "warn"),)
-        )
+        rows.append(((f"  {gauge}", "warn"),))
     else:
         rows.append((("~ under way", "warn"),))
     rows.append(())
@@ -136,11 +135,11 @@ def quality_rows(result: QualityResult, width: int) -> list[Row]:
 
     role = _ROLES.get(result.verdict, "warnb")
     rows: list[Row] = [*paragraph_rows(result.summary, width, role), ()]
-    rows += block_rows([SIMULATED] if result.simulated else [], width)
+    if result.simulated:
+        rows += block_rows([SIMULATED], width)
     rows += block_rows(problem_blocks(result), width)
     rows += _side_rows(result.a, result.b, width)
-    rows += fact_rows(
-        [one for one in compared_sides_rows(result) if one[0] not in ("A", "B")], width
-    )
+    facts = [fact for fact in compared_sides_rows(result) if fact[0] not in ("A", "B")]
+    rows += fact_rows(facts, width)
     blocks: Sequence[Block] = detail_blocks(result)
     return [*rows, *block_rows(blocks, width, complete=True)]

@@ -47,11 +47,13 @@ def result_rows(
         rows += [*paragraph_rows(f"{result.note}  {tags}".strip(), width, "strong"), ()]
     rows += block_rows([key_metrics(summary)], width)
     rows += fact_rows(limit_comparisons(result), width)
-    rows += [(), *advice] if advice else []
+    if advice:
+        rows += [(), *advice]
     answers = comparisons_of(result.conditions, known)
     rows += block_rows(answer_blocks(answers, whole=False), width)
     rows += block_rows(latency_blocks(summary), width)
-    rows += [()] if summary.notes or summary.command_output else []
+    if summary.notes or summary.command_output:
+        rows.append(())
     for note in summary.notes:
         rows += paragraph_rows(f"! {note}", width, "warn", "  ")
     for line in summary.command_output:
@@ -66,18 +68,23 @@ def load_text(result: BenchResult) -> str:
     spec = result.spec
     if spec.command:
         return shlex.join(spec.command)
-    kind = " of real text" if spec.has_real_text else ""
-    prompts = spec.prompts_name or f"{spec.input_tokens} in{kind}"
+    prompts = f"{spec.input_tokens} in"
     if spec.trace_name:
         prompts = f"{spec.trace_text}, {spec.input_tokens} in on average"
-    spread = f" ±{spec.length_spread * 100:.0f} %" if spec.length_spread else ""
-    loop = f"{spec.rate:g} requests/s {spec.arrival}, " if spec.rate is not None else ""
-    size = f"{count_of(spec.concurrency, 'stream')}, {count_of(spec.requests, 'request')}"
-    lengths = f"{prompts} / {spec.max_tokens}{spread} out"
+    elif spec.prompts_name:
+        prompts = spec.prompts_name
+    elif spec.has_real_text:
+        prompts += " of real text"
+    size = [count_of(spec.concurrency, "stream"), count_of(spec.requests, "request")]
+    if spec.rate is not None:
+        size.insert(0, f"{spec.rate:g} requests/s {spec.arrival}")
+    lengths = f"{prompts} / {spec.max_tokens}"
+    if spec.length_spread:
+        lengths += f" ±{spec.length_spread * 100:.0f} %"
     warm = f"{result.summary.warmup_requests or spec.warmup} warm-up"
     if spec.until_steady:
         warm += " until steady"
-    load = ", ".join([f"{loop}{size}", *option_texts(spec), lengths, warm])
+    load = ", ".join([*size, *option_texts(spec), f"{lengths} out", warm])
     return f"{spec.profile}: {load}"
 
 
@@ -91,16 +98,13 @@ def _condition_rows(result: BenchResult, width: int) -> list[Row]:
         ("settings", ", ".join(settings_texts(c.gpu_settings)) or "unchanged"),
     ]
     if c.in_force:
-        facts.append(
-            (
-                "under load",
-                ", ".join(f"{name} {said}" for name, said in settings_in_force(c.in_force)),
-            )
-        )
+        verdicts = (f"{name} {said}" for name, said in settings_in_force(c.in_force))
+        facts.append(("under load", ", ".join(verdicts)))
     facts += [("", text) for text in c.findings.values()]
     rows: list[Row] = [(), (("Conditions", "title"),), *fact_rows(facts, width)]
-    command = Command(mask_argv(c.argv), mask_env(c.env)).shell()
-    return [*rows, (), *paragraph_rows(f"$ {command}", width, "dim", "  ")] if command else rows
+    if command := Command(mask_argv(c.argv), mask_env(c.env)).shell():
+        rows += [(), *paragraph_rows(f"$ {command}", width, "dim", "  ")]
+    return rows
 
 
 def settings_in_force(in_force: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -69,12 +69,14 @@ def _timed_changes(since: SinceLeft, gpus: int) -> Iterator[tuple[float, str]]:
 def _result_text(row: BenchRow) -> str:
     series = row.series
     if series is not None:
-        said = f": {series.said}" if series.said else ""
-        return f"{_SERIES.get(series.kind, series.kind)} {series.number}{said}"
+        name = f"{_SERIES.get(series.kind, series.kind)} {series.number}"
+        return f"{name}: {series.said}" if series.said else name
     if row.refused:
         return f"result {row.id} is rejected: {row.refused[0]}"
-    speed = "" if row.output_tok_s is None else f", {four_digits(row.output_tok_s)} tok/s"
-    return f"result {row.id}: {row.label}{speed}"
+    text = f"result {row.id}: {row.label}"
+    if row.output_tok_s is not None:
+        text += f", {four_digits(row.output_tok_s)} tok/s"
+    return text
 
 
 def _server_text(server: ServerStatus) -> str:

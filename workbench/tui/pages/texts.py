@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.model.findings import Finding, Level, by_severity
 from workbench.session.state import Activity
 from workbench.store.preset_text import preset_sections
-from workbench.tui.cells import Row, pad_text, paragraph_rows, rows_beside_label
+from workbench.tui.cells import Row, labelled_paragraph, pad_text, paragraph_rows, rows_beside_label
 from workbench.tui.formats import default_text, moment, value_text
 from workbench.tui.glyphs import LEVELS, G
 from workbench.tui.panes.launch import about_text
@@ -44,9 +44,8 @@ def help_rows(
         rows += [(), ((title, "title"),)]
         for k in keys:
             if k.where == where:
-                rows += rows_beside_label(
-                    pad_text(f"  {k.shown}", 12), "key", paragraph_rows(k.help, max(20, width - 12))
-                )
+                name = pad_text(f"  {k.shown}", 12)
+                rows += labelled_paragraph(name, k.help, width, label_role="key")
     signs = (
         f"{G.on} ready  ~ under way  {G.alert} altered or throttled  ! warning or does not "
         "fit  x failed  "
@@ -68,11 +67,8 @@ def term_rows(terms: Iterable[Term], width: int) -> list[Row]:
     """Return the words of the glossary with their meanings."""
     rows: list[Row] = []
     for term in terms:
-        rows += rows_beside_label(
-            pad_text(term.term, 18) + "  ",
-            "strong",
-            paragraph_rows(term.means, max(20, width - 20)),
-        )
+        name = pad_text(term.term, 18) + "  "
+        rows += labelled_paragraph(name, term.means, width, label_role="strong")
     return rows
 
 
@@ -96,18 +92,15 @@ def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) ->
     `estimate` is the memory estimate of the plan."""
     spec = item.spec
     rows = paragraph_rows(about_text(item), width)
-    facts = (
-        [("group", spec.area), ("also", ", ".join(spec.aliases)), ("variable", spec.env or "")]
-        if spec
-        else []
-    )
-    known = spec.default_note if spec and spec.default is None else default_text(item.default)
-    facts += [("default", known), ("now", value_text(item.value))]
-    for label, text in facts:
+    facts = {"default": default_text(item.default), "now": value_text(item.value)}
+    if spec is not None:
+        if spec.default is None:
+            facts["default"] = spec.default_note
+        own = {"group": spec.area, "also": ", ".join(spec.aliases), "variable": spec.env or ""}
+        facts = {**own, **facts}
+    for label, text in facts.items():
         if text:
-            rows += rows_beside_label(
-                pad_text(label, 10), "dim", paragraph_rows(text, max(20, width - 10))
-            )
+            rows += labelled_paragraph(pad_text(label, 10), text, width)
     for note in (item.finding, *notes, estimate):
         if note:
             rows += paragraph_rows(note, width, "text", "  ")
@@ -117,13 +110,12 @@ def flag_rows(item: FlagRow, notes: Sequence[str], estimate: str, width: int) ->
 def preset_rows(preset: Preset, width: int) -> list[Row]:
     rows: list[Row] = [((preset.title, "strong"),), *paragraph_rows(preset.summary, width), ()]
     for section in preset_sections(preset):
-        rows += [(), ((section.title, "title"),)] if section.title else []
+        if section.title:
+            rows += [(), ((section.title, "title"),)]
         for line in section.lines:
             sign, role = SIGNS[line.sign]
             if line.label:
-                rows += rows_beside_label(
-                    pad_text(line.label, 12), "dim", paragraph_rows(line.text, max(20, width - 12))
-                )
+                rows += labelled_paragraph(pad_text(line.label, 12), line.text, width)
             else:
                 rows += paragraph_rows(f"{sign} {line.text}", width, role, "    ")
     return rows
@@ -137,12 +129,10 @@ def activity_rows(activity: tuple[Activity, ...], width: int) -> list[Row]:
     cells = max(map(len, times)) + 2
     room = max(20, width - cells)
     for a, at in zip(reversed(activity), reversed(times), strict=True):
-        outcome = paragraph_rows(a.outcome, room, "dim") if a.outcome else []
-        rows += rows_beside_label(
-            pad_text(at, cells),
-            "dim",
-            [*paragraph_rows(f"$ {a.command}", room, "text", "    "), *outcome],
-        )
+        lines = paragraph_rows(f"$ {a.command}", room, "text", "    ")
+        if a.outcome:
+            lines += paragraph_rows(a.outcome, room, "dim")
+        rows += rows_beside_label(pad_text(at, cells), "dim", lines)
     return rows
 
 
@@ -153,25 +143,17 @@ def log_finding_rows(findings: Iterable[Finding], width: int) -> list[Row]:
     room = max(20, width - 10)
     for finding in by_severity(findings):
         sign, role = LEVELS[finding.level]
-        about = paragraph_rows(f"{sign} {finding.text}", room, role, "  ")
+        about = paragraph_rows(finding.evidence or "", room, "text")
+        about += paragraph_rows(f"{sign} {finding.text}", room, role, "  ")
         if finding.fix and finding.level is not Level.INFO:
             about += paragraph_rows(f"  fix: {finding.fix}", room, "text", "    ")
         if finding.changes:
-            about += paragraph_rows(
-                f"  f or t: {' '.join(change.option_text for change in finding.changes)}",
-                room,
-                "text",
-                "    ",
-            )
-        about += paragraph_rows(f"  {finding.source}", room, "dim", "  ") if finding.source else []
-        elsewhere = "text" if finding.code.startswith("text.") else "log"
-        place = f"line {finding.line}" if finding.line else elsewhere
-        rows += [
-            *rows_beside_label(
-                pad_text(place, 10),
-                "dim",
-                [*paragraph_rows(finding.evidence or "", room, "text"), *about],
-            ),
-            (),
-        ]
+            options = " ".join(change.option_text for change in finding.changes)
+            about += paragraph_rows(f"  f or t: {options}", room, "text", "    ")
+        if finding.source:
+            about += paragraph_rows(f"  {finding.source}", room, "dim", "  ")
+        place = "text" if finding.code.startswith("text.") else "log"
+        if finding.line:
+            place = f"line {finding.line}"
+        rows += [*rows_beside_label(pad_text(place, 10), "dim", about), ()]
     return rows

@@ -186,9 +186,10 @@ def look_up_flag(catalog: FlagCatalog, spelling: str) -> FlagMatch:
         return FlagMatch(name, catalog.flags[name])
     spellings = _flags_by_spelling(catalog)
     found = spellings.get(bare) or spellings.get(name)
-    if not found and catalog.accepts_prefixes:
-        candidates = {m.name: m for s, m in spellings.items() if s.startswith(name)} if name else {}
-        found = next(iter(candidates.values())) if len(candidates) == 1 else None
+    if not found and name and catalog.accepts_prefixes:
+        candidates = {m.name: m for s, m in spellings.items() if s.startswith(name)}
+        if len(candidates) == 1:
+            (found,) = candidates.values()
     return found or FlagMatch(name, None)
 
 
@@ -257,17 +258,13 @@ def search_flags(catalog: FlagCatalog, text: str) -> list[FlagSpec]:
 
 def _search_score(spec: FlagSpec, words: Sequence[str]) -> float | None:
     names = (spec.name, *(alias.lstrip("-").lower() for alias in spec.aliases))
-    scores = [fuzzy.match_score(" ".join(words), name) for name in names]
-    found = [score for score in scores if score is not None]
     group = " ".join(words)
-    in_group = (
-        [200.0]
-        if len(group) > 2
-        and any(name.lower().startswith(group) for name in _flag_group_words(spec))
-        else []
-    )
-    in_help = [-1000.0] if words and all(word in spec.help.lower() for word in words) else []
-    return max([*found, *in_group, *in_help], default=None)
+    scores = [fuzzy.match_score(group, name) for name in names]
+    if len(group) > 2 and any(name.lower().startswith(group) for name in _flag_group_words(spec)):
+        scores.append(200.0)
+    if words and all(word in spec.help.lower() for word in words):
+        scores.append(-1000.0)
+    return max((score for score in scores if score is not None), default=None)
 
 
 def _flag_group_words(spec: FlagSpec) -> tuple[str, ...]:

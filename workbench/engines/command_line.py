@@ -16,7 +16,7 @@ from dataclasses import field, replace
 from workbench.engines import registry
 from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag
-from workbench.engines.flag_values import argument_text, parse_word
+from workbench.engines.flag_values import argument_text, parse_word, values_in
 from workbench.engines.plans import set_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Finding, Level
@@ -177,7 +177,7 @@ def _read_one(engine: Engine, read: _Read) -> None:
     else:
         if _collects_repeated_values(match.spec) and not isinstance(value, bool):
             listed = read.lists.setdefault(match.name, [])
-            listed += value if isinstance(value, list) else [value]
+            listed += values_in(value)
             value = list(listed) if len(listed) > 1 else value
         before = read.plan.flag(match.name)
         read.plan = set_flag(read.plan, read.catalog, option, value, Origin.PRESET)
@@ -200,8 +200,7 @@ def _note_repeated(read: _Read, name: str, before: FlagValue) -> None:
 
 
 def _value_text(value: FlagValue | None) -> str:
-    values = value if isinstance(value, list | tuple) else [value]
-    return mask_text(" ".join(argument_text(one) for one in values))
+    return mask_text(" ".join(map(argument_text, values_in(value))))
 
 
 def _set_model(read: _Read, model: str) -> None:
@@ -226,11 +225,13 @@ def _take_flag_value(
         return True if inline is None else _parse_flag_word(spec, inline)
     if inline is not None:
         return _split_flag_value(spec, inline)
-    if spec.nargs in ("+", "*") or (spec.nargs or "").isdecimal():
-        return _take_several_values(read, spec)
+    if spec.nargs in ("+", "*"):
+        return _take_several_values(read, spec, len(read.words))
+    if spec.nargs and spec.nargs.isdecimal():
+        return _take_several_values(read, spec, int(spec.nargs))
     if not read.words or (engine.argparse_values and _is_option(read.words[0])):
-        return True if spec.nargs == "?" or {"on", "off"} <= set(spec.choices) else None
-    if {"on", "off"} <= set(spec.choices) and _is_option(read.words[0]):
+        return True if spec.may_lack_value else None
+    if spec.is_on_off and _is_option(read.words[0]):
         return True
     return _split_flag_value(spec, read.words.pop(0))
 
@@ -249,8 +250,7 @@ def _take_value_of_unknown_flag(engine: Engine, read: _Read, inline: str | None)
     return taken if len(taken) > 1 else taken[0]
 
 
-def _take_several_values(read: _Read, spec: FlagSpec) -> FlagValue | None:
-    most = int(spec.nargs) if spec.nargs and spec.nargs.isdecimal() else len(read.words)
+def _take_several_values(read: _Read, spec: FlagSpec, most: int) -> FlagValue | None:
     taken: list[FlagValue] = []
     while read.words and len(taken) < most and not _is_option(read.words[0]):
         taken.append(_parse_flag_word(spec, read.words.pop(0)))

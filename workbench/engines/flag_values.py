@@ -19,6 +19,14 @@ _ON, _OFF = ("true", "on", "yes", "1"), ("false", "off", "no", "0")
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
+_EXPECTED = {
+    FlagKind.BOOL: "on or off",
+    FlagKind.INT: "a whole number",
+    FlagKind.FLOAT: "a number",
+    FlagKind.JSON: "a JSON object or list",
+    FlagKind.STR: "text",
+}
+
 
 def parse_value(spec: FlagSpec | None, text: str) -> FlagValue:
     """Return the value that the text of a user stands for, in the flag's type. Without a `spec`, as
@@ -52,6 +60,11 @@ def parse_word(spec: FlagSpec | None, word: str) -> FlagValue:
     one element of its list. Raises InputError, which names the expected type.
     """
     return _guess_value(word) if spec is None else _parse_scalar(spec, word)
+
+
+def values_in(value: FlagValue | None) -> list[FlagValue]:
+    """Return the elements of a list, or the one value that stands for itself."""
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def format_value(value: FlagValue | None) -> str:
@@ -107,7 +120,7 @@ def type_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     """Return why a number is outside the flag's range; None if it is inside."""
-    for number in value if isinstance(value, list | tuple) else (value,):
+    for number in values_in(value):
         if isinstance(number, str) and spec.human_readable_int and number not in spec.words:
             number = human_int(number)
         if isinstance(number, bool) or not isinstance(number, int | float):
@@ -123,9 +136,9 @@ def range_problem(spec: FlagSpec, value: FlagValue) -> str | None:
 
 
 def _range_text(low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return f"at least {low:g}" if low is not None else f"at most {high:g}"
-    return f"{low:g} to {high:g}"
+    if low is None:
+        return f"at most {high:g}"
+    return f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
 
 
 def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
@@ -133,9 +146,9 @@ def choice_problem(spec: FlagSpec, value: FlagValue) -> str | None:
     are."""
     if not spec.choices or isinstance(value, dict):
         return None
-    items = value if isinstance(value, list | tuple) else (value,)
+    items = values_in(value)
     if isinstance(value, str) and spec.nargs == ",":
-        items = tuple(value.split(","))
+        items = [*value.split(",")]
     return next(
         (argument_text(i) for i in items if argument_text(on_off(spec, i)) not in spec.choices),
         None,
@@ -155,7 +168,7 @@ def on_off(spec: FlagSpec | None, value: FlagValue) -> FlagValue:
     """Return "on" or "off" for True or False if these two words are the flag's choices, as for
     --flash-attn of llama.cpp. Return any other value unchanged.
     """
-    if isinstance(value, bool) and spec and {"on", "off"} <= set(spec.choices):
+    if isinstance(value, bool) and spec and spec.is_on_off:
         return "on" if value else "off"
     return value
 
@@ -189,23 +202,19 @@ def _parse_scalar(spec: FlagSpec, text: str) -> FlagValue:
             case FlagKind.BOOL:
                 return _parse_boolean(stripped)
             case FlagKind.INT:
-                return _require_64_bits(
-                    human_int(stripped) if spec.human_readable_int else int(stripped)
-                )
+                parse = human_int if spec.human_readable_int else int
+                return _require_64_bits(parse(stripped))
             case FlagKind.FLOAT:
                 return float(stripped)
             case FlagKind.JSON:
                 return json_value(stripped)
-    except (ValueError, InputError) as error:
-        why = (
-            error.message
-            if isinstance(error, InputError)
-            else (f"{text!r} is not {_expected_text(spec)}")
-        )
-        raise InputError(
-            f"--{spec.name}: {why}", next_step=f"give {_expected_text(spec)}"
-        ) from None
-    return text
+            case FlagKind.STR:
+                return text
+    except InputError as error:
+        why = error.message
+    except ValueError:
+        why = f"{text!r} is not {_expected_text(spec)}"
+    raise InputError(f"--{spec.name}: {why}", next_step=f"give {_expected_text(spec)}")
 
 
 def _require_64_bits(value: int) -> int:
@@ -215,16 +224,12 @@ def _require_64_bits(value: int) -> int:
 
 
 def _expected_text(spec: FlagSpec) -> str:
-    kinds = {
-        FlagKind.BOOL: "on or off",
-        FlagKind.INT: "a whole number"
-        + (", or one like 4k (4000) or 4K (4096)" if spec.human_readable_int else ""),
-        FlagKind.FLOAT: "a number",
-        FlagKind.JSON: "a JSON object or list",
-        FlagKind.STR: "text",
-    }
-    words = f" or {' or '.join(spec.words)}" if spec.words and spec.kind != FlagKind.STR else ""
-    return kinds[spec.kind] + words
+    expected = [_EXPECTED[spec.kind]]
+    if spec.kind == FlagKind.INT and spec.human_readable_int:
+        expected = ["a whole number, or one like 4k (4000) or 4K (4096)"]
+    if spec.kind != FlagKind.STR:
+        expected += spec.words
+    return " or ".join(expected)
 
 
 def _parse_boolean(text: str) -> bool:
@@ -253,24 +258,29 @@ def _guess_value(text: str) -> FlagValue:
 
 
 def _scalar_problem(spec: FlagSpec, value: FlagValue) -> str | None:
-    wrong = f"is {argument_text(value)!r}, expected {_expected_text(spec)}"
     if spec.kind != FlagKind.STR and isinstance(value, str) and value in spec.words:
         return None
+    if spec.kind == FlagKind.JSON and isinstance(value, str):
+        try:
+            json_value(value)
+        except InputError as error:
+            return f"is not valid: {error.message}"
+        return None
+    if _has_type_of_flag(spec, value):
+        return None
+    return f"is {argument_text(value)!r}, expected {_expected_text(spec)}"
+
+
+def _has_type_of_flag(spec: FlagSpec, value: FlagValue) -> bool:
     match spec.kind:
         case FlagKind.BOOL:
-            return None if isinstance(value, bool) else wrong
+            return isinstance(value, bool)
         case FlagKind.INT | FlagKind.FLOAT:
-            return None if _is_number(spec, value) else wrong
-        case FlagKind.JSON if isinstance(value, str):
-            try:
-                json_value(value)
-            except InputError as error:
-                return f"is not valid: {error.message}"
+            return _is_number(spec, value)
         case FlagKind.JSON:
-            return None if isinstance(value, dict | list | tuple) else wrong
-        case FlagKind.STR if isinstance(value, bool):
-            return None if spec.nargs == "?" or {"on", "off"} <= set(spec.choices) else wrong
-    return None
+            return isinstance(value, dict | list | tuple)
+        case FlagKind.STR:
+            return spec.may_lack_value or not isinstance(value, bool)
 
 
 def _is_number(spec: FlagSpec, value: FlagValue) -> bool:

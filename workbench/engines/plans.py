@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from workbench.engines import registry
 from workbench.engines.catalog import FlagMatch, look_up_flag, nearest_env, nearest_name
 from workbench.engines.flag_groups import sort_key_of_flag
-from workbench.engines.flag_values import parse_value
+from workbench.engines.flag_values import parse_value, values_in
 from workbench.engines.model_facts import facts_from_preset
 from workbench.engines.run_as import is_run_row, with_run_row
-from workbench.model.errors import InputError, PlanError
+from workbench.model.errors import InputError, PlanError, did_you_mean
 from workbench.model.findings import Finding, worst_level
 from workbench.model.flags import (
     FlagCatalog,
@@ -57,9 +57,7 @@ def plan_from_preset(
         model=_replace_variables(preset.model.id, values),
         executable=executable,
         executable_from="preset" if executable else "",
-        workdir=_replace_variables(preset.engine.workdir, values)
-        if preset.engine.workdir
-        else None,
+        workdir=_replace_variables(preset.engine.workdir or None, values),
         image=preset.engine.image,
         run_as=preset.launch.run_as,
         env=tuple(
@@ -143,10 +141,7 @@ def apply_assignments(
         match = look_up_flag(catalog, name)
         value = _parse_assigned(catalog, match, name, text if equals else None)
         if match.spec and match.spec.repeatable:
-            value = given[match.name] = [
-                *given.get(match.name, ()),
-                *(value if isinstance(value, list) else [value]),
-            ]
+            value = given[match.name] = [*given.get(match.name, ()), *values_in(value)]
         plan = set_flag(plan, catalog, name, value)
     for assignment in envs:
         name, equals, text = assignment.partition("=")
@@ -196,9 +191,8 @@ def flag_rows(
         is_env: bool = False,
     ) -> FlagRow:
         text, level = shown_finding(by_flag.get(name, []), name)
-        default = spec.default if spec else None
-        if is_env and name in catalog.env:
-            default = catalog.env[name].default
+        known = catalog.env.get(name) if is_env else spec
+        default = known.default if known else None
         return FlagRow(name, value, default, origin, spec, text, level, is_env)
 
     listed = [row(f.name, f.value, f.origin, catalog.flags.get(f.name)) for f in plan.flags]
@@ -243,7 +237,9 @@ def shown_finding(findings: Iterable[Finding], name: str) -> tuple[str | None, s
     """
     found = [f for f in findings if f.flag == name]
     level = worst_level(found)
-    return next((f.text for f in found if f.level == level), None), str(level) if level else None
+    if level is None:
+        return None, None
+    return next(f.text for f in found if f.level == level), str(level)
 
 
 def _variable_values(preset: Preset, given: Mapping[str, str]) -> dict[str, str]:
@@ -351,5 +347,5 @@ def _remove_setting(plan: LaunchPlan, catalog: FlagCatalog, name: str) -> Launch
     have = ", ".join(f.name for f in (*plan.flags, *plan.env)) or "none"
     raise InputError(
         f"the plan does not set {name}, and {catalog.engine} {catalog.version} does not know it",
-        next_step=f"did you mean {near}?" if near else f"the plan sets: {have}",
+        next_step=did_you_mean(near, f"the plan sets: {have}"),
     )

@@ -156,8 +156,8 @@ def nearest_reference(setup: Setup) -> tuple[Reference, bool] | None:
 def _setup_of(result: BenchResult) -> Setup:
     conditions = result.conditions
     flags = conditions.flags
-    engine = registry.find_engine(conditions.engine) if conditions.engine else None
-    eager = engine is not None and bool(engine.eager_flag and flags.get(engine.eager_flag) is True)
+    engine = registry.find_engine(conditions.engine or "")
+    eager = engine is not None and flags.get(engine.eager_flag or "") is True
     sizes = tuple(_parallel_size(flags.get(name)) for name in PARALLEL_SIZES)
     return Setup(
         model=conditions.model,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.engines.gpu_table import find_gpu_type, memory_bandwidth_gbs
+from workbench.engines.gpu_table import GpuType, find_gpu_type, memory_bandwidth_gbs
 from workbench.engines.kv_size import read_bytes
 from workbench.engines.model_facts import weight_parts_of
 from workbench.engines.weight_bits import name_of
@@ -97,8 +97,7 @@ def memory_bandwidth_of(gpu: GpuInfo | str) -> Bandwidth | str:
     The bandwidth is computed from NVML's maximum memory clock and bus width. If NVML does not
     report them, the table of GPU types has the bandwidth.
     """
-    name = gpu if isinstance(gpu, str) else gpu.name
-    known = find_gpu_type(name)
+    name, known = _name_of_gpu(gpu), _type_of_gpu(gpu)
     sources = known.sources if known else ()
     if isinstance(gpu, GpuInfo) and gpu.memory_max_mhz and gpu.memory_bus_bits:
         nominal = memory_bandwidth_gbs(gpu.memory_max_mhz, gpu.memory_bus_bits)
@@ -112,6 +111,14 @@ def memory_bandwidth_of(gpu: GpuInfo | str) -> Bandwidth | str:
     unified = ", memory shared with the CPU" if known.unified_memory else ""
     basis = f"table: {name}, {known.bandwidth_gbs:g} GB/s nominal{unified}"
     return Bandwidth(known.bandwidth_gbs, basis, sources)
+
+
+def _name_of_gpu(gpu: GpuInfo | str) -> str:
+    return gpu if isinstance(gpu, str) else gpu.name
+
+
+def _type_of_gpu(gpu: GpuInfo | str) -> GpuType | None:
+    return find_gpu_type(_name_of_gpu(gpu))
 
 
 def speed_limits(
@@ -135,17 +142,13 @@ def speed_limits(
     one. The limit of one stream is that of the fastest replica.
     """
     if model is None or not model.bytes_per_token:
-        return Ceiling(
-            None,
-            reason=(model and model.missing) or "bytes read per token are unknown for this model",
-        )
+        why = (model and model.missing) or "bytes read per token are unknown for this model"
+        return Ceiling(None, reason=why)
     if min(tp, pp, dp) < 1:
         return Ceiling(None, reason="parallel sizes must be at least 1")
     if len(gpus) < tp * pp * dp:
-        return Ceiling(
-            None,
-            reason=f"the plan uses {count_of(tp * pp * dp, 'GPU')}, but only {len(gpus)} are known",
-        )
+        why = f"the plan uses {count_of(tp * pp * dp, 'GPU')}, but only {len(gpus)} are known"
+        return Ceiling(None, reason=why)
     known: list[Bandwidth] = []
     for gpu in gpus[: tp * pp * dp]:
         one = memory_bandwidth_of(gpu)
@@ -161,9 +164,10 @@ def speed_limits(
     ]
     fastest = f"nominal bandwidth, {max(nominal):,.0f} GB/s"
     share, label = _memory_clock_fraction(gpus[: len(known)], memory_mhz) or (1.0, fastest)
-    flops = _flops_of_gpus(model, gpus[: len(known)])
-    parts = weight_parts_of(model)
-    total, bound = _total_limit(model, load, [n * share * 1e9 for n in nominal], pp, kv, flops)
+    computed = _compute_limit(model, gpus[: len(known)])
+    total, bound = _total_limit(model, load, [n * share * 1e9 for n in nominal], pp, kv), "memory"
+    if computed is not None and computed < total:
+        total, bound = computed, "compute"
     reduce_ms, reduce_basis = _all_reduce_ms(model, gpus[0], tp)
     return Ceiling(
         tok_s_per_stream=max(nominal) * share / gb * load.tokens_per_step,
@@ -174,7 +178,7 @@ def speed_limits(
         sources=tuple(dict.fromkeys(s for b in known for s in b.sources)),
         total_tok_s=total,
         total_bound=bound,
-        prefill_tok_s=flops / (2 * parts.active_weights) if flops and parts else None,
+        prefill_tok_s=computed,
         all_reduce_ms=reduce_ms,
         all_reduce_basis=reduce_basis,
     )
@@ -190,17 +194,11 @@ def _kv_bytes_per_step(model: ModelFacts, load: Load, tp: int) -> float:
 
 
 def _total_limit(
-    model: ModelFacts,
-    load: Load,
-    bytes_per_s: Sequence[float],
-    pp: int,
-    kv: float,
-    flops: float | None,
-) -> tuple[float, str]:
-    """Return (limit of all streams together in tok/s, "memory" or "compute" for what limits them).
-    `bytes_per_s` has the bandwidth of each replica, `kv` is the bytes of KV cache that a step reads
-    per stream, and `flops` the FLOP/s of all GPUs. In a pipeline, each stage works on its share of
-    the streams at the same time."""
+    model: ModelFacts, load: Load, bytes_per_s: Sequence[float], pp: int, kv: float
+) -> float:
+    """Return the limit that memory sets on all streams together, in tok/s. `bytes_per_s` has the
+    bandwidth of each replica, and `kv` is the bytes of KV cache that a step reads per stream. In a
+    pipeline, each stage works on its share of the streams at the same time."""
     busy = min(len(bytes_per_s), load.streams)
     streams = -(-load.streams // len(bytes_per_s))  # of the fullest replica
     batch = -(-streams // pp)
@@ -210,18 +208,20 @@ def _total_limit(
         expert = parts.experts * parts.expert_share * weights / parts.active_weights  # of one token
         weights += expert * ((1 - (1 - parts.expert_share) ** batch) / parts.expert_share - 1)
     steps = [speed / (weights + batch * kv) for speed in sorted(bytes_per_s, reverse=True)[:busy]]
-    total = sum(steps) / busy * load.streams * load.tokens_per_step
-    computed = flops / (2 * parts.active_weights) if flops and parts else None
-    return (computed, "compute") if computed is not None and computed < total else (total, "memory")
+    return sum(steps) / busy * load.streams * load.tokens_per_step
 
 
-def _flops_of_gpus(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
-    """Return the dense tensor throughput of all GPUs in FLOP/s, in the fastest format that the
-    model's weights allow. None if it is unknown."""
-    found = [find_gpu_type(gpu if isinstance(gpu, str) else gpu.name) for gpu in gpus]
+def _compute_limit(model: ModelFacts, gpus: Sequence[GpuInfo | str]) -> float | None:
+    """Return the limit in tok/s that the dense tensor throughput of all GPUs sets, in the fastest
+    format that the model's weights allow. None if it is unknown."""
+    parts, flops = weight_parts_of(model), 0.0
     kind = _FORMATS.get(name_of(model.quantization) or "", "bf16")
-    tflops = [(one.tflops.get(kind) or one.tflops.get("bf16")) if one else None for one in found]
-    return sum(t * 1e12 for t in tflops if t) if all(tflops) else None
+    for known in map(_type_of_gpu, gpus):
+        tflops = known and (known.tflops.get(kind) or known.tflops.get("bf16"))
+        if not parts or not tflops:
+            return None
+        flops += tflops * 1e12
+    return flops / (2 * parts.active_weights) if parts else None
 
 
 def _all_reduce_ms(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[float, str]:
@@ -229,7 +229,7 @@ def _all_reduce_ms(model: ModelFacts, gpu: GpuInfo | str, tp: int) -> tuple[floa
     says how this was computed). A step has two all-reduces per layer and one for the embedding. The
     result is (0, "") for one GPU, for GPUs with NVLink, and if the GPU type or the number of layers
     is unknown."""
-    known = find_gpu_type(gpu if isinstance(gpu, str) else gpu.name)
+    known = _type_of_gpu(gpu)
     if tp < 2 or not model.layers or known is None or known.nvlink:
         return 0.0, ""
     each, source = _ALL_REDUCE_US.get(known.id) or _ALL_REDUCE_US[""]

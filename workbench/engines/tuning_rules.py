@@ -214,26 +214,24 @@ def report_other_quantization(here: Situation) -> Iterator[Finding]:
     )
 
 
+_DRAFT_FLAGS = (
+    "speculative-config",
+    "speculative-draft-model-path",
+    "spec-draft-model",
+    "spec-model",
+    "draft-model-name",
+    "model-draft",
+)
+
+
 def report_draft_model_memory(here: Situation) -> Iterator[Finding]:
     """Report that the plan has a draft model, whose memory the memory estimate does not include."""
-    config = here.plan.flag("speculative-config")
-    named = config.get("model") if isinstance(config, dict) else None
-    flags = (
-        "speculative-draft-model-path",
-        "spec-draft-model",
-        "spec-model",
-        "draft-model-name",
-        "model-draft",
-    )
-    flag, draft = next(
-        (
-            (f, v)
-            for f, v in (("speculative-config", named), *((f, here.plan.flag(f)) for f in flags))
-            if v
-        ),
-        ("", None),
-    )
-    if draft:
+    drafts = {flag: here.plan.flag(flag) for flag in _DRAFT_FLAGS}
+    config = drafts["speculative-config"]
+    drafts["speculative-config"] = config.get("model") if isinstance(config, dict) else None
+    flag = next((flag for flag, draft in drafts.items() if draft), None)
+    if flag is not None:
+        draft = drafts[flag]
         text = (
             f"the draft model {draft} takes GPU memory that the estimate does not include: "
             "its weights and KV cache"

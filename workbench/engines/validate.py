@@ -32,7 +32,7 @@ from workbench.engines.flag_values import (
 from workbench.engines.plan_context import Situation, visible_gpus
 from workbench.engines.plans import VARIABLE
 from workbench.engines.rules import apply_all_rules
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, did_you_mean
 from workbench.model.findings import Finding, Level, PlanChange, by_severity
 from workbench.model.flags import EnvSpec, FlagCatalog, FlagKind, FlagSetting, FlagSpec, FlagValue
 from workbench.model.gpu import GpuInfo
@@ -101,11 +101,10 @@ def check_value(
         text = f"{spec.name} {problem}"
         return Finding(Level.ERROR, "flag.range", text, spec.name, _value_fix(spec), changes=unset)
     if spec.json_fields and (unknown := _unknown_key(spec, value)):
-        level = Level.ERROR if certain else Level.WARN
         text = f"the value of {spec.name} has the unknown key {unknown!r}"
-        near = get_close_matches(unknown, spec.json_fields, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"known: {_list_some_names(spec.json_fields)}"
-        return Finding(level, "flag.json-key", text, spec.name, fix)
+        near = next(iter(get_close_matches(unknown, spec.json_fields, n=1)), None)
+        fix = did_you_mean(near, f"known: {_list_some_names(spec.json_fields)}")
+        return Finding(_error_if(certain), "flag.json-key", text, spec.name, fix)
     return None
 
 
@@ -114,41 +113,45 @@ def _choice_finding(
 ) -> Finding:
     """Return the finding about the word `wrong` in `value`, which is none of the flag's choices."""
     near = _nearest_choice(spec, wrong, spec.choices)
-    fix = f"did you mean {near[0]}?" if near else f"one of {_list_some_names(spec.choices)}"
+    fix = did_you_mean(near, f"one of {_list_some_names(spec.choices)}")
     # no version of vLLM or SGLang accepts it
     if spec.name == "dtype" and re.match(r"fp?(loat)?8", wrong):
-        certain, near = True, []
+        certain, near = True, None
         fix = f"set quantization to fp8 for weights, kv-cache-dtype to {fp8_cache} for the cache"
     only_case = wrong.lower() in (c.lower() for c in spec.choices)
-    is_refused = not wrong or (certain and not only_case)
-    level = Level.ERROR if is_refused else Level.WARN
+    level = _error_if(not wrong or (certain and not only_case))
     text = f"{spec.name} is {wrong!r}, which is not one of the choices of this flag"
-    right = near[0] if near and isinstance(value, str) else None
-    change = PlanChange(spec.name, right)
+    change = PlanChange(spec.name, near if isinstance(value, str) else None)
     return Finding(level, "flag.choice", text, spec.name, fix, changes=(change,))
 
 
 def _word_finding(spec: FlagSpec, wrong: str) -> Finding:
     """Return the finding about the word `wrong`, which is none of the flag's known words."""
     near = _nearest_choice(spec, wrong, spec.words)
-    fix = f"did you mean {near[0]}?" if near else f"one of {_list_some_names(spec.words)}"
+    fix = did_you_mean(near, f"one of {_list_some_names(spec.words)}")
     text = f"{spec.name} is {wrong!r}, which is no value of this flag that Workbench knows"
     level = Level.ERROR
     if wrong:
         level, text = Level.WARN, f"{text}; a newer engine or a plugin may have it"
-    change = PlanChange(spec.name, near[0] if near else None)
+    change = PlanChange(spec.name, near)
     return Finding(level, "flag.word", text, spec.name, fix, changes=(change,))
 
 
-def _nearest_choice(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> list[str]:
-    """Return the choice that the user means with the word `wrong`, or [] if none is near. The word
-    of one number format is never taken for another."""
+def _error_if(certain: bool) -> Level:
+    """Return the level of a finding: an error only if the engine would certainly refuse the plan."""
+    return Level.ERROR if certain else Level.WARN
+
+
+def _nearest_choice(spec: FlagSpec, wrong: str, choices: Sequence[str]) -> str | None:
+    """Return the choice that the user means with the word `wrong`, or None if none is near. The
+    word of one number format is never taken for another."""
     if wrong.lower() == "fp8" and _E4M3 in spec.choices:
-        return [_E4M3]
+        return _E4M3
+    near = get_close_matches(wrong, choices, n=1)
     if "dtype" in spec.name or spec.name == "quantization":
         same = wrong.lower().replace("-", "_")
-        return [choice for choice in choices if choice.lower().replace("-", "_") == same][:1]
-    return get_close_matches(wrong, choices, n=1)
+        near = [choice for choice in choices if choice.lower().replace("-", "_") == same]
+    return next(iter(near), None)
 
 
 def _fp8_cache_word(here: Situation) -> str:
@@ -272,7 +275,7 @@ def _report_dashes(name: str, value: FlagValue) -> Iterator[Finding]:
 
 
 def _unknown_flag_finding(here: Situation, name: str) -> Finding:
-    level = Level.ERROR if _is_catalog_of_release(here) else Level.WARN
+    level = _error_if(_is_catalog_of_release(here))
     title, version = here.engine.title, here.catalog.version
     if entry := removed_names(here.engine.name, "flags").get(name):
         text = (
@@ -287,7 +290,7 @@ def _unknown_flag_finding(here: Situation, name: str) -> Finding:
             changes=_changes_to_replace_flag(here, name, entry),
         )
     near = nearest_name(here.catalog, name)
-    fix = f"did you mean {near}?" if near else "unset it, or search for its new name"
+    fix = did_you_mean(near, "unset it, or search for its new name")
     changes = _changes_to_rename_flag(here, name, near) if near else (PlanChange(name, None),)
     text = f"{title} {version} does not have a flag {name}"
     return Finding(level, "flag.unknown", text, name, fix, changes=changes)
@@ -377,7 +380,6 @@ def _variable_findings(here: Situation, setting: FlagSetting) -> Iterator[Findin
 
 def _unknown_variable_finding(here: Situation, name: str, value: str) -> Finding:
     strict = here.is_switched_on("fail-on-environ-validation") and _is_catalog_of_release(here)
-    level = Level.ERROR if strict else Level.WARN
     text = f"{here.engine.title} {here.catalog.version} does not read the variable {name}"
     changes = [PlanChange(name, None, env=True)]
     fix = "unset it"
@@ -385,7 +387,7 @@ def _unknown_variable_finding(here: Situation, name: str, value: str) -> Finding
         fix = f"did you mean {near}?"
         if here.environment_value(near) is None:
             changes.append(PlanChange(near, value, env=True))
-    return Finding(level, "env.unknown", text, name, fix, changes=tuple(changes))
+    return Finding(_error_if(strict), "env.unknown", text, name, fix, changes=tuple(changes))
 
 
 def _removal_of_variable(here: Situation, name: str) -> Removed | None:

@@ -21,6 +21,11 @@ from workbench.model.findings import Finding
 from workbench.model.untrusted_text import clean_text
 
 
+def did_you_mean(name: str | None, otherwise: str) -> str:
+    """Return the next step after an unknown name: the known `name` that is near, or `otherwise`."""
+    return f"did you mean {name}?" if name else otherwise
+
+
 class WorkbenchError(Exception):
     """The base class of all errors that are shown to the user without a traceback.
 

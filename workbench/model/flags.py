@@ -67,6 +67,15 @@ class FlagSpec:
     # where the default comes from if it is not a constant, e.g. "the model's own"
     default_note: str = ""
 
+    @property
+    def is_on_off(self) -> bool:
+        """Whether the flag takes the words "on" and "off"."""
+        return {"on", "off"} <= set(self.choices)
+
+    @property
+    def may_lack_value(self) -> bool:
+        return self.nargs == "?" or self.is_on_off
+
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:

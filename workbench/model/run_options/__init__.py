@@ -17,7 +17,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from workbench.model.errors import InputError
+from workbench.model.errors import InputError, did_you_mean
 from workbench.model.run_options import containers, jobs, systemd
 from workbench.model.run_options.option import RunOption
 
@@ -56,11 +56,11 @@ def option_of(word: str, name: str) -> RunOption:
     options = {option.name: option for option in OPTIONS[check_word(word)]}
     if name in options:
         return options[name]
-    near = get_close_matches(name, options, n=1, cutoff=0.6)
+    near = next(iter(get_close_matches(name, options, n=1, cutoff=0.6)), None)
     known = ", ".join(options) or "none; choose a launcher with --as first"
     raise InputError(
         f"the launcher {word!r} has no run option {name!r}",
-        next_step=f"did you mean {near[0]}?" if near else f"its options: {known}",
+        next_step=did_you_mean(near, f"its options: {known}"),
     )
 
 

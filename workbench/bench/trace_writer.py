@@ -1,10 +1,11 @@
 """The process that writes captured traffic to a file, without its text.
 
-It reads exchanges from stdin until its end: a line of JSON, then the request and the answer. An empty
-line asks for the totals so far, which it writes to stdout as a line of JSON, as it does when it is
-ready and at its end. It is a process of its own, so that reading long prompts delays no byte that
-passes through the port, and so that what it was given is written although the command is killed. At
-the end it puts the lines of the file in the order of their times.
+It reads what `pass_through` has passed on, in frames on stdin until its end, and writes a line for each
+request whose answer has ended. It is a process of its own, so that reading long prompts delays no byte
+that passes through the port, and so that what was passed on is written although the command is killed.
+On stdout it writes lines of JSON: the totals so far when it is ready, when a frame asks for them and at
+its end, and, once a frame says that the port drains, which connections carry no request. At the end it
+puts the lines of the file in the order of their times.
 """
 
 from __future__ import annotations
@@ -12,52 +13,75 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from workbench.bench.captured_traffic import CapturedTraffic, Left, Row, Usage
-from workbench.bench.pass_through import Exchange
+from workbench.bench import pass_through
+from workbench.bench.captured_traffic import PATHS, CapturedTraffic, Left, Row, Usage
+from workbench.bench.passed_traffic import Exchange, PassedTraffic, read_frames
 
 MOST_REQUESTS = 200_000  # of a file; `bench --trace` reads as many
-TOTALS_WANTED = b"\n"
 _NICENESS = 10  # on a core that both share, the port goes first
 _MS = 1000.0
 
 
-def encode_exchange(exchange: Exchange, began_s: float) -> bytes:
-    """Return an exchange as this process reads it, with times since `began_s`."""
-    head = {
-        "at_ms": _MS * (exchange.begin_s - began_s),
-        "end_ms": _MS * (exchange.end_s - began_s),
-        "path": exchange.path,
-        "status": exchange.status,
-        "encoding": exchange.encoding,
-        "whole": exchange.whole,
-        "sizes": [len(exchange.request), len(exchange.answer)],
-    }
-    return b"".join((json.dumps(head).encode(), b"\n", exchange.request, exchange.answer))
-
-
-def main(path: Path) -> int:
-    """Write the exchanges on stdin to the file at `path`. Return the exit code."""
+def main(path: Path, began_s: float) -> int:
+    """Write the requests in the frames on stdin to the file at `path`, with times since `began_s`.
+    Return the exit code."""
     os.nice(_NICENESS)
-    traffic, totals = CapturedTraffic(), _Totals()
-    _print_json(totals.as_document())  # it is ready
     with path.open("ab", buffering=0) as file:
-        while line := sys.stdin.buffer.readline():
-            if line == TOTALS_WANTED:
-                _print_json(totals.as_document())
-                continue
-            exchange = _read_exchange(sys.stdin.buffer, line)
-            if exchange is None:
-                break
-            if row := _trace_line_of(traffic, totals, *exchange):
-                file.write(row.encode())
-    _print_json(totals.as_document())
+        writer = _TraceWriter(file, began_s)
+        for kind, number, at_s, data in read_frames(sys.stdin.fileno()):
+            writer.take_frame(kind, number, at_s, data)
+        writer.end()
     _sort_lines_by_time(path)
     return 0
+
+
+class _TraceWriter:
+    """Writes the lines of a file, and tells on stdout what the command wants to know."""
+
+    def __init__(self, file: BinaryIO, began_s: float) -> None:
+        self._file, self._began_s = file, began_s
+        self._traffic, self._totals = CapturedTraffic(), _Totals()
+        self._passed = PassedTraffic(PATHS, self._write_exchange)
+        self._drains = False
+        self._print_totals()  # it is ready
+
+    def take_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
+        if kind == pass_through.TOTALS_WANTED:
+            self._print_totals()
+        elif kind == pass_through.DRAINING:
+            self._drains = True
+            for each in self._passed.connections():
+                self._print_idle(each)
+        else:
+            self._passed.take_frame(kind, number, at_s, data)
+            if self._drains:
+                self._print_idle(number)
+
+    def end(self) -> None:
+        """Write what was cut by the end, and print the totals."""
+        self._passed.end(time.monotonic())
+        self._print_totals()
+
+    def _write_exchange(self, exchange: Exchange) -> None:
+        line = _trace_line_of(self._traffic, self._totals, exchange, self._began_s)
+        if line:
+            self._file.write(line.encode())
+
+    def _print_idle(self, number: int) -> None:
+        told = self._passed.idle_since(number)
+        if told is not None:
+            _print_json({"idle": [number, told]})
+
+    def _print_totals(self) -> None:
+        names = ("requests", "in_flight", "unread", "refused")
+        passed = {name: getattr(self._passed, name) for name in names}
+        _print_json({**self._totals.as_document(), "passed": passed})
 
 
 def _print_json(document: dict[str, Any]) -> None:
@@ -66,37 +90,27 @@ def _print_json(document: dict[str, Any]) -> None:
         sys.stdout.flush()
 
 
-def _read_exchange(source: BinaryIO, line: bytes) -> tuple[dict[str, Any], bytes, bytes] | None:
-    """Return (head, request, answer) of the exchange whose first line was read. None if it was cut."""
-    if not line.endswith(b"\n"):
-        return None
-    head = json.loads(line)
-    request, answer = (source.read(size) for size in head["sizes"])
-    whole = [len(request), len(answer)] == head["sizes"]
-    return (head, request, answer) if whole else None
-
-
 def _trace_line_of(
-    traffic: CapturedTraffic, totals: _Totals, head: dict[str, Any], request: bytes, answer: bytes
+    traffic: CapturedTraffic, totals: _Totals, exchange: Exchange, began_s: float
 ) -> str:
     """Return the line of an exchange, "" if it has none."""
     try:
-        if head["status"] and head["status"] // 100 != 2:
-            raise Left(f"answered with HTTP {head['status']}")
+        if exchange.status and exchange.status // 100 != 2:
+            raise Left(f"answered with HTTP {exchange.status}")
         if totals.requests == MOST_REQUESTS:
             raise Left(f"after the first {MOST_REQUESTS:,}")
         row, usage = traffic.row_of_exchange(
-            head["path"],
-            request,
-            answer,
-            encoding=head["encoding"],
-            at_ms=head["at_ms"],
-            end_ms=head["end_ms"],
+            exchange.path,
+            exchange.request,
+            exchange.answer,
+            encoding=exchange.encoding,
+            at_ms=_MS * (exchange.begin_s - began_s),
+            end_ms=_MS * (exchange.end_s - began_s),
         )
     except Left as left:
         totals.left[str(left)] += 1
         return ""
-    totals.add_exchange(row, usage, whole=head["whole"])
+    totals.add_exchange(row, usage, whole=exchange.whole)
     return row.trace_line()
 
 
@@ -163,4 +177,4 @@ def _sort_lines_by_time(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2])))

@@ -71,15 +71,16 @@ async def capture(arguments: argparse.Namespace) -> int:
         simulated = session.host.simulated is not None and arguments.url is None
         async with reach_server(session, run_id, arguments.url) as server:
             capturing = TrafficCapture(path)
-            try:
-                await capturing.start(server, arguments.port)
-            except BaseException:
-                await capturing.abandon()
-                raise
-            whose = arguments.url or f"run {run_id}"
-            note(f"{capturing.url} passes on to {whose}; send your requests there")
-            ended_by = await _wait_until_capture_ends(capturing, arguments)
-            totals = {**await capturing.end(), **_not_captured_counts(capturing)}
+            with counted_signals() as signals:  # before clients can connect
+                try:
+                    await capturing.start(server, arguments.port)
+                except BaseException:
+                    await capturing.abandon()
+                    raise
+                whose = arguments.url or f"run {run_id}"
+                note(f"{capturing.url} passes on to {whose}; send your requests there")
+                ended_by = await _wait_until_capture_ends(capturing, signals, arguments)
+            totals = await capturing.end()
     if not totals.get("requests"):
         path.unlink(missing_ok=True)
         raise _nothing_captured(totals, ended_by)
@@ -91,26 +92,28 @@ async def capture(arguments: argparse.Namespace) -> int:
 
 
 async def _wait_until_capture_ends(
-    capturing: TrafficCapture, arguments: argparse.Namespace
+    capturing: TrafficCapture,
+    signals: asyncio.Queue[signal.Signals],
+    arguments: argparse.Namespace,
 ) -> signal.Signals | None:
     """Wait for the end of the capture: for its time, for a signal, or for the end of the writer. Then
     wait for the requests in flight, until the next signal. Return the first signal, None if there was
     none."""
     seconds = arguments.seconds
-    with counted_signals() as signals:
-        if seconds is None:
-            note("Ctrl-C ends the capture")
-        telling = asyncio.create_task(_print_progress(capturing, arguments))
-        first = asyncio.create_task(signals.get())
-        try:
-            await _wait_for_first_of(seconds, first, capturing.ended.wait())
-        finally:
-            telling.cancel()
-        if capturing.requests_in_flight and not capturing.ended.is_set():
-            waiting = count_of(capturing.requests_in_flight, "request is", "requests are")
-            note(f"{waiting} in flight; Ctrl-C again cuts them")
-        next_one = asyncio.create_task(signals.get())
-        await _wait_for_first_of(None, capturing.drain(), next_one, capturing.ended.wait())
+    if seconds is None:
+        note("Ctrl-C ends the capture")
+    telling = asyncio.create_task(_print_progress(capturing, arguments))
+    first = asyncio.create_task(signals.get())
+    try:
+        await _wait_for_first_of(seconds, first, capturing.ended.wait())
+    finally:
+        telling.cancel()
+    in_flight = (await capturing.read_totals())["passed"]["in_flight"]
+    if in_flight and not capturing.ended.is_set():
+        waiting = count_of(in_flight, "request is", "requests are")
+        note(f"{waiting} in flight; Ctrl-C again cuts them")
+    next_one = asyncio.create_task(signals.get())
+    await _wait_for_first_of(None, capturing.drain(), next_one, capturing.ended.wait())
     arrived = [one.result() for one in (first, next_one) if one.done() and not one.cancelled()]
     return arrived[0] if arrived else None
 
@@ -136,10 +139,6 @@ async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) ->
         await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await end_all(tasks)
-
-
-def _not_captured_counts(capturing: TrafficCapture) -> dict[str, Any]:
-    return {"lost": capturing.lost, "passed": capturing.counts_of_passed}
 
 
 def _nothing_captured(totals: dict[str, Any], ended_by: signal.Signals | None) -> WorkbenchError:
@@ -215,11 +214,10 @@ def _not_written_lines(totals: dict[str, Any]) -> Iterator[str]:
     left = [f"{number:,} {why}" for why, number in sorted(totals.get("left_out", {}).items())]
     if left:
         yield f"left out: {', '.join(left)}"
-    if totals["lost"]:
-        yield f"not read, because too much came at once: {count_of(totals['lost'], 'request')}"
-    refused = totals["passed"].get("refused", 0)
+    refused = totals["passed"]["refused"]
     if refused:
         yield f"the server did not accept {count_of(refused, 'connection')}: check that it runs"
-    unread = totals["passed"].get("unread", 0)
+    unread = totals["passed"]["unread"]
     if unread:
-        yield f"passed on unread: {count_of(unread, 'connection')} (no HTTP/1.1, or too large)"
+        connections = count_of(unread, "connection")
+        yield f"passed on unread: {connections} (no HTTP/1.1, too large, or too much at once)"

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import errno
+import os
+import socket
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from workbench.bench.pass_through import Exchange, PassThrough
-from workbench.model.errors import InputError
+from workbench.bench import pass_through
+from workbench.bench.pass_through import PassThrough
+from workbench.bench.passed_traffic import Exchange, PassedTraffic, read_frames
 
 Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
 Answer = Callable[[Reader, Writer], Awaitable[None]]
 CHAT = "/v1/chat/completions"
-WAIT_S = 20.0
+WAIT_S = 60.0
 ASK = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%s"
 PLAIN = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
@@ -23,8 +28,55 @@ def asked(body: bytes, path: str = CHAT) -> bytes:
     return ASK % (path.encode(), len(body), body)
 
 
+class Port:
+    """A port in a thread, and another thread that reads what it tells."""
+
+    def __init__(self, places: list[pass_through.Place], reads: bool = True) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.number = listener.getsockname()[1]
+        self.frames, told = os.pipe()
+        ordered, self.orders = os.pipe()
+        self.heard: list[Exchange] = []
+        self.traffic = PassedTraffic({CHAT}, self.heard.append)
+        self.passing = PassThrough(listener, places, told, ordered)
+        self._told, self._ordered = told, ordered
+        self._pass = threading.Thread(target=self.passing.run, daemon=True)
+        self._read = threading.Thread(target=self._read_frames, daemon=True)
+        self._pass.start()
+        if reads:
+            self._read.start()
+
+    def _read_frames(self) -> None:
+        for kind, number, at_s, data in read_frames(self.frames):
+            self.traffic.take_frame(kind, number, at_s, data)
+
+    def close(self) -> None:
+        """Cut what is left, as the end of the command does."""
+        os.close(self.orders)
+        self._pass.join(WAIT_S)
+        assert not self._pass.is_alive()
+        os.close(self._told)
+        if self._read.ident is not None:
+            self._read.join(WAIT_S)
+            assert not self._read.is_alive()
+        os.close(self._ordered)
+        if self.frames >= 0:
+            os.close(self.frames)
+
+
+@contextmanager
+def opened(*places: tuple[str, int], reads: bool = True) -> Iterator[Port]:
+    port = Port([(socket.AF_INET, place) for place in places], reads)
+    try:
+        yield port
+    finally:
+        port.close()
+
+
 @asynccontextmanager
-async def in_front_of(answer: Answer) -> AsyncIterator[tuple[PassThrough, int, list[Exchange]]]:
+async def in_front_of(
+    answer: Answer, reads: bool = True
+) -> AsyncIterator[tuple[Port, int, list[Exchange]]]:
     """Open a port in front of a server whose connections `answer` serves."""
 
     async def serve(reader: Reader, writer: Writer) -> None:
@@ -35,14 +87,11 @@ async def in_front_of(answer: Answer) -> AsyncIterator[tuple[PassThrough, int, l
         finally:
             writer.close()
 
-    heard: list[Exchange] = []
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    place = server.sockets[0].getsockname()
-    port = PassThrough((place[0], place[1]), {CHAT}, heard.append)
     try:
-        yield port, await port.listen(0), heard
+        with opened(server.sockets[0].getsockname()[:2], reads=reads) as port:
+            yield port, port.number, port.heard
     finally:
-        await port.close()
         server.close()
         await server.wait_closed()
 
@@ -156,11 +205,11 @@ def test_a_stream_is_passed_on_while_it_lasts() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(asked(b"{}"))
             assert await reader.readexactly(60) == STREAM[:60]  # the rest does not exist yet
-            await until(lambda: port.passed.in_flight == 1)
+            await until(lambda: port.traffic.in_flight == 1)
             assert not heard
             more.set()
             assert await reader.readexactly(len(STREAM) - 60) == STREAM[60:]
-            await until(lambda: port.passed.in_flight == 0)
+            await until(lambda: port.traffic.in_flight == 0)
             writer.close()
 
     run(go())
@@ -203,114 +252,150 @@ def test_the_server_hears_that_a_client_has_gone() -> None:
             await gone.wait()
             await until(lambda: bool(heard))
             assert not heard[0].whole and heard[0].answer == b"data: "
-            assert port.passed.in_flight == 0
+            assert port.traffic.in_flight == 0
 
     run(go())
 
 
 def test_a_server_that_is_not_there_resets_the_connection() -> None:
     async def go() -> None:
-        port = PassThrough(("127.0.0.1", 1), {CHAT}, lambda _: None)
-        number = await port.listen(0)
-        try:
+        with opened(("127.0.0.1", 1)) as port:
             with pytest.raises(ConnectionResetError):
-                await talk(number, asked(b"{}"))
-            assert (port.passed.refused, port.passed.requests) == (1, 0)
-        finally:
-            await port.close()
+                await talk(port.number, asked(b"{}"))
+            await until(lambda: port.traffic.refused == 1)
+            assert port.traffic.requests == 0
+            await until(lambda: not port.traffic.connections())
 
     run(go())
 
 
-def test_the_end_knows_of_a_request_that_was_passed_on_just_before() -> None:
-    """The port reads what it passed on a little later."""
-    came, more = asyncio.Event(), asyncio.Event()
+def test_the_next_address_of_a_server_is_tried() -> None:
+    async def answer(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(PLAIN)
+
+    async def go() -> None:
+        async with in_front_of(answer) as (first, _, _heard):
+            with opened(("127.0.0.1", 1), ("127.0.0.1", first.number)) as port:
+                assert await talk(port.number, asked(b"{}")) == PLAIN
+                await until(lambda: len(port.heard) == 1)
+                assert port.traffic.refused == 0
+
+    run(go())
+
+
+def test_the_order_to_drain_ends_what_is_idle_and_no_more() -> None:
+    """A connection on which a request came after it was idle goes on to its answer."""
+    more = asyncio.Event()
 
     async def answer(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"{}")
-        came.set()
         await more.wait()
         writer.write(PLAIN)
         await reader.read()
 
     async def go() -> None:
-        async with in_front_of(answer) as (port, number, heard):
+        async with in_front_of(answer) as (port, number, _heard):
             reader, writer = await asyncio.open_connection("127.0.0.1", number)
             writer.write(asked(b"{}"))
-            await came.wait()
-            draining = asyncio.ensure_future(port.drain())
+            idle, idle_writer = await asyncio.open_connection("127.0.0.1", number)
+            await until(lambda: len(port.passing._joined) == 2 and port.traffic.in_flight == 1)
+            os.write(port.orders, b"dra")  # an order may come in pieces
+            os.write(port.orders, b"in\n")
+            assert await idle.read() == b""  # nothing was ever sent on it
+            with pytest.raises(OSError):
+                await asyncio.open_connection("127.0.0.1", number)
+            (carries,) = port.traffic.connections()
+            assert port.traffic.idle_since(carries) is None
+            os.write(port.orders, b"end %d 0\n" % carries)  # as it was before the request
             more.set()
-            assert await reader.read() == PLAIN
-            await draining
-            assert [e.whole for e in heard] == [True]
+            assert await reader.readexactly(len(PLAIN)) == PLAIN
+            await until(lambda: port.traffic.idle_since(carries) is not None)
+            os.write(port.orders, b"end %d %d\n" % (carries, port.traffic.idle_since(carries)))
+            assert await reader.read() == b""
             writer.close()
+            idle_writer.close()
 
     run(go())
 
 
-def test_what_waits_to_be_read_does_not_grow_with_many_connections() -> None:
-    """Of 20 parts in each turn of the event loop, 8 were read: the others stayed in memory."""
-    heard = 0
+def test_bytes_that_nobody_reads_do_not_hold_back_the_traffic() -> None:
+    """More waits for the reader than the pipe takes."""
+    body = bytes(range(256)) * 8192
 
-    def hear(data: bytes, at_s: float) -> None:
-        nonlocal heard
-        heard += 1
+    async def answer(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(len(body))
+        writer.write(PLAIN)
 
     async def go() -> None:
-        port = PassThrough(("127.0.0.1", 1), {CHAT}, lambda _: None)
-        sent = 0
-        while heard < 5000 or len(port._unheard) > 400:
-            for _ in range(20):
-                port.hear_later(hear, b"x")
-            sent += 20
-            assert sent < 500_000, f"{len(port._unheard):,} parts wait"
-            await asyncio.sleep(0)
-        await until(lambda: heard == sent)
-        await port.close()
+        async with in_front_of(answer, reads=False) as (port, number, heard):
+            assert await talk(number, asked(body)) == PLAIN
+            assert len(port.passing._unsent) > len(body) // 4
+            port._read.start()
+            await until(lambda: len(heard) == 1)
+            assert heard[0].request == body and not port.passing._unsent
 
     run(go())
 
 
-def test_a_defect_in_what_reads_one_part_does_not_end_the_reading() -> None:
-    heard: list[bytes] = []
-    failed: list[object] = []
+def test_what_is_beyond_the_limit_is_passed_on_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_through, "_MOST_WAITING", 1 << 20)
+    body = bytes(1 << 22)
 
-    def fail(data: bytes, at_s: float) -> None:
-        raise ValueError("a defect")
+    async def answer(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(len(body))
+        writer.write(PLAIN)
 
     async def go() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, said: failed.append(said))
-        port = PassThrough(("127.0.0.1", 1), {CHAT}, lambda _: None)
-        port.hear_later(fail, b"1")
-        await until(lambda: bool(failed))
-        port.hear_later(lambda data, _: heard.append(data), b"2")
-        await until(lambda: heard == [b"2"])
-        await port.close()
+        async with in_front_of(answer, reads=False) as (port, number, heard):
+            assert await talk(number, asked(body)) == PLAIN
+            assert len(port.passing._unsent) < 2 << 20
+            port._read.start()
+            await until(lambda: port.traffic.unread == 1 and not port.traffic.connections())
+            assert not heard and port.traffic.in_flight == 0
 
     run(go())
 
 
-def test_a_server_known_by_its_name_is_reached() -> None:
+def test_the_end_of_the_reader_does_not_end_the_traffic() -> None:
     async def answer(reader: Reader, writer: Writer) -> None:
         await reader.readuntil(b"{}")
         writer.write(PLAIN)
 
     async def go() -> None:
-        async with in_front_of(answer) as (port, _, heard):
-            named = PassThrough(("localhost", port._server[1]), {CHAT}, heard.append)
-            try:
-                assert await talk(await named.listen(0), asked(b"{}")) == PLAIN
-                assert named.passed.refused == 0
-            finally:
-                await named.close()
+        async with in_front_of(answer, reads=False) as (port, number, _heard):
+            os.close(port.frames)
+            port.frames = -1
+            for _ in range(3):
+                assert await talk(number, asked(b"{}")) == PLAIN
 
     run(go())
 
 
-def test_a_server_whose_name_is_not_known_is_named() -> None:
+def test_clients_wait_while_there_are_no_more_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pass_through, "_ACCEPT_AGAIN_S", 0.01)
+
+    async def answer(reader: Reader, writer: Writer) -> None:
+        await reader.readuntil(b"{}")
+        writer.write(PLAIN)
+
+    class FullListener(socket.socket):
+        full = True
+
+        def accept(self) -> tuple[socket.socket, object]:
+            if self.full:
+                self.full = False
+                raise OSError(errno.EMFILE, "too many open files")
+            return super().accept()
+
     async def go() -> None:
-        with pytest.raises(InputError, match=r"the address of nowhere\.invalid is not known"):
-            await PassThrough(("nowhere.invalid", 80), {CHAT}, lambda _: None).listen(0)
+        async with in_front_of(answer) as (port, number, _heard):
+            listener = port.passing._listener
+            assert listener is not None
+            port.passing._listener = FullListener(fileno=listener.detach())
+            assert await talk(number, asked(b"{}")) == PLAIN
 
     run(go())
 
@@ -334,9 +419,9 @@ def test_a_slow_reader_holds_back_the_server_and_loses_nothing() -> None:
         async with in_front_of(answer) as (port, number, _):
             reader, writer = await asyncio.open_connection("127.0.0.1", number, limit=len(part))
             writer.write(asked(b"{}"))
-            await until(lambda: any(len(one.client._waiting) for one in port._joined))
-            (joined,) = port._joined
-            assert len(joined.client._waiting) < 4 * len(part)
+            await until(lambda: any(one.client.waiting for one in port.passing._joined.values()))
+            (joined,) = port.passing._joined.values()
+            assert len(joined.client.waiting) <= len(part)
             held_back.set()
             await reader.readuntil(b"\r\n\r\n")
             body = await reader.read()
@@ -349,58 +434,12 @@ def test_a_slow_reader_holds_back_the_server_and_loses_nothing() -> None:
 def test_a_port_that_is_closed_while_it_connects_leaves_nothing_open() -> None:
     async def go() -> None:
         # nobody answers there, so the connection stays begun, or there is no way to it
-        port = PassThrough(("192.0.2.1", 80), {CHAT}, lambda _: None)
-        number = await port.listen(0)
-        reader, writer = await asyncio.open_connection("127.0.0.1", number)
-        await until(lambda: bool(port._joined or port.passed.refused))
-        await port.close()
+        with opened(("192.0.2.1", 80)) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
+            await until(lambda: bool(port.passing._joined or port.traffic.refused))
         with pytest.raises(ConnectionResetError):
             await reader.read()
         writer.close()
-        assert not port._joined and not port._tasks
-
-    run(go())
-
-
-def test_the_end_waits_for_answers_and_accepts_no_more() -> None:
-    more = asyncio.Event()
-
-    async def answer(reader: Reader, writer: Writer) -> None:
-        await reader.readuntil(b"{}")
-        await more.wait()
-        writer.write(PLAIN)
-        await reader.read()
-
-    async def go() -> None:
-        async with in_front_of(answer) as (port, number, heard):
-            reader, writer = await asyncio.open_connection("127.0.0.1", number)
-            idle, idle_writer = await asyncio.open_connection("127.0.0.1", number)
-            writer.write(asked(b"{}"))
-            await until(lambda: port.passed.in_flight == 1)
-            draining = asyncio.ensure_future(port.drain())
-            assert await idle.read() == b""  # a connection without a request ends at once
-            with pytest.raises(OSError):
-                await asyncio.open_connection("127.0.0.1", number)
-            assert not draining.done()
-            more.set()
-            await draining
-            assert await reader.read() == PLAIN  # and then the end of the connection
-            assert [e.whole for e in heard] == [True]
-            writer.close()
-            idle_writer.close()
-
-    run(go())
-
-
-def test_a_taken_port_is_named() -> None:
-    async def answer(reader: Reader, writer: Writer) -> None:
-        raise AssertionError("nothing is sent")
-
-    async def go() -> None:
-        async with in_front_of(answer) as (_, number, _heard):
-            second = PassThrough(("127.0.0.1", 1), {CHAT}, lambda _: None)
-            with pytest.raises(InputError, match=f"port {number} of 127.0.0.1 cannot be opened"):
-                await second.listen(number)
-            await second.close()
+        assert not port.passing._joined
 
     run(go())

@@ -8,9 +8,9 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -19,38 +19,38 @@ from typing import Any
 import pytest
 from support.procs import eventually
 
-from workbench.bench import trace_file
-from workbench.bench.pass_through import Exchange
-from workbench.bench.trace_writer import TOTALS_WANTED, encode_exchange
+from workbench.bench import pass_through, trace_file
 from workbench.bench.traffic_capture import TrafficCapture
 from workbench.model.errors import InputError, StoreError
 
 CHAT = "/v1/chat/completions"
 WAIT_S = 30.0
-JUST_BEFORE_S = 0.1  # the port reads what it passed on 1 ms later
 pytestmark = pytest.mark.slow
 ANSWER = b'{"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":3}}'
 PLANTED = [f"zebra{number:03d}quux" for number in range(100)]
 
 
-def exchange(text: str, at_s: float, status: int = 200) -> Exchange:
+CLIENT, SERVER = pass_through.CLIENT_SENT, pass_through.SERVER_SENT
+TOTALS_WANTED = pass_through.FRAME.pack(0.0, 0, 0, pass_through.TOTALS_WANTED)
+
+
+def frame(kind: int, at_s: float, data: bytes) -> bytes:
+    return pass_through.FRAME.pack(at_s, 1, len(data), kind) + data
+
+
+def exchange(text: str, at_s: float, status: int = 200) -> bytes:
+    """Return the frames of a request and its answer."""
     body = json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
-    return Exchange(
-        begin_s=at_s,
-        end_s=at_s + 0.5,
-        path=CHAT,
-        request=body,
-        status=status,
-        encoding="",
-        answer=ANSWER % (len(text) // 4),
-        whole=True,
-    )
+    asked = b"POST %s HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), len(body))
+    usage = ANSWER % (len(text) // 4)
+    answered = b"HTTP/1.1 %d Is\r\ncontent-length: %d\r\n\r\n" % (status, len(usage))
+    return frame(CLIENT, at_s, asked + body) + frame(SERVER, at_s + 0.5, answered + usage)
 
 
 @contextmanager
-def writer(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+def writer(path: Path, began_s: float = 0.0) -> Iterator[subprocess.Popen[bytes]]:
     """Start the process that writes the file."""
-    command = (sys.executable, "-m", "workbench.bench.trace_writer", str(path))
+    command = (sys.executable, "-m", "workbench.bench.trace_writer", str(path), str(began_s))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             yield process
@@ -62,20 +62,17 @@ def test_the_file_is_in_order_and_contains_no_text(tmp_path: Path) -> None:
     path = tmp_path / "made.jsonl"
     path.touch()
     said = [" ".join(PLANTED[at : at + 50]) for at in (0, 50, 20)]
-    frames = [
-        encode_exchange(exchange(text, at_s), 5.0)
-        for text, at_s in zip(said, (9, 7, 8), strict=True)
-    ]
-    frames.append(encode_exchange(exchange("x", 9, status=500), 5.0))
-    with writer(path) as process:
-        out, _ = process.communicate(b"".join(frames) + encode_exchange(exchange("y", 9), 5.0)[:-3])
-    assert process.returncode == 0  # the last frame was cut
+    frames = [exchange(text, at_s) for text, at_s in zip(said, (9, 7, 8), strict=True)]
+    frames.append(exchange("x", 9, status=500))
+    with writer(path, began_s=5.0) as process:
+        out, _ = process.communicate(b"".join(frames) + exchange("y", 9)[:-3])
+    assert process.returncode == 0  # the last frame was cut, so that request has no answer
     written = path.read_text()
     assert [json.loads(line)["timestamp"] for line in written.splitlines()] == [2000, 3000, 4000]
     assert not any(word in written or word in out.decode() for word in PLANTED)
     last = json.loads(out.splitlines()[-1])
     assert last["requests"] == 3 and last["seconds"] == 2
-    assert last["left_out"] == {"answered with HTTP 500": 1}
+    assert last["left_out"] == {"answered with HTTP 500": 1, "ended before the first token": 1}
     assert len(trace_file.read_trace(path).requests) == 3
     assert list(tmp_path.iterdir()) == [path]
 
@@ -87,7 +84,7 @@ def test_what_was_written_stays_whole_if_the_writer_is_killed(tmp_path: Path) ->
         assert process.stdin is not None and process.stdout is not None
         process.stdout.readline()  # it is ready
         for number in range(20):
-            process.stdin.write(encode_exchange(exchange("w" * 9000, number), 0.0) + TOTALS_WANTED)
+            process.stdin.write(exchange("w" * 9000, number) + TOTALS_WANTED)
             process.stdin.flush()
             process.stdout.readline()
         process.kill()
@@ -154,11 +151,8 @@ def test_a_capture_tells_what_it_wrote(tmp_path: Path) -> None:
                 await ask(made.url, f"{' '.join(PLANTED)} {number}")
             await made.drain()
             told = await made.end()
-        assert (
-            told["requests"] == told["conversations"] == 5
-            and made.counts_of_passed["requests"] == 5
-        )
-        assert told["reused_tokens"] > 0.7 * told["prompt_tokens"] and not made.lost
+        assert told["requests"] == told["conversations"] == told["passed"]["requests"] == 5
+        assert told["reused_tokens"] > 0.7 * told["prompt_tokens"]
 
     run(go())
     assert path.stat().st_mode & 0o777 == 0o600
@@ -203,6 +197,130 @@ def test_a_file_that_exists_is_not_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
+async def until_closed(port: int) -> None:
+    """Wait until nobody accepts connections any more."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.close()
+
+
+def test_a_killed_port_is_named_and_what_it_passed_on_is_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "made.jsonl"
+
+    async def go() -> None:
+        async with server() as place:
+            made = await capturing(path, place)
+            for number in range(5):
+                await ask(made.url, f"number {number}")
+            assert made._port is not None
+            os.kill(made._port.pid, signal.SIGKILL)
+            await made.ended.wait()
+            with pytest.raises(StoreError, match="passes the bytes on has ended: exit code -9"):
+                await made.end()
+
+    run(go())
+    # the client may have the last answer before it is told
+    assert len(trace_file.read_trace(path).requests) >= 4
+
+
+def test_the_end_waits_for_answers_and_accepts_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "made.jsonl"
+    came, more = asyncio.Event(), asyncio.Event()
+    body = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
+    sent = f"POST {CHAT} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+    async def answer_later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(sent))
+        came.set()
+        await more.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(ANSWER % 1))
+        writer.write(ANSWER % 1)
+        await reader.read()
+        writer.close()
+
+    async def go() -> None:
+        listener = await asyncio.start_server(answer_later, "127.0.0.1", 0)
+        made = await capturing(path, listener.sockets[0].getsockname()[:2])
+        number = int(made.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        writer.write(sent)
+        await came.wait()
+        draining = asyncio.ensure_future(made.drain())
+        await until_closed(number)
+        assert not draining.done()
+        more.set()
+        assert (await reader.read()).endswith(ANSWER % 1)  # and then the end of the connection
+        await draining
+        told = await made.end()
+        assert told["requests"] == 1 and not told["cut"] and not told["passed"]["in_flight"]
+        writer.close()
+        listener.close()
+        await listener.wait_closed()
+
+    run(go())
+
+
+def test_a_request_that_the_end_cuts_is_counted_as_cut(tmp_path: Path) -> None:
+    path = tmp_path / "made.jsonl"
+    came = asyncio.Event()
+
+    async def answer_half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"}]}")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n" + ANSWER % 1)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        came.set()
+        writer.close()
+
+    async def go() -> None:
+        listener = await asyncio.start_server(answer_half, "127.0.0.1", 0)
+        made = await capturing(path, listener.sockets[0].getsockname()[:2])
+        number = int(made.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", number)
+        body = json.dumps({"messages": [{"role": "user", "content": "hello"}]}).encode()
+        writer.write(f"POST {CHAT} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n".encode())
+        writer.write(body)
+        await reader.readuntil(b"completion_tokens")
+        told = await made.end()
+        assert told["requests"] == told["cut"] == 1
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        await came.wait()
+        writer.close()
+        listener.close()
+        await listener.wait_closed()
+
+    run(go())
+
+
+def test_a_taken_port_is_named_and_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "made.jsonl"
+
+    async def go() -> None:
+        made = TrafficCapture(path)
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            number = taken.getsockname()[1]
+            with pytest.raises(InputError, match=f"port {number} of 127.0.0.1 cannot be opened"):
+                await made.start(("127.0.0.1", 1), number)
+            await made.abandon()
+        assert not path.exists()
+
+    run(go())
+
+
+def test_a_server_is_known_by_its_name_or_named(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with server() as (_, port):
+            made = await capturing(tmp_path / "made.jsonl", ("localhost", port))
+            await ask(made.url, "hello")
+            assert (await made.end())["passed"]["refused"] == 0
+        with pytest.raises(InputError, match=r"the address of nowhere\.invalid is not known"):
+            await capturing(tmp_path / "none.jsonl", ("nowhere.invalid", 80))
+
+    run(go())
+
+
 CAPTURE = """
 import asyncio, sys
 from pathlib import Path
@@ -227,15 +345,9 @@ def test_what_was_passed_on_is_in_the_file_although_the_command_is_killed(tmp_pa
             url = (await process.stdout.readline()).decode().strip()
             for number in range(50):
                 await ask(url, f"number {number} " * 40)
-            # the answers just before the kill may be missing
-            later_s = time.monotonic() + JUST_BEFORE_S
-            while time.monotonic() < later_s:
-                await ask(url, "just before the kill")
             process.kill()
             await process.wait()
-            with contextlib.suppress(ConnectionError):
-                await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-                raise AssertionError("the port is still open")
+            await until_closed(int(url.rpartition(":")[2]))
 
     run(go())
 

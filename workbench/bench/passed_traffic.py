@@ -1,0 +1,264 @@
+"""The requests and answers in the bytes that a port has passed on.
+
+The bytes of each connection are read as HTTP/1.1. What they are not, or what is too large, is only
+counted: it was passed on all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from workbench.bench.http1 import HttpError, ResponseReader
+from workbench.bench.pass_through import (
+    ANY_NUMBER,
+    CLIENT_SENT,
+    ENDED,
+    FRAME,
+    REFUSED,
+    SERVER_SENT,
+    UNTOLD,
+)
+
+MOST_KEPT = 64 << 20  # bytes of one request or answer
+_MOST_HEAD = 64 * 1024
+_MOST_WAITING = 1000  # requests of one connection that were sent before the answer to the first
+_PAUSE_S = 0.02  # between reads: a frame that comes meanwhile wakes nobody
+_HEAD_END = b"\r\n\r\n"
+
+
+def read_frames(source: int) -> Iterator[tuple[int, int, float, bytes]]:
+    """Yield (kind, connection, time, bytes) of each frame. One that was cut at the end is left out."""
+    room = fcntl.fcntl(source, fcntl.F_GETPIPE_SZ)
+    held = bytearray()
+    while data := os.read(source, room):
+        held += data
+        at = 0
+        while len(held) >= at + FRAME.size:
+            at_s, number, size, kind = FRAME.unpack_from(held, at)
+            begin = at + FRAME.size
+            if len(held) < begin + size:
+                break
+            at = begin + size
+            yield kind, number, at_s, bytes(held[begin:at])
+        del held[:at]
+        if len(data) < room // 2:
+            time.sleep(_PAUSE_S)
+
+
+class Exchange(NamedTuple):
+    """A request and its answer. The times are those of `time.monotonic`: of the first byte of the
+    request, and of the last one of the answer. `whole` is False if the connection ended before the
+    answer did. `encoding` is the answer's Content-Encoding."""
+
+    begin_s: float
+    end_s: float
+    path: str
+    request: bytes
+    status: int
+    encoding: str
+    answer: bytes
+    whole: bool
+
+
+class PassedTraffic:
+    """What went through a port. `hear` is called with each request that a client sent to one of
+    `paths`, when its answer has ended. `unread` is the number of connections that were passed on
+    without being understood, and `refused` that of those that the server did not accept."""
+
+    def __init__(self, paths: Collection[str], hear: Callable[[Exchange], None]) -> None:
+        self.paths, self.hear = paths, hear
+        self._connections: dict[int, _Connection] = {}
+        self.requests = 0
+        self.in_flight = 0
+        self.unread = 0
+        self.refused = 0
+
+    def take_frame(self, kind: int, number: int, at_s: float, data: bytes) -> None:
+        """Take what `pass_through` told of a connection."""
+        if kind == REFUSED:
+            self.refused += 1
+        connection = self._connections.get(number)
+        if connection is None:
+            connection = self._connections[number] = _Connection(self)
+        connection.told += 1
+        if kind == CLIENT_SENT:
+            connection.take_from_client(data, at_s)
+        elif kind == SERVER_SENT:
+            connection.take_from_server(data, at_s)
+        elif kind == UNTOLD:
+            connection.stop_reading()
+        elif kind == ENDED:
+            connection.end(at_s)
+            del self._connections[number]
+
+    def idle_since(self, number: int) -> int | None:
+        """Return after how many frames a connection carries no request, ANY_NUMBER if nobody knows
+        what it carries. None if a request is in flight on it."""
+        connection = self._connections.get(number)
+        if connection is None or connection.asked:
+            return None
+        return connection.told if connection.reads else ANY_NUMBER
+
+    def connections(self) -> list[int]:
+        """Return the numbers of the connections that have not ended."""
+        return list(self._connections)
+
+    def end(self, at_s: float) -> None:
+        """Note that nothing is told any more: what passed bytes on has ended."""
+        for connection in self._connections.values():
+            connection.end(at_s)
+
+
+class _Asked(NamedTuple):
+    """A request whose answer has not ended. `body` is None if it is not told of."""
+
+    begin_s: float
+    method: str
+    path: str
+    body: list[bytes] | None
+
+
+class _Connection:
+    """What is understood of the bytes of a client and of the server."""
+
+    def __init__(self, traffic: PassedTraffic) -> None:
+        self._traffic = traffic
+        self.told = 0  # frames
+        self.reads = True
+        self.asked: deque[_Asked] = deque()
+        self._head = b""
+        self._head_began_s = 0.0
+        self._body: ResponseReader | None = None  # of the request that the client sends
+        self._parts: list[bytes] | None = None  # of that body; None if it is not told of
+        self._kept = 0
+        self._answer = ResponseReader()
+        self._answered: list[bytes] = []
+        self._answered_bytes = 0
+
+    def take_from_client(self, data: bytes, at_s: float) -> None:
+        if not self.reads:
+            return
+        try:
+            while data:
+                data = self._take_request_bytes(data, at_s)
+        except HttpError:
+            self.stop_reading()
+
+    def _take_request_bytes(self, data: bytes, at_s: float) -> bytes:
+        """Take the next bytes of the client. Return those that belong to a later request."""
+        if self._body is None:
+            if not self._head:
+                self._head_began_s = at_s
+            self._head += data
+            end = self._head.find(_HEAD_END)
+            if end < 0:
+                if len(self._head) > _MOST_HEAD:
+                    raise HttpError("the head is too large")
+                return b""
+            head, data, self._head = self._head[:end], self._head[end + 4 :], b""
+            self._begin_request(head)
+        assert self._body is not None
+        part = self._body.feed(data)
+        if part and self._parts is not None:
+            self._kept += len(part)
+            if self._kept > MOST_KEPT:
+                raise HttpError("the request is too large")
+            self._parts.append(part)
+        if not self._body.complete:
+            return b""
+        rest, self._body = self._body.rest, None
+        return rest
+
+    def _begin_request(self, head: bytes) -> None:
+        """Begin a request. Its body is framed as that of an answer is."""
+        line, _, fields = head.partition(b"\r\n")
+        words = line.decode("latin-1").split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1.") or len(self.asked) > _MOST_WAITING:
+            raise HttpError("the bytes are no request")
+        method, target, _ = words
+        path = target.partition("?")[0]
+        framed = ResponseReader()
+        framed.feed(b"HTTP/1.1 200 OK\r\n" + fields + _HEAD_END)
+        if framed.until_close:  # without a length: no body
+            framed = ResponseReader()
+            framed.feed(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        wanted = method == "POST" and path in self._traffic.paths
+        self._kept, self._body, self._parts = 0, framed, [] if wanted else None
+        self.asked.append(_Asked(self._head_began_s, method, path, self._parts))
+        self._traffic.requests += 1
+        self._traffic.in_flight += 1
+
+    def take_from_server(self, data: bytes, at_s: float) -> None:
+        if not self.reads:
+            return
+        try:
+            while data:
+                data = self._take_answer_bytes(data, at_s)
+        except HttpError:
+            self.stop_reading()
+
+    def _take_answer_bytes(self, data: bytes, at_s: float) -> bytes:
+        """Take the next bytes of the server. Return those that belong to a later answer."""
+        if not self.asked:
+            raise HttpError("an answer without a request")
+        asked, reader = self.asked[0], self._answer
+        part = reader.feed(data)
+        if asked.method == "HEAD" and reader.status:  # its length is that of no body
+            self._end_exchange(at_s, whole=True)
+            return part + reader.rest
+        if part and asked.body is not None:
+            self._answered_bytes += len(part)
+            if self._answered_bytes > MOST_KEPT:
+                raise HttpError("the answer is too large")
+            self._answered.append(part)
+        if not reader.complete:
+            return b""
+        rest = reader.rest
+        self._end_exchange(at_s, whole=True)
+        return rest
+
+    def end(self, at_s: float) -> None:
+        """End the answer that is under way, and the requests that have none."""
+        if self.asked:
+            whole = False
+            with contextlib.suppress(HttpError):
+                self._answer.eof()
+                whole = True
+            self._end_exchange(at_s, whole=whole)
+        while self.asked:
+            self._end_exchange(at_s, whole=False)
+
+    def _end_exchange(self, at_s: float, *, whole: bool) -> None:
+        asked, reader = self.asked.popleft(), self._answer
+        answered, self._answered, self._answered_bytes = self._answered, [], 0
+        self._answer = ResponseReader()
+        self._traffic.in_flight -= 1
+        if asked.body is None:
+            return
+        told = Exchange(
+            begin_s=asked.begin_s,
+            end_s=at_s,
+            path=asked.path,
+            request=b"".join(asked.body),
+            status=reader.status,
+            encoding=reader.headers.get("content-encoding", ""),
+            answer=b"".join(answered),
+            whole=whole,
+        )
+        self._traffic.hear(told)
+
+    def stop_reading(self) -> None:
+        """Read nothing of what comes from now on."""
+        if not self.reads:
+            return
+        self.reads = False
+        self._traffic.unread += 1
+        self._traffic.in_flight -= len(self.asked)
+        self.asked.clear()
+        self._answered = []

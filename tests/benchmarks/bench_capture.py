@@ -1,6 +1,6 @@
 """Measure what the port of `workbench trace capture` costs, and check what it passes on and keeps.
 
-    python tests/benchmarks/bench_capture.py [--requests 500] [--turn 25] [--pauses 0,0.03]
+    python tests/benchmarks/bench_capture.py [--requests 500] [--turn 25] [--pauses 0,0.02]
         [--beside TREE]... [--words 10000] [--first] [--seconds N]
 
 A server answers each request after 20 to 40 ms, the same time for the same request on each way, with a
@@ -261,7 +261,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=500, help="of each way and case")
     parser.add_argument("--turn", type=int, default=25, help="requests of a turn")
-    parser.add_argument("--pauses", default="0,0.03", help="s between requests, one for a case")
+    parser.add_argument("--pauses", default="0,0.02", help="s between requests, one for a case")
     parser.add_argument("--beside", type=Path, action="append", default=[])
     parser.add_argument("--words", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=3600.0)

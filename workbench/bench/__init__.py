@@ -19,9 +19,9 @@ vf-eval, and `own_command_watcher` ends the command together with Workbench.
   real_text                      excerpts of real text, for synthetic prompts
   profiles, prompt_file, prompt_length   named workloads, the user's prompts, prompts of an exact token count
 
-Capture: `traffic_capture` opens a port in front of a server (`pass_through`) and starts the process
-`trace_writer`, which writes what passed as rows without text (`captured_traffic`). `short_slice` lets
-the port's process run as soon as it wakes.
+Capture: `traffic_capture` starts two processes in front of a server. `pass_through` passes bytes on and
+nothing else; `short_slice` lets it run as soon as it wakes. `trace_writer` reads what it has passed on,
+finds the requests in it (`passed_traffic`), and writes them as rows without text (`captured_traffic`).
 
 Result: `summary` computes the metrics of a run from its `records`, over the `steady_window`, with
 `request_latency` and, under an SLO, `slo_attainment`. `energy` adds power and energy. `time_doubt` says how exact

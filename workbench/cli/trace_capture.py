@@ -108,12 +108,12 @@ async def _wait_until_capture_ends(
         await _wait_for_first_of(seconds, first, capturing.ended.wait())
     finally:
         telling.cancel()
-    in_flight = (await capturing.read_totals())["passed"]["in_flight"]
-    if in_flight and not capturing.ended.is_set():
-        waiting = count_of(in_flight, "request is", "requests are")
-        note(f"{waiting} in flight; Ctrl-C again cuts them")
+    telling = asyncio.create_task(_print_in_flight(capturing))
     next_one = asyncio.create_task(signals.get())
-    await _wait_for_first_of(None, capturing.drain(), next_one, capturing.ended.wait())
+    try:
+        await _wait_for_first_of(None, capturing.drain(), next_one, capturing.ended.wait())
+    finally:
+        telling.cancel()
     arrived = [one.result() for one in (first, next_one) if one.done() and not one.cancelled()]
     return arrived[0] if arrived else None
 
@@ -128,6 +128,17 @@ async def _print_progress(capturing: TrafficCapture, arguments: argparse.Namespa
         if requests != told:
             told = requests
             note(f"{count_of(requests, 'request')}, {totals['prompt_tokens']:,} prompt tokens")
+
+
+async def _print_in_flight(capturing: TrafficCapture) -> None:
+    """Say how many requests the end waits for."""
+    totals = await capturing.read_totals()
+    if capturing.ended.is_set():
+        return
+    in_flight = totals["passed"]["in_flight"]
+    if in_flight:
+        waiting = count_of(in_flight, "request is", "requests are")
+        note(f"{waiting} in flight; Ctrl-C again cuts them")
 
 
 async def _wait_for_first_of(timeout_s: float | None, *waits: Awaitable[Any]) -> None:

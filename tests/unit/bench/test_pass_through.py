@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
+from support.procs import eventually
 
 from workbench.bench import pass_through
 from workbench.bench.pass_through import PassThrough
@@ -432,14 +433,12 @@ def test_a_slow_reader_holds_back_the_server_and_loses_nothing() -> None:
 
 
 def test_a_port_that_is_closed_while_it_connects_leaves_nothing_open() -> None:
-    async def go() -> None:
+    client = socket.socket()
+    client.settimeout(WAIT_S)
+    with client, pytest.raises(ConnectionResetError):
         # nobody answers there, so the connection stays begun, or there is no way to it
         with opened(("192.0.2.1", 80)) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port.number)
-            await until(lambda: bool(port.passing._joined or port.traffic.refused))
-        with pytest.raises(ConnectionResetError):
-            await reader.read()
-        writer.close()
+            client.connect(("127.0.0.1", port.number))
+            eventually(lambda: port.passing._joined or port.traffic.refused, "the connection")
         assert not port.passing._joined
-
-    run(go())
+        client.recv(1)

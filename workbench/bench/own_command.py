@@ -297,9 +297,8 @@ def with_counts(summary: BenchSummary, engine: EngineDuring) -> BenchSummary:
         ("output_tok_s", engine.generation_tokens),
         ("request_s", engine.requests_finished),
     ):
-        rates[name] = (
-            round(count / summary.duration_s, 4) if count and summary.duration_s > 0 else None
-        )
+        lasted_s = summary.duration_s
+        rates[name] = round(count / lasted_s, 4) if count and lasted_s else None
         if rates[name] is None:
             absent.setdefault(
                 name, absent.get("output_tokens") or "the engine counted nothing during the run"

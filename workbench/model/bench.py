@@ -113,7 +113,7 @@ class BenchSummary:
     prompt_tokens: int | None
     output_tokens: int | None
     cached_tokens: int | None
-    duration_s: float
+    duration_s: float | None  # None: an import whose file does not contain it
     output_tok_s: float | None
     request_s: float | None  # requests per second
     ttft_ms: Distribution | None
@@ -172,6 +172,11 @@ class BenchSummary:
     rate_error_pct: float | None = None
     # by field: by how many milliseconds each statistic of a reported latency may be too high
     unsure_ms: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # earlier versions stored 0 for an import without a duration; no requests take 0 s
+        if self.duration_s == 0 and self.requests_ok:
+            object.__setattr__(self, "duration_s", None)
 
     @property
     def broken_text(self) -> TextFinding | None:

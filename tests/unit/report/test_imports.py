@@ -816,6 +816,27 @@ SGLANG = {
 }
 
 
+@pytest.mark.parametrize("name", ["llama-benchy-0.4.json", "aiperf-0.13.json"])
+def test_a_duration_that_the_file_lacks_is_not_known(
+    name: str, wrote: Callable[[Any], Path]
+) -> None:
+    """It was shown as 0 s."""
+    document = fixture(name)
+    document.pop("benchmark_duration", None)
+    for one in read_results(wrote(document)):
+        assert one.summary.duration_s is None and one.summary.absent["duration_s"]
+        text = export(as_result(one), "md")
+        rows = [line for line in text.splitlines() if line.startswith("| duration ")]
+        assert all("n/a" in row for row in rows), rows
+
+
+def test_a_stored_duration_of_0_s_with_answered_requests_is_not_known() -> None:
+    (one,) = read_results(FIXTURES / "vllm-0.32.json")
+    assert replace(one.summary, duration_s=0.0).duration_s is None
+    none_answered = replace(one.summary, duration_s=0.0, requests_ok=0)
+    assert none_answered.duration_s == 0.0
+
+
 def test_sglang_results_are_lines_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "sglang.jsonl"
     open_loop = {**SGLANG, "request_rate": 2.5, "max_concurrency": None}

@@ -177,9 +177,10 @@ def _end_state(summary: BenchSummary) -> dict[str, Any]:
 
 
 def _begin_and_end_times(result: BenchResult) -> dict[str, str]:
-    """Return the begin and the end of the run. A stored result has the time of its end."""
+    """Return the begin and the end of the run. A stored result has the time of its end; its begin
+    is left out if its duration is not known."""
+    end = {"end_time": datetime.fromtimestamp(result.unix_s, UTC).isoformat()}
+    if result.summary.duration_s is None:
+        return end
     begin_s = result.unix_s - result.summary.duration_s
-    return {
-        "start_time": datetime.fromtimestamp(begin_s, UTC).isoformat(),
-        "end_time": datetime.fromtimestamp(result.unix_s, UTC).isoformat(),
-    }
+    return {"start_time": datetime.fromtimestamp(begin_s, UTC).isoformat(), **end}

@@ -78,6 +78,8 @@ def render(report: Report) -> str:
             f"result {result.id} has no single requests, which GuideLLM's form needs",
             next_step="export it in another format, such as --format aiperf",
         )
+    if result.summary.duration_s is None:
+        raise missing_field_error(result, GUIDELLM, "it needs the duration, which is not known")
     document = {
         "metadata": {"version": REPORT_VERSION, "guidellm_version": writer_of_export(result)},
         "simulated": result.conditions.simulated,
@@ -90,7 +92,8 @@ def render(report: Report) -> str:
 def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     good = [one for one in samples if not one.get("error") and not one.get("warmup")]
     ended_s = result.unix_s
-    begun_s = ended_s - result.summary.duration_s
+    lasted_s = result.summary.duration_s or 0.0  # not None: checked above
+    begun_s = ended_s - lasted_s
     return {
         "config": _strategy_and_slo(result),
         "scheduler_state": {"start_time": begun_s, "end_time": ended_s},
@@ -99,7 +102,7 @@ def _benchmark_data(result: BenchResult, samples: Sequence[Mapping[str, Any]]) -
         "requests": {"successful": [], "errored": [], "incomplete": []},
         "start_time": begun_s,
         "end_time": ended_s,
-        "duration": result.summary.duration_s,
+        "duration": lasted_s,
         "warmup_duration": 0.0,
         "cooldown_duration": 0.0,
     }

@@ -256,12 +256,13 @@ def _metric_total(fields: Fields, name: str) -> int | None:
     return round(metric.number("avg") or 0) if metric else None
 
 
-def _run_duration_s(fields: Fields) -> float:
+def _run_duration_s(fields: Fields) -> float | None:
     metric = fields.object("benchmark_duration")
     factor = _MS.get(metric.text("unit") or "sec")
     if factor is None:
         raise metric.field_error("unit", "the field must be a unit of time")
-    return (metric.number("avg") or 0.0) * factor / 1000
+    found = metric.number("avg")
+    return found * factor / 1000 if found else None
 
 
 def _error_counts(fields: Fields) -> dict[str, int]:

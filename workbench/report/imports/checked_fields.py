@@ -39,10 +39,7 @@ _TOTALS = {  # what a rate counts
     "request_s": "requests_ok",
 }
 _FAR = 10  # a rate may be that of a part of the run, but not so far from the mean of the run
-# duration_s has no "unknown": a summary without it says 0.
-_METRICS = tuple(
-    name for name, metric in METRICS.items() if not metric.optional and name != "duration_s"
-)
+_METRICS = tuple(name for name, metric in METRICS.items() if not metric.optional)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +186,13 @@ class Fields:
         time is the modification time of the file."""
         return self.number(name, "unix_s") or self.file.stat().st_mtime
 
-    def run_duration_s(self, name: str, requests: int) -> float:
-        """Return the duration of a run in which `requests` were answered, in seconds; 0.0 if the
+    def run_duration_s(self, name: str, requests: int) -> float | None:
+        """Return the duration of a run in which `requests` were answered, in seconds; None if the
         field is absent. Raises InputError if it is 0 in spite of these requests."""
         duration_s = self.number(name, "s")
         if duration_s == 0 and requests:
             raise self.field_error(name, "the field must be more than 0, as requests were answered")
-        return duration_s or 0.0
+        return duration_s
 
     def unix_time(self, name: str, form: str | None = None) -> tuple[float, str]:
         """Return (time in Unix seconds, note) from the field `name`, in the strptime format `form`
@@ -278,7 +275,6 @@ def imported_summary(reasons: Mapping[str, str], **known: Any) -> BenchSummary:
     extra = {name: reason for name, reason in reasons.items() if name not in _METRICS}
     failed = metrics.setdefault("requests_failed", 0)
     metrics.setdefault("errors", {"failed": failed} if failed else {})
-    metrics["duration_s"] = metrics.get("duration_s") or 0.0
     return BenchSummary(**metrics, absent={**absent, **extra})
 
 

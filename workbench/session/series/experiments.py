@@ -200,10 +200,10 @@ class Experiments:
         for result in self._results.db.list(200):
             made = result.conditions
             here = made.host == self._core.host.name and made.model in models
-            if (here or (made.address and made.address in urls)) and _have_same_load(
-                result.spec, shape
-            ):
-                return result.summary.duration_s * (1 + shape.warmup / max(1, shape.requests))
+            took_s = result.summary.duration_s
+            served = here or (made.address and made.address in urls)
+            if served and took_s is not None and _have_same_load(result.spec, shape):
+                return took_s * (1 + shape.warmup / max(1, shape.requests))
         return None
 
     async def setting_changes(

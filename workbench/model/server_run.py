@@ -131,6 +131,11 @@ class ServerStatus:
     text: ServedText | None = None
 
     @property
+    def title(self) -> str:
+        """The engine with its port, such as "vllm :8000"."""
+        return self.engine if self.port is None else f"{self.engine} :{self.port}"
+
+    @property
     def state_word(self) -> str:
         """The state as it is shown. It is "ready?" for a READY server whose text is no answer: such
         a server can be used and measured, but not trusted."""

@@ -54,7 +54,7 @@ class Alerts:
         self._number = 0
         self._watch: AlertWatch | None = None
         self._capped: frozenset[int] = frozenset()
-        self._before: dict[str, tuple[str, ...]] = {}  # what `switch_all` replaced in config.toml
+        self._before: dict[str, list[str]] = {}  # what `switch_all` replaced in config.toml
         self.webhook: Webhook | None = None
         self.use_config(AlertsConfig())
         core.subscribe(self._follow_state)
@@ -106,8 +106,10 @@ class Alerts:
 
         if self._watch is None:
             return
-        engine = self._core.state.engine
-        values, server = (engine.values, engine.server) if engine is not None else ({}, "")
+        values: Mapping[str, float] = {}
+        server = ""
+        if (engine := self._core.state.engine) is not None:
+            values, server = engine.values, engine.server
         facts = LiveFacts(telemetry, values, self._capped, server)
         interval_s = self._core.state.telemetry_interval_s
         for change in self._watch.take_reading(time.monotonic(), interval_s, facts):
@@ -126,18 +128,22 @@ class Alerts:
             self._raise_alert(rule, ONCE, text, self._effects[rule])
 
     def _raise_alert_of_change(self, change: AlertChange, telemetry: Telemetry) -> None:
-        rule = RULES[change.rule]
-        if change.phase == END and not rule.over:
+        rule, has_ended = RULES[change.rule], change.phase == END
+        if has_ended and not rule.over:
             return
-        where = _gpus_text(change.indexes, telemetry) if rule.of_gpu else ""
-        form = rule.over if change.phase == END else rule.text
-        if change.phase == END and change.value is None:
-            form = f"no longer watched: {rule.title}{' ({where})' if where else ''}"
-        text = form.format(where=where, value=rule.value_text(change.value))
-        effects = self._effects[rule.name]
-        if change.phase == END:  # nobody is called for it
+        gpus: tuple[int, ...] = ()
+        where = ""
+        if rule.of_gpu:
+            gpus, where = change.indexes, _gpus_text(change.indexes, telemetry)
+        form, effects = rule.text, self._effects[rule.name]
+        if has_ended:  # nobody is called for it
             effects = tuple(effect for effect in effects if effect in ("title", "webhook"))
-        gpus = change.indexes if rule.of_gpu else ()
+            form = rule.over
+            if change.value is None:
+                form = f"no longer watched: {rule.title}"
+                if where:
+                    form += " ({where})"
+        text = form.format(where=where, value=rule.value_text(change.value))
         phase = change.phase if rule.over else ONCE
         self._raise_alert(rule.name, phase, text, effects, gpus, change.value)
 
@@ -181,15 +187,17 @@ class Alerts:
 
     def _row(self, name: str) -> RuleView:
         rule, effects = RULES[name], self._effects[name]
-        watch = self._watch.rules.get(name) if self._watch is not None else None
-        if watch is None:
-            last = next((a for a in reversed(self._core.state.alerts) if a.rule == name), None)
-            limits = self.config.limits.get(name, rule.limits)
-            since_s = time.time() - last.unix_s if last is not None else None
-            return RuleView(rule, limits, effects, "happened" if last else "", since_s)
-        state, since_s, indexes, value = watch.state_for_list(time.monotonic())
-        where = gpus_text(indexes) if indexes and rule.of_gpu else ""
-        return RuleView(rule, watch.limits, effects, state, since_s, where, value)
+        if self._watch is not None and name in self._watch.rules:
+            watch = self._watch.rules[name]
+            state, since_s, indexes, value = watch.state_for_list(time.monotonic())
+            where = gpus_text(indexes) if indexes and rule.of_gpu else ""
+            return RuleView(rule, watch.limits, effects, state, since_s, where, value)
+        limits = self.config.limits.get(name, rule.limits)
+        for alert in reversed(self._core.state.alerts):
+            if alert.rule == name:
+                ago_s = time.time() - alert.unix_s
+                return RuleView(rule, limits, effects, "happened", ago_s)
+        return RuleView(rule, limits, effects, "", None)
 
     def raise_test_alert(self) -> None:
         """Raise an alert with all effects that any rule has."""
@@ -208,11 +216,10 @@ class Alerts:
         if on:  # the file is read again: the user may have changed it since
             now, usual = ConfigStore(self._store.path).config.alerts, AlertsConfig()
             found = {effect: getattr(now, effect) for effect in SWITCHED}
-            self._before = {e: rules for e, rules in found.items() if rules != getattr(usual, e)}
+            changed = {e: rules for e, rules in found.items() if rules != getattr(usual, e)}
+            self._before = {effect: list(rules) for effect, rules in changed.items()}
         for effect in SWITCHED:
-            before = self._before.get(effect)
-            back = None if before is None else list(before)
-            self._store.set(("alerts", effect), [ALL] if on else back)
+            self._store.set(("alerts", effect), [ALL] if on else self._before.get(effect))
         self.use_config(self._store.config.alerts)
 
 

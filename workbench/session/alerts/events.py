@@ -80,12 +80,15 @@ class EventWatch:
 
 
 def _events_of_server(before: ServerState, status: ServerStatus) -> Iterator[Told]:
-    name = f"{status.engine} :{status.port}" if status.port is not None else status.engine
+    name = status.title
     reason = f": {status.reason}" if status.reason else ""
     if status.state is ServerState.READY and before is ServerState.STARTING:
-        after = f" after {status.ready_after_s:.0f} s" if status.ready_after_s else ""
-        doubt = f"?: {status.text_problem}" if status.text_problem else after
-        yield "server-ready", f"{name} is READY{doubt}"
+        text = f"{name} is READY"
+        if status.text_problem:
+            text += f"?: {status.text_problem}"
+        elif status.ready_after_s:
+            text += f" after {status.ready_after_s:.0f} s"
+        yield "server-ready", text
     elif status.state is ServerState.FAILED:
         yield "server-failed", f"the start of {name} failed{reason}"
     elif status.state is ServerState.CRASHED:
@@ -108,7 +111,7 @@ def _events_of_benchmark(before: SessionState, state: SessionState) -> Iterator[
     if any(one is not None and one.state is SeriesState.RUNNING for one in series):
         return
     spec = before.bench.spec
-    what = load_text(spec) if spec is not None else "a server"
+    what = "a server" if spec is None else load_text(spec)
     yield "benchmark-done", f"the benchmark of {what} has ended: {outcome_text(state.bench)}"
 
 
@@ -118,8 +121,10 @@ def _event_of_foreign_measurement(before: SessionState, state: SessionState) -> 
     owner = before.host.measured_by
     if owner is None or owner == state.host.measured_by or state.bench.running:
         return None
-    rule = next((rule for word, rule in _ELSEWHERE.items() if word in owner.what), None)
-    return None if rule is None else (rule, f"{owner.what} by {owner.owner_text} has ended")
+    for word, rule in _ELSEWHERE.items():
+        if word in owner.what:
+            return rule, f"{owner.what} by {owner.owner_text} has ended"
+    return None
 
 
 def _has_ended(before: Experiment | Sweep | None, now: Experiment | Sweep | None) -> bool:
@@ -131,11 +136,9 @@ def _has_ended(before: Experiment | Sweep | None, now: Experiment | Sweep | None
 def _experiment_text(experiment: Experiment | None) -> str:
     from workbench.session.results.series_rows import experiment_verdict
 
-    return (
-        ""
-        if experiment is None
-        else f"experiment {experiment.id}: {experiment_verdict(experiment)}"
-    )
+    if experiment is None:
+        return ""
+    return f"experiment {experiment.id}: {experiment_verdict(experiment)}"
 
 
 def _sweep_text(sweep: Sweep | None) -> str:

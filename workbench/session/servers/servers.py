@@ -178,7 +178,7 @@ class Servers:
             self._core.record(f"# {now.run_id}: {now.text.summary}")
             self._core.notify(
                 Level.ERROR,
-                f"{now.engine} :{now.port} is READY?: {now.text.summary}",
+                f"{now.title} is READY?: {now.text.summary}",
                 "i in the Log pane says what to check; a asks the server again",
             )
 
@@ -192,7 +192,7 @@ class Servers:
         )
         if new := next(serious, None):
             of = "start" if new.code == "start.spinning" else "log"
-            self._core.notify(Level.WARN, f"{of} of {now.engine} :{now.port}: {new.text}", new.fix)
+            self._core.notify(Level.WARN, f"{of} of {now.title}: {new.text}", new.fix)
 
     def _show(self) -> None:
         self._show_run(self._core.state.run_id)

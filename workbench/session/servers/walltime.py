@@ -63,7 +63,7 @@ class WalltimeWarnings:
         minutes, seconds = divmod(round(left_s), 60)
         left = f"{minutes} min" if minutes else f"{seconds} s"
         job = f"{status.run_as} job {status.handle}"
-        text = f"{status.engine} :{status.port} ends in {left}, when the walltime of {job} is over"
+        text = f"{status.title} ends in {left}, when the walltime of {job} is over"
         self._core.notify(
             Level.WARN,
             text,

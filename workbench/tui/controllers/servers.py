@@ -553,9 +553,9 @@ class ServerController(Controller):
 
         def answered(text: ServedText) -> None:
             level = Level.ERROR if text.problem else Level.INFO
-            self.say(f"{server.engine} :{server.port}: {text.summary}", level)
+            self.say(f"{server.title}: {text.summary}", level)
 
-        self.say(f"asking {server.engine} :{server.port} for text …")
+        self.say(f"asking {server.title} for text …")
         self.attempt(self.session.servers.probe(server.run_id), answered)
 
     def show_log_findings(self) -> None:

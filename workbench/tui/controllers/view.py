@@ -108,11 +108,7 @@ class ViewController(Controller):
         servers to stop and whether to revert the settings."""
         state = self.state
         server = state.server
-        alive = (
-            f"{server.engine} :{server.port}"
-            if server is not None and server.state.is_alive
-            else None
-        )
+        alive = server.title if server is not None and server.state.is_alive else None
         running = state.bench.running or state.host.model_work is not None
         running = running or any(
             x is not None and x.state == "running" for x in (state.experiment, state.sweep)

@@ -77,10 +77,13 @@ class AboutHost(Painted):
         host = self.host
         if host is None:
             return []
-        latency = f"{host.latency_ms:.0f} ms away" if host.latency_ms is not None else ""
-        simulated = "simulated" if host.simulated else ""
-        driver = host.telemetry.driver.driver_version if host.telemetry else None
-        facts = (gpus_title(host), f"driver {driver}" if driver else "", latency, simulated)
+        facts = [gpus_title(host)]
+        if host.telemetry is not None and host.telemetry.driver.driver_version:
+            facts.append(f"driver {host.telemetry.driver.driver_version}")
+        if host.latency_ms is not None:
+            facts.append(f"{host.latency_ms:.0f} ms away")
+        if host.simulated:
+            facts.append("simulated")
         first: Row = ((host.name, "strong"), ("  " + "  ".join(filter(None, facts)), "text"))
         notes = notes_row(host)[1:]
         if host.telemetry is None and host.problem:
@@ -118,9 +121,9 @@ class FleetFooter(Painted):
         keys_row: list[Run] = []
         for key in sorted((k for k in FLEET_KEYS if k.footer), key=lambda k: k.footer):
             keys_row += [(f" {key.shown}", "key"), (f" {key.label} ", "text")]
-        tail: Row = (
-            ((f"  filter: {self.words} ", "warnb"), (" esc", "key"), (" remove ", "text"))
-            if self.words
-            else ()
-        )
-        return [spread_row(tuple(keys_row), tail, width) if row_width(tail) < width else tail]
+        tail: Row = ()
+        if self.words:
+            tail = ((f"  filter: {self.words} ", "warnb"), (" esc", "key"), (" remove ", "text"))
+        if row_width(tail) >= width:
+            return [tail]
+        return [spread_row(tuple(keys_row), tail, width)]

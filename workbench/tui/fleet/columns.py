@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from workbench.model.gpu_readings import IN_FLEET
 from workbench.model.lazy_dataclass import dataclass
-from workbench.tui.cells import Run, cut_text, pad_text, width_of
+from workbench.tui.cells import Run, cut_text, pad_text, text_cell, width_of
 from workbench.tui.formats import NA, duration_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.graph import EIGHTHS, level_of
@@ -110,9 +110,10 @@ def state_runs(host: FleetHost) -> list[Run]:
     fill STATE_CELLS columns. If the last reading of the host is old, the text also has the age of
     this reading."""
     sign, word, role, _ = STATES[host.state]
-    aged = host.age_s is not None and host.state in ("stale", "lost")
-    text = f"{sign} {duration_text(host.age_s or 0)} {word}" if aged else f"{sign} {word}"
-    return [(pad_text(cut_text(text, STATE_CELLS - 1), STATE_CELLS), role)]
+    text = f"{sign} {word}"
+    if host.age_s is not None and host.state in ("stale", "lost"):
+        text = f"{sign} {duration_text(host.age_s)} {word}"
+    return [(text_cell(text, STATE_CELLS), role)]
 
 
 def mark_runs(host: FleetHost) -> list[Run]:
@@ -183,15 +184,9 @@ def server_runs(host: FleetHost, room: int) -> list[Run]:
         if width_of(brief) > room:
             brief = cut_text(f"{sign} {server.state}", room)
         return [(brief, role)]
-    count = len(host.servers)
-    ready = (
-        f"{host.count_ready_servers}"
-        if host.count_ready_servers == count
-        else f"{host.count_ready_servers}/{count}"
-    )
-    return [
-        (cut_text(f"{G.on} {ready} ready", room), "good" if host.count_ready_servers else "warn")
-    ]
+    ready, count = host.count_ready_servers, len(host.servers)
+    shown = f"{ready}" if ready == count else f"{ready}/{count}"
+    return [(cut_text(f"{G.on} {shown} ready", room), "good" if ready else "warn")]
 
 
 def _no_server_runs(host: FleetHost, room: int) -> list[Run]:
@@ -211,7 +206,8 @@ def _server_sign(server: FleetServer) -> tuple[str, str]:
 
 def _server_text(server: FleetServer) -> Run:
     sign, role = _server_sign(server)
-    port = f" :{server.port}" if server.port is not None else ""
-    return (
-        f"{sign} {server.engine}{port} {server.state} {server.model.rpartition('/')[2]}"
-    ).rstrip(), role
+    name = server.engine
+    if server.port is not None:
+        name += f" :{server.port}"
+    model = server.model.rpartition("/")[2]
+    return f"{sign} {name} {server.state} {model}".rstrip(), role

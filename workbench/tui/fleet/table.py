@@ -17,6 +17,7 @@ from workbench.tui.cells import (
     join_rows,
     pad_text,
     row_width,
+    text_cell,
     width_of,
 )
 from workbench.tui.fleet.columns import (
@@ -32,7 +33,7 @@ from workbench.tui.fleet.columns import (
     server_runs,
     state_runs,
 )
-from workbench.tui.formats import GIB, NA, altered_setting_texts
+from workbench.tui.formats import GIB, altered_setting_texts, whole_number_text
 from workbench.tui.glyphs import G
 from workbench.tui.widgets.gpu_metrics import POWER, card_title
 from workbench.tui.widgets.graph import Graph, draw_graph
@@ -186,11 +187,11 @@ def gpus_title(host: FleetHost) -> str:
     """Return the label that the user gave to the host, followed by its GPUs, such as "8x RTX PRO
     6000 96G"."""
     telemetry = host.telemetry
-    infos = (telemetry.info(gpu.index) if telemetry else None for gpu in host.gpus)
-    titles = [card_title(info, gpu) or "GPU" for info, gpu in zip(infos, host.gpus, strict=True)]
-    counts = Counter(titles)
-    gpus = ", ".join(f"{count}x {title}" if count > 1 else title for title, count in counts.items())
-    return f"{host.label}  {gpus}" if host.label and gpus else host.label or gpus
+    if telemetry is None:
+        return host.label
+    counts = Counter(card_title(telemetry.info(gpu.index), gpu) or "GPU" for gpu in host.gpus)
+    gpus = (f"{count}x {title}" if count > 1 else title for title, count in counts.items())
+    return "  ".join(filter(None, (host.label, ", ".join(gpus))))
 
 
 def _figures_row(host: FleetHost, width: int) -> Row:
@@ -200,18 +201,19 @@ def _figures_row(host: FleetHost, width: int) -> Row:
         return ()
     each = min(MOST_GPU, (width - 2 * len(INDENT)) // len(host.gpus))
     count = sum(each >= cells for cells in GPU_FIGURES)
+    if not count:
+        return ()
     role = "text" if host.is_live else "dim"
     runs: list[Run] = [(INDENT * 2, "text")]
     altered = {one.gpu_index for one in host.altered}
     for gpu in host.gpus:
         name = f"GPU{gpu.index} " if each >= NAMED_GPU else f"{gpu.index}: "
-        figures = (f"x {gpu.state}", "bad")
+        figures, own_role = f"x {gpu.state}", "bad"
         if gpu.has_readings:
-            figures = (" ".join(_figure_texts(gpu)[:count]), role)
+            figures, own_role = " ".join(_figure_texts(gpu)[:count]), role
         runs.append((name, "warn" if gpu.index in altered else "dim"))
-        cells = each - len(name)
-        runs.append((pad_text(cut_text(figures[0], cells - 1), cells), figures[1]))
-    return tuple(runs) if count else ()
+        runs.append((text_cell(figures, each - len(name)), own_role))
+    return tuple(runs)
 
 
 def _figure_texts(gpu: GpuSample) -> list[str]:
@@ -223,8 +225,7 @@ def _figure_texts(gpu: GpuSample) -> list[str]:
         (None if used is None else used / GIB, "G", 4),
     )
     return [
-        pad_text(NA if value is None else f"{value:.0f}{unit}", cells, right=True)
-        for value, unit, cells in values
+        pad_text(whole_number_text(value, unit), cells, right=True) for value, unit, cells in values
     ]
 
 
@@ -244,7 +245,8 @@ def notes_row(host: FleetHost) -> Row:
     parts += [((f"{G.alert} {text}", "warn"),) for text in altered]
     for server in host.servers:
         if server.text or server.problem:
-            parts.append(
-                ((f"{server.engine} :{server.port}: {server.text or server.problem}", "text"),)
-            )
-    return ((INDENT * 2, "text"), *join_rows(parts, (INDENT, "text"))) if parts else ()
+            problem = server.text or server.problem
+            parts.append(((f"{server.engine} :{server.port}: {problem}", "text"),))
+    if not parts:
+        return ()
+    return ((INDENT * 2, "text"), *join_rows(parts, (INDENT, "text")))

@@ -80,13 +80,12 @@ def _result_text(row: BenchRow) -> str:
 
 
 def _server_text(server: ServerStatus) -> str:
-    name = server.engine if server.port is None else f"{server.engine} :{server.port}"
     if server.state.has_ended:
-        why = f": {server.reason}" if server.reason else ""
-        return f"{name} {server.state}{why}"
+        text = f"{server.title} {server.state}"
+        return f"{text}: {server.reason}" if server.reason else text
     if server.state is ServerState.READY:
-        return f"{name} became {server.state_word.upper()}"
-    return f"{name} was started"
+        return f"{server.title} became {server.state_word.upper()}"
+    return f"{server.title} was started"
 
 
 def _count_texts(since: SinceLeft) -> list[str]:

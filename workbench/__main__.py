@@ -50,6 +50,17 @@ def _has_own_hashes() -> bool:
 
 
 def main() -> int:
+    from workbench.cli.end_signals import say_ends_by_signals
+
+    say_ends_by_signals()
+    try:
+        return _run()
+    except KeyboardInterrupt:  # while modules load; cli/run.py takes a later one
+        os.write(2, b"workbench: interrupted\n")
+        return 130
+
+
+def _run() -> int:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     # httpx would import its own command line, which Workbench never uses, and that takes 0.1 s.

@@ -6,6 +6,7 @@ parser.py, run.py    command line → namespace → handler → exit code
 streams.py, output.py, questions.py    safe stdout and stderr, printing, questions on the terminal
 shared_options.py, load_options.py     options that several commands share
 declared_arguments.py                  options of a load or an experiment, made from their declarations
+end_signals.py       SIGTERM and SIGHUP before a command handles them
 open_session.py, stop_signals.py       a connected session for one command; SIGINT, SIGTERM and SIGHUP
 *_text.py            conversion of results and settings to terminal text
 all other files      one group of commands each: arguments, examples and handlers

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from workbench.cli.end_signals import end_with_words
 from workbench.model.errors import WorkbenchError
 from workbench.model.interrupted import Interrupted
 
@@ -123,6 +124,7 @@ def _handled(
     """Call `handler` for each of these signals while the context manager is open. Outside the main
     thread, signals are not handled."""
     loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in numbers}
     with suppress(ValueError, RuntimeError):
         for number in numbers:
             loop.add_signal_handler(number, handler, number)
@@ -132,3 +134,5 @@ def _handled(
         with suppress(ValueError, RuntimeError):
             for number in numbers:
                 loop.remove_signal_handler(number)
+                if before[number] is end_with_words:
+                    signal.signal(number, end_with_words)

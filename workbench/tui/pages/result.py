@@ -40,7 +40,7 @@ def result_rows(
 
     summary = result.summary
     of = result.conditions
-    about = measured_where(of.host, [of.model] if of.model else [], of.preset_id, result.unix_s)
+    about = measured_where(of.host, [of.model or ""], of.preset_id, result.unix_s)
     rows = [*paragraph_rows(about, width, "dim", "  "), *block_rows(alert_boxes(result), width)]
     if result.note or result.tags:
         tags = " ".join(f"#{tag}" for tag in result.tags)

@@ -37,6 +37,7 @@ class Pane(Painted, can_focus=True):
     KEYS: ClassVar[tuple[Key, ...]] = ()
     HINTS: ClassVar[tuple[str, ...]] = ()
     SEARCH: ClassVar[str] = ""
+    SEARCH_HINT: ClassVar[str] = ""  # the keys in the border while the search input has the focus
     DRAWN_WHEN_HIDDEN: ClassVar[bool] = True
 
     class TitleChanged(Message):
@@ -47,6 +48,7 @@ class Pane(Painted, can_focus=True):
         self.session = session
         self.state: SessionState = session.state
         self._looks: object = None  # with which it was drawn last
+        self.lit = False  # the search input has the focus
 
     def refresh(
         self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
@@ -83,7 +85,7 @@ class Pane(Painted, can_focus=True):
     def hint(self) -> str:
         """Return the key hints for the pane's border, which shows them while the pane has the
         focus."""
-        return hint(self.KEYS, *self.HINTS)
+        return self.SEARCH_HINT if self.lit else hint(self.KEYS, *self.HINTS)
 
     @property
     def footer_keys(self) -> list[Key]:

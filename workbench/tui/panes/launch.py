@@ -87,6 +87,7 @@ class Launch(Pane, PickList):
     )
     HINTS = ("enter", "a", "o", "question_mark")
     SEARCH = "letters of a flag, or a group such as memory"
+    SEARCH_HINT = "enter edit  esc back"
     BINDINGS = bindings_for(KEYS)
 
     def __init__(self, session: Session) -> None:
@@ -111,8 +112,10 @@ class Launch(Pane, PickList):
                 starting = state.server.state is ServerState.STARTING
                 self._served = "starting" if starting else "running"
             self._changes = tuple(servers.changes_against_running())
-        self._edits = _changes_by_row(state.plan, state.plan.changes if state.plan else ())
-        self._unlike = _changes_by_row(state.plan, self._changes)
+        self._edits, self._unlike = {}, {}
+        if state.plan is not None:
+            self._edits = _changes_by_row(state.plan, state.plan.changes)
+            self._unlike = _changes_by_row(state.plan, self._changes)
         shown = (state.plan, state.host, self._changes, self._served)
         if shown != self._filled_from:
             self._filled_from = shown
@@ -124,10 +127,6 @@ class Launch(Pane, PickList):
         if self.query_text:
             return f"/{self.query_text}"
         return engine_title(plan) if plan else ""
-
-    @property
-    def hint(self) -> str:
-        return "enter edit  esc back" if self.lit else super().hint
 
     @property
     def footer_keys(self) -> list[Key]:
@@ -355,10 +354,10 @@ class Launch(Pane, PickList):
 
 
 def _changes_by_row(
-    plan: PlanView | None, changes: Sequence[PlanDifference]
+    plan: PlanView, changes: Sequence[PlanDifference]
 ) -> Mapping[RowKey, PlanDifference]:
     """Return the changes by the row of the list that shows them."""
-    if plan is None or not changes:
+    if not changes:
         return {}
     own_names = {"model": plan.rows[0].name, "run as": RUN_AS}
     found: dict[RowKey, PlanDifference] = {}

@@ -61,6 +61,7 @@ class Presets(Pane, PickList):
     )
     HINTS = ("enter", "slash", "i")
     SEARCH = "letters of a preset"
+    SEARCH_HINT = "enter load  esc back"
     BINDINGS = bindings_for(KEYS)
 
     def __init__(self, session: Session) -> None:
@@ -91,10 +92,6 @@ class Presets(Pane, PickList):
         return (
             f"/{self.query_text}" if self.query_text else str(len(self.session.state.presets) or "")
         )
-
-    @property
-    def hint(self) -> str:
-        return "enter load  esc back" if self.lit else super().hint
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:

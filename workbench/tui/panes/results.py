@@ -211,6 +211,7 @@ class Results(Pane, PickList):
     )
     HINTS = ("enter", "a", "B", "n", "f")
     SEARCH = "words of results, notes, tags"
+    SEARCH_HINT = "enter done  esc all results"
     BINDINGS = bindings_for(KEYS)
 
     class OlderWanted(Message):
@@ -258,10 +259,6 @@ class Results(Pane, PickList):
         if not shown:
             return ""
         return f"{shown}+" if self.session.results.has_older else str(shown)
-
-    @property
-    def hint(self) -> str:
-        return "enter done  esc all results" if self.lit else super().hint
 
     # search
     def search_changed(self, text: str, controllers: Controllers) -> None:

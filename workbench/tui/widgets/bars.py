@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from typing import TYPE_CHECKING
 
 from textual import events
@@ -47,6 +47,13 @@ FIRST = (
 )
 COMMAND_KEYS: Row = (("   v ", "key"), ("full command", "dim"), ("   y ", "key"), ("copy", "dim"))
 FEWER_COMMAND_KEYS: Row = (("   v ", "key"), ("more", "dim"))
+# the row of checks without errors, and the keys beside it, the widest first
+CHECKED_SIZES = (
+    ("ok 0 errors", COMMAND_KEYS),
+    ("ok", COMMAND_KEYS),
+    ("ok", COMMAND_KEYS[:2]),
+    ("ok", FEWER_COMMAND_KEYS),
+)
 FIRST_WITHOUT_GPU = (
     ("D", "demo without a GPU"),
     ("h", "another host"),
@@ -177,18 +184,13 @@ class CommandBar(Painted):
         and, at the right, key hints. If the row is longer than `width`, first the key hints and
         then the estimate are shortened."""
         problems, errors = _problems(plan), _count_errors(plan)
-        sizes = [
-            (memory, good, keys)
-            for memory in (_estimates(plan.memory) if plan.memory and not errors else ("",))
-            for good, keys in (
-                ("ok 0 errors", COMMAND_KEYS),
-                ("ok", COMMAND_KEYS),
-                ("ok", COMMAND_KEYS[:2]),
-                ("ok", FEWER_COMMAND_KEYS),
-            )
-        ]
-        for memory, good, keys in sizes:
-            counted = (f"x {count_of(errors, 'error')}", "bad") if errors else (good, "good")
+        estimates: Sequence[str] = ("",)
+        if plan.memory and not errors:
+            estimates = _estimates(plan.memory)
+        for memory, (good, keys) in product(estimates, CHECKED_SIZES):
+            counted = (good, "good")
+            if errors:
+                counted = (f"x {count_of(errors, 'error')}", "bad")
             checks = [counted, _warnings(plan), *_memory(plan, memory), *problems]
             left = join_rows([(check,) for check in checks], ("   ", "text"))
             if row_width((*left, *keys)) <= width:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from workbench.model.timeline import CLIENT_TOK_S
 from workbench.tui.cells import Row, Run, merge_runs, pad_text, paragraph_rows
 from workbench.tui.formats import number_text
-from workbench.tui.widgets.graph import Cells, Columns, Graph
+from workbench.tui.widgets.graph import Cells, Columns, Graph, mean_of
 from workbench.tui.widgets.time_axis import MARKS
 
 if TYPE_CHECKING:
@@ -68,14 +68,14 @@ def timeline_rows(timeline: ResultTimeline | None, width: int) -> list[Row]:
 def aligned_rows(timelines: Mapping[str, ResultTimeline | None], width: int) -> list[Row]:
     """Return the graphs of several timelines. `timelines` maps the names of results to their
     timelines. For each metric, the graphs of all results are one below the other."""
-    missing = [
-        row
-        for name, t in timelines.items()
-        if t is None
-        for row in paragraph_rows(f"{name}: {NONE}", width, "dim")
-    ]
+    rows: list[Row] = []
     known = {name: t for name, t in timelines.items() if t is not None}
-    return [*_graph_rows(known, width), *missing] if known else missing
+    if known:
+        rows += _graph_rows(known, width)
+    for name in timelines:
+        if name not in known:
+            rows += paragraph_rows(f"{name}: {NONE}", width, "dim")
+    return rows
 
 
 def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row]:
@@ -100,9 +100,8 @@ def _graph_rows(timelines: Mapping[str, ResultTimeline], width: int) -> list[Row
 def _legend_rows(width: int) -> list[Row]:
     text = (
         "seconds after the first request; values: the mean from [ to ] / the top of the scale; "
-        "power of several GPUs is"
+        "power of several GPUs is their sum, clock and utilization their mean"
     )
-    text += " their sum, clock and utilization their mean"
     return paragraph_rows(text, width, "dim")
 
 
@@ -127,14 +126,14 @@ def _cell_means(timeline: ResultTimeline, metric: _Metric, span: _Span) -> Cells
         column = span.column(timeline.first_s + index * step_s - int(timeline.begin_s))
         if known and 0 <= column < span.cells:
             parts[column].append(metric.fold(known))
-    return [fmean(part) if part else None for part in parts]
+    return list(map(mean_of, parts))
 
 
 def _mean_during(cells: Cells, timeline: ResultTimeline, span: _Span) -> float | None:
     last = span.column(timeline.end_s - int(timeline.begin_s))
     first = max(span.column(0), 0)  # the cell in which the benchmark ends has seconds after it too
     during = [value for value in cells[first : max(last, first + 1)] if value is not None]
-    return fmean(during) if during else None
+    return mean_of(during)
 
 
 def _mark_row(name: str, timeline: ResultTimeline, span: _Span) -> Row:
@@ -150,13 +149,11 @@ def _mark_row(name: str, timeline: ResultTimeline, span: _Span) -> Row:
 
 def _axis_row(span: _Span) -> Row:
     """Return the row of the time axis, labelled with seconds after the benchmark's first request."""
-    step_s = next(
-        (s for s in _STEPS_S if s >= _AXIS_CELLS * span.cell_s), _AXIS_CELLS * span.cell_s
-    )
+    least_s = _AXIS_CELLS * span.cell_s
+    step_s = next((s for s in _STEPS_S if s >= least_s), least_s)
     text = [" "] * span.cells
-    for second in range(
-        -(-span.first_s // step_s) * step_s, span.first_s + span.cells * span.cell_s, step_s
-    ):
+    begin_s, end_s = -(-span.first_s // step_s) * step_s, span.first_s + span.cells * span.cell_s
+    for second in range(begin_s, end_s, step_s):
         at = span.column(second)
         label = f"{second} s"
         if at >= 0 and at + len(label) <= span.cells:

@@ -78,44 +78,47 @@ def arrange_strip(
     each GPU a block if all blocks fit and no two GPUs are equal. `header` requires a row for
     warnings, and `named` is the length of the longest name in front of the graphs, 0 if the GPUs
     are shown by number. `labels` asks for a row of labels, for which the strip is one row higher."""
-    single = tuple((index,) for group in groups for index in group)
+    together = tuple(groups)
+    single: tuple[Group, ...] = tuple((i,) for i in sorted(i for group in groups for i in group))
     apart = unfolded or (unfolded is None and named > 0)
-    stacked = _stacked_layout(
-        tuple(sorted(single)) if apart else tuple(groups), width, most, named, labels
-    )
+    stacked = _stacked_layout(single if apart else together, width, most, named, labels)
     if stacked is not None:
         return stacked
     if unfolded:
         most = max(most, len(single) + 1)
     folded = unfolded is False or len(single) > max(most - 1, 1)
-    blocks = tuple(groups) if folded else tuple(sorted(single))
+    blocks = single
+    if folded:
+        blocks, named = together, 0
     count, axis = len(blocks), most > 1
     each, beside = max(1, (most - axis) // count), (most - axis - 1) // count
     if header and most > 2 and beside < 1:
         has_header = True
     elif has_header := most > 2 and beside >= 1 and (beside >= 2 or beside == each):
         each = beside
-    first = min(each, MOST_ROWS[0]) if each < TWO_LINES else min(-(-each * 3 // 5), MOST_ROWS[0])
-    heights = (first,) if each < TWO_LINES else (first, min(each - first, MOST_ROWS[1]))
+    heights = _line_heights(each)
     fits = max(1, most - axis - (has_header and beside >= 1))
-    return StripLayout(
-        blocks[:fits],
-        _strip_columns(width, blocks, first, 0 if folded else named),
-        heights,
-        has_header,
-        axis,
-    )
+    columns = _strip_columns(width, blocks, heights[0], named)
+    return StripLayout(blocks[:fits], columns, heights, has_header, axis)
+
+
+def _line_heights(each: int) -> tuple[int, ...]:
+    """Return the rows of each line of graphs of a GPU that has `each` rows."""
+    if each < TWO_LINES:
+        return (min(each, MOST_ROWS[0]),)
+    first = min(-(-each * 3 // 5), MOST_ROWS[0])
+    return first, min(each - first, MOST_ROWS[1])
 
 
 def _stacked_layout(
     blocks: Sequence[Group], width: int, most: int, named: int, labels: bool
 ) -> StripLayout | None:
     """Return the layout with one graph a line; None if there is no room for all of them."""
-    each = (most - 2) // (METRICS * len(blocks)) if blocks else 0  # beside the header and the axis
-    if each < 1 or width < STACKED_LEAST:
+    each = (most - 2) // (METRICS * max(1, len(blocks)))  # beside the header and the axis
+    if not blocks or each < 1 or width < STACKED_LEAST:
         return None
     highest = next(rows for least, rows in reversed(STACKED_ROWS) if most >= least)
-    lead = max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
+    lead = _block_lead(blocks, named)
     return StripLayout(
         groups=tuple(blocks),
         columns=_fill_columns(width, lead, (STACKED_LABEL,), (STACKED_VALUE,)),
@@ -127,16 +130,23 @@ def _stacked_layout(
     )
 
 
+def _block_lead(blocks: Sequence[Group], named: int) -> int:
+    """Return the cells in front of the graphs of several blocks; 0 for a single block."""
+    return max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
+
+
 def _strip_columns(width: int, blocks: Sequence[Group], height: int, named: int) -> Columns:
     if height == 1:
         return row_columns(width, named)
     across = _count_across(width)
-    lead = max(BLOCK_LEAD, named and named + 1) if len(blocks) > 1 else 0
-    folded = any(len(block) > 1 for block in blocks)
-    noted = NOTE_LABEL if height > 2 else LABEL
-    label = NARROW_LABEL if width < WIDE and lead else noted
-    if folded:
+    lead = _block_lead(blocks, named)
+    label = LABEL
+    if any(len(block) > 1 for block in blocks):
         label = FOLDED_LABEL
+    elif width < WIDE and lead:
+        label = NARROW_LABEL
+    elif height > 2:
+        label = NOTE_LABEL
     return _fill_columns(width, lead, (label,) * across, (0,) * across)
 
 
@@ -144,11 +154,9 @@ def row_columns(width: int, named: int = 0) -> Columns:
     """Return the positions of graphs that are one row high, each with its value behind it. `named`
     is the length of the longest name in front of the graphs, 0 if the GPUs are shown by number."""
     across = _count_across(width)
-    lead = (
-        max(WIDE_ROW_LEAD, named + FIGURE_CELLS)
-        if width >= WIDE
-        else max(ROW_LEAD, named and named + 1)
-    )
+    lead = max(ROW_LEAD, named and named + 1)
+    if width >= WIDE:
+        lead = max(WIDE_ROW_LEAD, named + FIGURE_CELLS)
     return _fill_columns(width, lead, ROW_LABELS[:across], ROW_VALUES[:across])
 
 

@@ -4,6 +4,7 @@ is the point beyond which more gains little."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from workbench.model.operating_map import operating_map_of
@@ -69,19 +70,18 @@ def tune_rows(
     from workbench.report.tune_blocks import tune_blocks
     from workbench.tui.block_rows import block_rows
 
-    blank: list[Row] = [()] if s.knee_text else []
-    head = [_state_row(s, width, left_s, now), *_where_rows(s, width)]
-    return [*head, *blank, *block_rows(tune_blocks(s, final), width)]
+    rows = [_state_row(s, width, left_s, now), *_where_rows(s, width)]
+    if s.knee_text:
+        rows.append(())
+    return [*rows, *block_rows(tune_blocks(s, final), width)]
 
 
 def _where_rows(s: Sweep, width: int) -> list[Row]:
-    models: list[str] = []
-    preset_id = None
+    model, preset_id = "", None
     if s.spec is not None:
         preset_id = s.spec.preset_id
-        model = (s.spec.plan or {}).get("model") or s.spec.measured.get("model")
-        models = [str(model)] if model else []
-    about = measured_where(s.host, models, preset_id, s.unix_s)
+        model = (s.spec.plan or {}).get("model") or s.spec.measured.get("model") or ""
+    about = measured_where(s.host, [str(model)], preset_id, s.unix_s)
     return paragraph_rows(about, width, "dim", "  ")
 
 
@@ -123,7 +123,9 @@ def _state_row(s: Sweep, width: int, left_s: float | None, doing: str) -> Row:
     ]
     now = next((p for p in s.points if p.state == "measuring"), None)
     left.append((doing_text(s, doing), "text"))
-    right: list[tuple[str, str]] = [(" SIMULATED ", "reverse")] if s.simulated else []
+    right: list[tuple[str, str]] = []
+    if s.simulated:
+        right.append((" SIMULATED ", "reverse"))
     time_left = time_left_text(s, left_s)
     if s.state == "running" and time_left and (now is not None or s.left_s or left_s is not None):
         if left_s is not None:
@@ -140,8 +142,8 @@ def map_rows(
     tokens per second and, beside it, per joule. `live` is where the server is now, as tokens per
     second of a user and of a GPU. Return the plots of any other sweep, and of a search whose GPUs
     were not read."""
-    found = operating_map_of(s) if s.facts.counts == "user" else None
-    if found is None:
+    found = operating_map_of(s)
+    if found is None or s.facts.counts != "user":
         return plots(s, width, height)
     marks = {
         SIGNS["holds"]: "holds",
@@ -180,20 +182,16 @@ def _map_plot(
     limit = None
     if found.holds is not None and found.fails is not None:
         limit = (found.holds.user_tok_s + found.fails.user_tok_s) / 2
-    return curve_rows(
-        points,
-        width,
-        height,
-        f"{title} over tok/s per user",
-        role="spark" if name == "gpu_tok_s" else "warn",
-        beside=[Point(*live, "", NOW)] if live else (),
-        limit=limit,
-    )
+    role = "spark" if name == "gpu_tok_s" else "warn"
+    beside = []
+    if live is not None:
+        beside.append(Point(*live, "", NOW))
+    whole_title = f"{title} over tok/s per user"
+    return curve_rows(points, width, height, whole_title, role=role, beside=beside, limit=limit)
 
 
 def _side_by_side(left: list[Row], right: list[Row], half: int) -> list[Row]:
-    rows = max(len(left), len(right))
-    both = zip(left + [()] * (rows - len(left)), right + [()] * (rows - len(right)), strict=True)
+    both = zip_longest(left, right, fillvalue=())
     return [(*fit_row(a, half), ("   ", "text"), *fit_row(b, half)) for a, b in both]
 
 

@@ -207,7 +207,9 @@ class TimeView:
 def events_in(events: Sequence[Event], window: Window, cell: int | None = None) -> Sequence[Event]:
     """Return the events in the window, oldest first. If `cell` is not None, return only the events
     in the cell with this number."""
-    first, last = (window.first, window.end) if cell is None else (cell, cell)
+    first, last = window.first, window.end
+    if cell is not None:
+        first = last = cell
     begin = bisect_left(events, float(first * window.cell_s), key=_time_of_event)
     return events[
         begin : bisect_left(events, float((last + 1) * window.cell_s), key=_time_of_event)
@@ -237,19 +239,16 @@ def _axis(
         elif before is None or _WEIGHT[event.kind] > _WEIGHT[before]:
             cells[column] = MARKS[event.kind]
         drawn[column] = max(before or event.kind, event.kind, key=_WEIGHT.__getitem__)
-    unexplained = _explain_marks_with_words(
-        cells, drawn, window.count if window.cursor is not None else window.count - len(" now")
-    )
-    at = window.cursor_column
+    at, room = window.cursor_column, window.count
+    if at is None:
+        room -= len(" now")
+    unexplained = _explain_marks_with_words(cells, drawn, room)
     if at is not None:
         cells[at] = (G.pointer if cells[at] == _BLANK else cells[at][0], "select")
     for column, text in _time_labels(window):
         end = column + len(text)
-        if (
-            column >= 0
-            and end <= window.count
-            and all(c == _BLANK for c in cells[max(0, column - 1) : end + 1])
-        ):
+        is_free = all(cell == _BLANK for cell in cells[max(0, column - 1) : end + 1])
+        if column >= 0 and end <= window.count and is_free:
             cells[column:end] = [(c, "dim") for c in text]
     return merge_runs(cells), unexplained
 
@@ -259,10 +258,10 @@ def legend(kinds: Sequence[EventKind], width: int) -> Row:
     slowed)". In brackets, it is not read as what happens now."""
     row: list[Run] = []
     for kind in sorted(kinds, key=_WEIGHT.__getitem__, reverse=True):
-        mark, role = MARKS[kind]
-        needed = len(f" ({mark} {MEANINGS[kind]})") if kind in MEANINGS else width + 1
-        if row_width(row) + needed <= width:
-            row += [(" (", "dim"), (mark, role), (f" {MEANINGS[kind]})", "dim")]
+        if kind in MEANINGS:
+            words: Row = ((" (", "dim"), MARKS[kind], (f" {MEANINGS[kind]})", "dim"))
+            if row_width((*row, *words)) <= width:
+                row += words
     return tuple(row)
 
 
@@ -400,8 +399,8 @@ def label_row(labels: Sequence[Label], count: int) -> Row:
     out."""
     placed = _place_in_turn([label for label in labels if not label.gives_way], count)
     for label in labels:
-        if label.gives_way:
-            placed += _place_between(label, placed, count)
+        if label.gives_way and (found := _place_between(label, placed, count)) is not None:
+            placed.append(found)
     runs: list[Run] = []
     used = 0
     for begin, text in sorted(placed, key=lambda one: one[0]):
@@ -426,12 +425,11 @@ def _place_in_turn(labels: Sequence[Label], count: int) -> list[tuple[int, Row]]
 
 def _place_between(
     label: Label, placed: Sequence[tuple[int, Row]], count: int
-) -> list[tuple[int, Row]]:
-    """Return [(first column, text)] of a label between those that are placed; [] without room."""
+) -> tuple[int, Row] | None:
+    """Return (first column, text) of a label between those that are placed; None without room."""
     ends = [begin + row_width(text) + 1 for begin, text in placed if begin <= label.column]
     begins = [begin - 1 for begin, _ in placed if begin > label.column]
-    found = _place_label(label, max(ends, default=0), min(begins, default=count))
-    return [found] if found is not None else []
+    return _place_label(label, max(ends, default=0), min(begins, default=count))
 
 
 def _place_label(label: Label, first: int, end: int) -> tuple[int, Row] | None:

@@ -270,7 +270,7 @@ def test_drawing_the_first_frame_loads_no_later_part() -> None:
 def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
     """The load client, and what judges text, took 1 MiB of each screen, and clusters 0.2. Without a
     server and a plan, the supervisor with the known lines of logs took 1.3, and the engines with
-    their flags 1."""
+    their flags 1. Without a result, what reads results took 0.7."""
     code = (
         "import asyncio, sys\n"
         "from workbench.session.session import Session\n"
@@ -280,6 +280,7 @@ def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
         "    async with asyncio.timeout(60):\n"
         "        while not session.state.servers_read or session.state.telemetry is None:\n"
         "            await asyncio.sleep(0.01)\n"
+        "        await session._own_files_read.wait()\n"
         "        await session._look_for_left()\n"
         "    print(*sys.modules)\n"
         "    await session.close()\n"
@@ -298,6 +299,12 @@ def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
     loaded = done.stdout.split()
     assert "workbench.session.servers.servers" in loaded, done.stderr
     parts = (
+        "model.bench",
+        "model.quality",
+        "model.sweep",
+        "store.results_db",
+        "gpu.settings.clock_contrasts",
+        "hosts.detached_process",
         "engines.base",
         "engines.catalog",
         "hosts.cluster",
@@ -310,7 +317,8 @@ def test_a_session_that_has_looked_around_has_loaded_no_benchmark() -> None:
         "server.cluster_supervisor",
     )
     assert not [part for part in parts if f"workbench.{part}" in loaded]
-    assert "httpx" not in loaded
+    unused = {"httpx", "sqlite3", "statistics", "gzip"}
+    assert not unused.intersection(loaded)
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ ends."""
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -47,10 +46,12 @@ def host_named(arguments: argparse.Namespace) -> str | None:
         return host
     name = f"{host}/{arguments.container}" if host else arguments.container
     if split_container(name)[1] is None:
+        from difflib import get_close_matches
+
         from workbench.hosts.container_kinds import KINDS
 
         kind = arguments.container.partition(":")[0]
-        near = difflib.get_close_matches(kind, KINDS, n=1)
+        near = get_close_matches(kind, KINDS, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise InputError(
             f"--container {arguments.container!r} does not name a container",

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -258,6 +257,8 @@ class LocalHost(BaseHost):
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         def write() -> None:
+            import tempfile  # most screens write no file of a host
+
             parent = Path(path).parent
             _make_parents(parent)
             with tempfile.NamedTemporaryFile(prefix=".new.", dir=parent, delete=False) as file:

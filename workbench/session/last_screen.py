@@ -102,18 +102,26 @@ class ScreenMemory:
         self.resumed = None
 
     async def _resume_series(self) -> None:
-        """Show the comparison of results, the experiment and the sweep that this host's screen
-        showed last. What another Workbench is running is left out."""
-        from workbench.store.experiments import ExperimentsDb
-        from workbench.store.sweeps import SweepStore
+        """Show the experiment and the sweep that this host's screen showed last. What another
+        Workbench is running is left out."""
+        if paths.has_results():
+            await self._resume_experiment(self._core.host.name)
+        if paths.sweeps_dir().is_dir():
+            await self._resume_sweep(self._core.host.name)
 
-        host = self._core.host.name
+    async def _resume_experiment(self, host: str) -> None:
+        from workbench.store.experiments import ExperimentsDb
+
         stored = await asyncio.to_thread(ExperimentsDb(paths.results_db()).list)
         experiment = next(
             (e for e in stored if e.was_run_on(host) and e.state != SeriesState.RUNNING), None
         )
         if experiment is not None and self._core.state.experiment is None:
             self._core.update(experiment=await self._experiments().get(experiment.id))
+
+    async def _resume_sweep(self, host: str) -> None:
+        from workbench.store.sweeps import SweepStore
+
         sweeps = await asyncio.to_thread(SweepStore(paths.sweeps_dir()).list)
         sweep = next((s for s in sweeps if s.host == host and s.state != SeriesState.RUNNING), None)
         if sweep is not None and self._core.state.sweep is None:

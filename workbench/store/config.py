@@ -6,11 +6,10 @@ keeps comments and unknown settings; a file that is not valid TOML is not change
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.model.errors import StoreError
 from workbench.model.findings import Finding, Level
@@ -18,7 +17,9 @@ from workbench.model.untrusted_numbers import parse_error_text
 from workbench.store import paths
 from workbench.store.config_schema import Config, Remembered, check_config
 from workbench.store.text_files import read_own_text, write_atomic
-from workbench.store.toml_lines import LineIndex
+
+if TYPE_CHECKING:
+    from workbench.store.toml_lines import LineIndex
 
 _RETIRED = {  # settings of earlier versions that may still be in the file
     **dict.fromkeys(
@@ -70,6 +71,8 @@ class ConfigStore:
         """Write the setting at `path` to the file, for example ("ui", "refresh_s"). If `value` is
         None, remove the setting. Raises StoreError if the value is invalid, the file is not valid
         TOML, or it cannot be written."""
+        import tomllib
+
         import tomlkit
 
         from workbench.store.toml_edit import merge
@@ -102,15 +105,22 @@ class ConfigStore:
         file = str(self.path)
         try:
             text = read_own_text(self.path)
-            document = tomllib.loads(text) if text else {}
         except StoreError as error:
             return Config(), (_unusable_finding(error.message, file),)
+        if not text:
+            return Config(), ()
+        import tomllib
+
+        from workbench.store.toml_lines import LineIndex
+
+        try:
+            document = tomllib.loads(text)
         except RecursionError:
             return Config(), (_unusable_finding("not valid TOML: nested too deeply", file),)
         except ValueError as error:
             why = parse_error_text(error)
             return Config(), (_unusable_finding(f"not valid TOML: {why}", file),)
-        return _validate_config(document, file, LineIndex(text or ""))
+        return _validate_config(document, file, LineIndex(text))
 
 
 def _unusable_finding(reason: str, file: str) -> Finding:

@@ -17,7 +17,6 @@ import hashlib
 import os
 import queue
 import re
-import secrets
 import stat
 import threading
 import time
@@ -82,7 +81,7 @@ class HistoryWriter:
         self._writes: queue.Queue[list[tuple[int, str]] | None] = queue.Queue(_QUEUED)
         self._lines: list[tuple[int, str]] = []  # of the next write
         self._next_write_s = 0.0
-        self.name = f"{int(time.time())}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.name = f"{int(time.time())}-{os.getpid()}-{os.urandom(3).hex()}"
         self._number = 0
         self._files: dict[int, _File] = {}
         self._retry_s = 0.0

@@ -63,6 +63,17 @@ def results_db() -> Path:
     return data_dir() / "results.sqlite3"
 
 
+def has_results() -> bool:
+    """Return whether there is a database of results, perhaps one that cannot be read."""
+    try:
+        results_db().stat()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
 def preset_list_file() -> Path:
     return state_dir() / "preset-list"
 

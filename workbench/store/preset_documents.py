@@ -4,7 +4,6 @@ says for each whether it is true."""
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +25,8 @@ def source_document(name: str) -> SourceDocument:
     from workbench.model.preset import SourceDocument
 
     text = (_source_documents_directory() / f"{name}.toml").read_text("utf-8")
+    import tomllib
+
     return SourceDocument.model_validate(tomllib.loads(text))
 
 

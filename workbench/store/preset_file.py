@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import stat
-import tomllib
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -51,6 +50,8 @@ def read_text(path: Path) -> str | Finding:
 def parse_preset_text(text: str, file: str | None = None) -> dict[str, Any] | Finding:
     """Return the TOML document in the text of a preset, or a Finding that describes the problem and
     its line."""
+    import tomllib  # the list of presets is kept, so that most screens parse none
+
     for number, line in enumerate(text.split("\n"), 1):
         # parsing it would take quadratic time
         if line.count(".") > MAX_DEPTH and _is_deep_key(line):

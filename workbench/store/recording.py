@@ -21,7 +21,6 @@ that ends in the middle of a line is still valid.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import json
 import math
 import re
@@ -30,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from workbench.model.errors import InputError
 from workbench.model.gpu import GpuInfo
@@ -39,6 +38,9 @@ from workbench.model.timeline import ENGINE, Event, EventKind, History, Key
 from workbench.model.untrusted_numbers import integer_or_none, number_for_field
 from workbench.model.untrusted_records import read_record
 from workbench.model.untrusted_text import NAME_CHARS, clean_text
+
+if TYPE_CHECKING:
+    from gzip import GzipFile
 
 VERSION = 1
 MOST_LINE_BYTES = 1_000_000
@@ -255,6 +257,8 @@ def open_recording(path: Path) -> tuple[Header, Iterator[Item]]:
 def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
     """Yield the lines of the file `path` until its end, or until the first damaged part of a
     compressed file."""
+    import gzip  # screens write recordings, and commands read them
+
     with (
         contextlib.suppress(OSError, EOFError, zlib.error),
         gzip.open(path) if compressed else path.open("rb") as file,
@@ -262,7 +266,7 @@ def _lines_of(path: Path, *, compressed: bool) -> Iterator[bytes]:
         yield from lines_in(file)
 
 
-def lines_in(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+def lines_in(file: BinaryIO | GzipFile) -> Iterator[bytes]:
     """Yield the lines of an open file. A line that is too long is yielded in pieces, so that it
     cannot fill the memory."""
     while line := file.readline(MOST_LINE_BYTES):

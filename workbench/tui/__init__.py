@@ -6,7 +6,8 @@ fleet/          the application that shows several hosts
 themed_app      the base class of both applications
 theme, glyphs   styles and signs; no_color is for NO_COLOR
 pane_layout     where the panes stand
-unused_palette  what stands in place of a part of Textual that is not used
+unused_palette  what stands in place of a part of Textual that is not used; late_directories of a
+                part that is loaded when it is used
 alert_signals   what an alert does to the terminal: bell, notification of the desktop, title
 bindings        the table of keys: each key runs a method of a controller
 controllers/    the classes with these methods
@@ -31,6 +32,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from workbench.tui.late_directories import LateDirectories
 from workbench.tui.unused_palette import UnusedPalette
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from workbench.tui.themed_app import ThemedApp
 
 # before Textual is imported
+sys.modules.setdefault(LateDirectories.REPLACED, LateDirectories(LateDirectories.REPLACED))
 sys.modules.setdefault(UnusedPalette.REPLACED, UnusedPalette(UnusedPalette.REPLACED))
 
 

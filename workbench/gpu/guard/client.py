@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -88,7 +88,7 @@ class GuardTerms:
     rights: Rights
     heartbeat_s: float | None = None
     trial_s: float | None = None
-    trial: str = field(default_factory=lambda: secrets.token_hex(6))
+    trial: str = field(default_factory=lambda: os.urandom(6).hex())
 
     def instructions_for(self, entry: JournalEntry, old: JournalEntry | None) -> dict[str, Any]:
         """Return the guard's instructions for `entry`, a new entry of the journal, as a dict that

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from workbench.model.errors import InputError, did_you_mean
@@ -56,6 +55,8 @@ def option_of(word: str, name: str) -> RunOption:
     options = {option.name: option for option in OPTIONS[check_word(word)]}
     if name in options:
         return options[name]
+    from difflib import get_close_matches
+
     near = next(iter(get_close_matches(name, options, n=1, cutoff=0.6)), None)
     known = ", ".join(options) or "none; choose a launcher with --as first"
     raise InputError(

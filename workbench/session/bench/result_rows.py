@@ -7,20 +7,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.model.declared_options import (
-    LABEL,
-    SIZE,
-    STREAMS,
-    Command,
-    DeclaredOption,
-    JsonObject,
-    Switch,
-)
-from workbench.model.load_spec import OPTIONS
 from workbench.session.bench.row import BenchRow, CeilingView
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, BenchSpec
+    from workbench.model.declared_options import DeclaredOption
 
 EXPERIMENT_TAG = re.compile(r"experiment (\d{1,9}) (A|B|discarded)")
 
@@ -121,6 +112,9 @@ def _changed_load(before: BenchResult, result: BenchResult) -> list[str]:
 def _changed_work(before: BenchSpec, now: BenchSpec) -> list[str]:
     """Return a word for each difference of two loads, such as "c=8", "content=text" or
     "no-stream"."""
+    from workbench.model.declared_options import Command, JsonObject, Switch
+    from workbench.model.load_spec import OPTIONS
+
     parts = []
     for option in OPTIONS:
         old, value = getattr(before, option.field), getattr(now, option.field)
@@ -140,6 +134,8 @@ def _changed_work(before: BenchSpec, now: BenchSpec) -> list[str]:
 
 def _is_named(option: DeclaredOption, load: BenchSpec) -> bool:
     """Return whether the label of a result with this load names a difference in the option."""
+    from workbench.model.declared_options import LABEL, SIZE, STREAMS
+
     if not option.is_work or LABEL in option.left_out_of:
         return False
     if option.field == "requests" and load.seconds is not None:

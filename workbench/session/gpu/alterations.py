@@ -21,7 +21,6 @@ from workbench.gpu.settings.alterations import (
     of_known_gpus,
 )
 from workbench.gpu.settings.cut_changes import cut_off, settle_cut_changes
-from workbench.gpu.settings.proof_files import kept_findings
 from workbench.gpu.telemetry.source_of_host import read_once
 from workbench.model.counts import gpus_text
 from workbench.model.errors import WorkbenchError
@@ -94,6 +93,8 @@ class GpuAlterations:
         findings = tuple(f for f in self._core.state.gpu_findings if f[0] not in changed)
         # what an earlier session, or a command, has found
         if found and self._findings_of is not self._core.host:
+            from workbench.gpu.settings.proof_files import kept_findings
+
             findings, self._findings_of = (
                 await kept_findings(self._core.host, found),
                 self._core.host,

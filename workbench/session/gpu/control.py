@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from workbench.gpu.settings.alterations import warnings_without_guard
 from workbench.gpu.settings.current_values import read_core_settings, with_cores
 from workbench.gpu.telemetry.source_of_host import read_once
-from workbench.hosts import detached_process
 from workbench.hosts.allotment import read_allotment
 from workbench.hosts.base import is_cluster
 from workbench.model.errors import SettingsError, WorkbenchError
@@ -19,7 +19,6 @@ from workbench.model.gpu_allotment import NO_ALLOTMENT, Allotment, gpus_named
 from workbench.model.setting_commands import OF_CORES, core_files
 from workbench.model.settings import HOST, SETTINGS, label_of
 from workbench.session.gpu.alterations import GpuAlterations
-from workbench.session.gpu.evidence import GpuEvidence
 from workbench.session.gpu.guard import GpuGuard, check_trial
 from workbench.session.gpu.rights import GpuRights
 from workbench.session.state import APPLYING_SETTINGS, REVERTING_SETTINGS
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from workbench.model.gpu import Telemetry
     from workbench.model.setting_records import SettingCommand, SettingsReport
     from workbench.model.settings import GpuSettings
+    from workbench.session.gpu.evidence import GpuEvidence
     from workbench.session.history.telemetry_watch import TelemetryWatch
     from workbench.session.state_holder import StateHolder
     from workbench.store.config import ConfigStore
@@ -47,8 +47,13 @@ class GpuControl:
         self._core, self._telemetry = core, telemetry
         self.alterations = GpuAlterations(core, telemetry)
         self.rights = GpuRights(core)
-        self.evidence = GpuEvidence(core)
         self.guard = GpuGuard(core, config, telemetry, self.alterations, self.rights)
+
+    @cached_property
+    def evidence(self) -> GpuEvidence:
+        from workbench.session.gpu.evidence import GpuEvidence
+
+        return GpuEvidence(self._core)
 
     async def sudoers(self) -> str:
         """Return the text of a sudoers file that lets this user change and revert every GPU setting
@@ -232,6 +237,8 @@ class GpuControl:
     async def processes(self) -> Sequence[tuple[int, int, str, bool]]:
         """Return (GPU index, pid, name, ours) of each process on the GPUs. `ours` is True if
         Workbench started the process. A process of another PID namespace has no known name."""
+        from workbench.hosts import detached_process
+
         host = self._core.host
         reading = await self._telemetry.reading()
         hosts = [node.host for node in host.nodes] if is_cluster(host) else [host]

@@ -15,8 +15,6 @@ from workbench.model.findings import Level
 from workbench.session.bench.result_rows import rows_of
 from workbench.session.results.series_rows import series_of
 from workbench.store import paths
-from workbench.store.quality_db import QualityDb
-from workbench.store.results_db import ResultsDb
 
 if TYPE_CHECKING:
     from workbench.model.bench import BenchResult, Comparison
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
     from workbench.session.results.timelines import ResultTimelines
     from workbench.session.state import SessionState
     from workbench.session.state_holder import StateHolder
+    from workbench.store.quality_db import QualityDb
+    from workbench.store.results_db import ResultsDb
 
 KEPT_SAMPLES = 2000  # as in config_schema.py
 SHOWN_RESULTS = 100  # newest results in the state, until older ones are asked for
@@ -54,7 +54,8 @@ def _may_follow(state: SessionState, row: BenchRow) -> bool:
 
 
 class Results:
-    """The database of results. The newest results of this host are shown in the session's state."""
+    """The database of results. The newest results of this host are shown in the session's state.
+    Before the first result is stored, what reads results is not loaded, which takes 0.7 MiB."""
 
     def __init__(self, core: StateHolder, timeline: Timeline) -> None:
         self._core, self._timeline = core, timeline
@@ -66,7 +67,16 @@ class Results:
 
     @cached_property
     def db(self) -> ResultsDb:
+        from workbench.store.results_db import ResultsDb
+
         return ResultsDb(paths.results_db())
+
+    @property
+    def _comparisons(self) -> QualityDb:
+        """The stored comparisons of answers."""
+        from workbench.store.quality_db import QualityDb
+
+        return QualityDb(self.db.path)
 
     @cached_property
     def timelines(self) -> ResultTimelines:
@@ -105,6 +115,8 @@ class Results:
         return tuple(replace(row, advice=findings) if row.id == newest.id else row for row in rows)
 
     def _newest_results(self, search: str, limit: int) -> Sequence[BenchResult]:
+        if not paths.has_results():
+            return ()
         return self.db.list(limit, search, host=self._core.host.name)
 
     async def show_older(self) -> None:
@@ -124,7 +136,8 @@ class Results:
         sweeps: int | None = None
         with suppress(OSError):
             sweeps = paths.sweeps_dir().stat().st_mtime_ns
-        return self.db.stamp(), sweeps
+        stored = self.db.stamp() if paths.has_results() else None
+        return stored, sweeps
 
     async def find(self, search: str) -> None:
         """Show only those results in the session's state that contain every word of `search`; ""
@@ -218,7 +231,7 @@ class Results:
 
     async def quality(self) -> tuple[QualityResult, ...]:
         """Return the newest comparisons of answers, newest first."""
-        return await asyncio.to_thread(QualityDb(self.db.path).newest_comparisons)
+        return await asyncio.to_thread(self._comparisons.newest_comparisons)
 
     async def quality_of(self, a: int, b: int) -> QualityResult | None:
         """Return the newest comparison of the answers of the servers behind two results; None if
@@ -299,7 +312,7 @@ class Results:
                     tags=(*one.tags, *checked),
                 )
             for compared in one.quality:
-                await asyncio.to_thread(QualityDb(self.db.path).add_new, compared)
+                await asyncio.to_thread(self._comparisons.add_new, compared)
             stored.append((await self.get(result_id), known is None))
         await self.refresh()
         return stored

@@ -30,7 +30,8 @@ from workbench.bench.short_slice import ask_for_short_slice
 
 Address = tuple[object, ...]
 Place = tuple[int, Address]  # (family, address) of a socket
-FRAME = struct.Struct("=dIIB")  # when it came (time.monotonic), connection, bytes after it, kind
+# when it came (time.monotonic), connection (0: none), bytes after it, kind
+FRAME = struct.Struct("=dIIB")
 CLIENT_SENT, SERVER_SENT, ENDED, REFUSED, UNTOLD, TOTALS_WANTED, DRAINING = range(7)
 ANY_NUMBER = -1  # of frames
 _ROOM_BYTES = 1 << 16

@@ -24,7 +24,7 @@ from workbench.bench.traffic_capture import TrafficCapture
 from workbench.model.errors import InputError, StoreError
 
 CHAT = "/v1/chat/completions"
-WAIT_S = 30.0
+WAIT_S = 60.0
 pytestmark = pytest.mark.slow
 ANSWER = b'{"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":3}}'
 PLANTED = [f"zebra{number:03d}quux" for number in range(100)]

@@ -20,7 +20,6 @@ from workbench.cli.registry import command, option
 from workbench.cli.shared_options import (
     CHANGES,
     IF_MEASURED,
-    MAX_MINUTES_LEFT,
     PRESET,
     QUALITY,
     RUN_AS,
@@ -163,7 +162,7 @@ def _plan_json(session: Session, planned: PlannedSweep, cost: TuneCost) -> dict[
     "tune resume",
     "resume a tune that ended early; what was measured is kept",
     _ID,
-    MAX_MINUTES_LEFT,
+    option("--max-minutes M", "time limit from now (default: what is left of --hours)", float),
     IF_MEASURED,
     YES,
     examples=("workbench tune resume 2",),

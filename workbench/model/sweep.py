@@ -159,6 +159,7 @@ class Sweep:
     # or what was measured about the best value; "" if the flags change no answer
     quality: str = ""
     kind_facts: SweepKind | None = None  # None in sweeps of earlier versions
+    worked_s: float = 0.0  # how long the commands worked on it, until it was stored last
 
     @property
     def can_be_resumed(self) -> bool:

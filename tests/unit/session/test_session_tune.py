@@ -35,6 +35,7 @@ from workbench.model.tune_standings import Entry, point_label, rank_configuratio
 from workbench.session.plans.plan_editor import PlanEditor
 from workbench.session.series.conduct import conduct_series
 from workbench.session.series.sweep_progress import SweepProgress
+from workbench.session.series.sweeps import minutes_left
 from workbench.session.series.tune import Tune
 from workbench.session.series.tune_plan import _check_what_counts, _is_proposal, combination_of
 from workbench.session.session import Session
@@ -670,3 +671,30 @@ def test_one_run_a_server_measures_how_servers_differ_with_their_runs(
     assert "nothing better found" in said and "assumed" not in said, said
     assert "(measured in this tune), with the noise of their runs" in said
     assert "improvement of 50 % of one candidate would not have been found in 70 %" in said
+
+
+def test_a_resumed_tune_keeps_what_is_left_of_its_time_limit() -> None:
+    """A tune of 30 minutes that was killed twice went on without a limit, and into the next hour."""
+    raced = Raced({(): Server(), (EIGHT,): Server(130)})
+    asked = raced.progress.sweep
+    assert asked.spec is not None
+    half = replace(asked, spec=replace(asked.spec, max_minutes=30.0), worked_s=600.0)
+    assert minutes_left(half) == pytest.approx(20.0)
+    assert minutes_left(replace(half, experiment_id=7)) is None, "a final goes on to its end"
+    assert minutes_left(asked) is None
+    with pytest.raises(InputError, match="has worked for its 30 minutes"):
+        minutes_left(replace(half, worked_s=1800.0))
+
+
+def test_a_tune_stores_how_long_it_has_worked_and_plans_with_it_when_it_is_resumed() -> None:
+    """The first start after a kill was made although the rest was needed for the final."""
+    raced = Raced({(): Server(), (EIGHT,): Server(130)})
+    raced.ended()
+    store = raced.session.sweeps.store
+    first = store.get(raced.progress.sweep.id)
+    assert first.worked_s > 0
+    longer = replace(first, worked_s=4000.0)
+    parts = raced.session.core, raced.session.results, store
+    raced.progress = SweepProgress(*parts, longer, asyncio.Event())
+    done = sum(point.state == PointState.DONE for point in longer.points)
+    assert raced.tune()._start_s == pytest.approx(4000.0 / done)

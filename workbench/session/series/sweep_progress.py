@@ -49,6 +49,7 @@ class SweepProgress:
         self.pair_runs = 0  # runs in pairs that follow the points
         self._runs, self._runs_each = 0, 1  # made so far, and of one point
         self.limit = TimeLimit(max_minutes)
+        self.worked_before_s = sweep.worked_s
         self._first_missing = self._missing  # when the sweep began or was resumed
         self._unsaved = False
 
@@ -138,6 +139,7 @@ class SweepProgress:
         """Write the sweep to disk. A failure is reported to the user once and raises nothing,
         because the results are stored elsewhere and the sweep must still restore GPUs and servers.
         """
+        self.change(worked_s=self.worked_before_s + self.elapsed_s)
         try:
             await asyncio.to_thread(self._store.save, self.sweep)
         except StoreError as error:

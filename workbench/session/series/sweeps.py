@@ -259,10 +259,12 @@ class Sweeps:
         self, sweep_id: int, *, max_minutes: float | None = None, password: str | None = None
     ) -> Sweep:
         """Continue a stored sweep, and return it when it has ended. `max_minutes` limits its time
-        from now on, None sets no limit. Raises InputError if the sweep cannot be resumed."""
+        from now on. None sets no limit, but for a tune what is left of its own. Raises InputError if
+        the sweep cannot be resumed."""
         async with self._alone(f"sweep {sweep_id}") as stop:
             with self.store.taken(sweep_id) as sweep:
-                spec = replace(self._resumable(sweep), max_minutes=max_minutes)
+                left = minutes_left(sweep) if max_minutes is None else max_minutes
+                spec = replace(self._resumable(sweep), max_minutes=left)
                 await self._parts.servers.supervisor.runs()
                 planner = self._resumed_by.get(sweep.kind)
                 if planner is not None:
@@ -402,6 +404,22 @@ class Sweeps:
             )
         # an older Workbench named no content, and its prompts were words
         return replace(sweep.spec, bench=with_content(sweep.spec.bench, WORDS))
+
+
+def minutes_left(sweep: Sweep) -> float | None:
+    """Return what is left of the time limit of a tune, which is that of all its work. None if there is
+    no limit: the one of another sweep is that of one command, and a final goes on to its end. Raises
+    InputError if nothing is left."""
+    limit = sweep.spec.max_minutes if sweep.spec is not None else None
+    if sweep.kind != TUNES.name or limit is None or sweep.experiment_id is not None:
+        return None
+    left = limit - sweep.worked_s / 60
+    if left <= 0:
+        raise InputError(
+            f"tune {sweep.id} has worked for its {limit:g} minutes",
+            next_step=f"`workbench tune resume {sweep.id} --max-minutes M` gives it M more",
+        )
+    return left
 
 
 def _reason(cause: BaseException | None) -> str | None:

@@ -355,8 +355,12 @@ class Tune(FlagSweep):
 
     @property
     def _start_s(self) -> float:
-        """The mean time of a start with its runs; 0 before the first has ended."""
-        return fmean(self._took_s) if self._took_s else 0.0
+        """The mean time of a start with its runs, of the commands before if this one has ended none;
+        0 before the first has ended."""
+        if self._took_s:
+            return fmean(self._took_s)
+        ended = sum(point.state == PointState.DONE for point in self.progress.sweep.points)
+        return self.progress.worked_before_s / ended if ended else 0.0
 
     async def _read_answers_time(self) -> None:
         """Read how long the newest comparison of the answers of this model took, if the final may

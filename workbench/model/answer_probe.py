@@ -47,7 +47,7 @@ from workbench.model.answer_words import (
 )
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
-from workbench.model.untrusted_text import NAME_CHARS, clean_text
+from workbench.model.untrusted_text import NAME_CHARS, as_list, as_table, clean_text
 
 if TYPE_CHECKING:
     from workbench.model.plan import LaunchPlan
@@ -204,8 +204,7 @@ def request_body(ask: Ask, model: str, endpoint: str = "chat") -> dict[str, Any]
 def read_answer(body: Any, prompt: str = "") -> Answer | None:
     """Return the answer in the body of a reply of /v1/chat/completions or /v1/completions that is
     not streamed. None if the body is no such reply. `prompt` becomes `Answer.prompt`."""
-    choices = body.get("choices") if isinstance(body, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices else None
+    choice = next(iter(as_list(as_table(body).get("choices"))), None)
     if not isinstance(choice, dict):
         return None
     message = choice.get("message")
@@ -233,7 +232,7 @@ def _message_text(message: Mapping[str, Any], *names: str) -> str:
 
 
 def _token_count(usage: Any, name: str) -> int | None:
-    value = usage.get(name) if isinstance(usage, dict) else None
+    value = as_table(usage).get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 

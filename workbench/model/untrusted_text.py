@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 NAME_CHARS = 300  # longest name of a GPU, process or model
@@ -101,3 +101,13 @@ def unique_json_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the field {clean_text(twice, 40)!r} is there twice in one object")
     return found
+
+
+def as_table(value: Any) -> Mapping[str, Any]:
+    """Return a mapping of decoded data as it is; {} for any other value."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a list of decoded data as it is; [] for any other value."""
+    return value if isinstance(value, list) else []

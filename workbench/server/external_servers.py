@@ -23,7 +23,7 @@ from workbench.model.errors import HostError
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.secrets import mask_argv
 from workbench.model.untrusted_numbers import integer_or_none
-from workbench.model.untrusted_text import clean_text
+from workbench.model.untrusted_text import as_list, as_table, clean_text
 from workbench.server.process_scan import ProcessScan
 
 if TYPE_CHECKING:
@@ -208,12 +208,11 @@ def _is_shell(seen: _Seen) -> bool:
 def _parse_look(found: object) -> tuple[list[_Seen], Mapping[str, int]]:
     """Return the processes and the listening sockets of a look. What is not of the expected form,
     as on a host that lies, is left out."""
-    document = found if isinstance(found, dict) else {}
-    rows, ports = document.get("processes"), document.get("listening")
-    rows = rows if isinstance(rows, list) else []
+    document = as_table(found)
+    rows = as_list(document.get("processes"))
     processes = [_parse_process_row(row) for row in rows if isinstance(row, dict)]
     listening: dict[str, int] = {}
-    for inode, port in ports.items() if isinstance(ports, dict) else ():
+    for inode, port in as_table(document.get("listening")).items():
         if (number := integer_or_none(port, 1, 65_535)) is not None:
             listening[inode] = number
     return [one for one in processes if one is not None], listening

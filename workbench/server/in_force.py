@@ -23,7 +23,7 @@ from workbench.model.in_force import InForceReport, InForceRow
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.plan import Command
 from workbench.model.secrets import MASK, is_secret_name, mask_data, mask_text
-from workbench.model.untrusted_text import clean_json, clean_text
+from workbench.model.untrusted_text import as_table, clean_json, clean_text
 from workbench.server.running_server_secrets import command_of_process
 
 if TYPE_CHECKING:
@@ -83,17 +83,11 @@ async def read_in_force(run: WatchedRun) -> InForceReport:
         return InForceReport(
             run.record.run_id, (), (f"this Workbench does not know the engine {run.record.engine}",)
         )
-    process = (
-        await command_of_process(run.host, run.facts.pid)
-        if run.facts.alive and run.facts.pid
-        else None
-    )
+    process, why = None, "the server has ended"
+    if run.facts.alive:
+        why = "its process cannot be read by this user"
+        process = await command_of_process(run.host, run.facts.pid) if run.facts.pid else None
     if process is None:
-        why = (
-            "its process cannot be read by this user"
-            if run.facts.alive
-            else ("the server has ended")
-        )
         notes.append(f"{why}: its command line and environment are those that were asked")
     got: dict[str, _Got] = {}
     if run.facts.alive:
@@ -120,29 +114,23 @@ def _compare_in_force(
     if not config and logged:
         config, config_from = logged[0], "log"
     plan, command = run.record.plan, run.record.command
-    names = {
-        **_flag_aliases(engine, plan.engine_version if plan is not None else None),
-        **engine.config_names,
-    }
+    names = {**_flag_aliases(engine, plan.engine_version), **engine.config_names}
+    parsed: dict[str, str] = {}
+    for settings in logged[1:]:
+        parsed |= settings
     sources = Sources(
         log,
         metrics,
         answers,
         {names.get(name, name): value for name, value in config.items()},
         config_from,
-        {
-            names.get(name, name): value
-            for settings in logged[1:]
-            for name, value in settings.items()
-        },
+        {names.get(name, name): value for name, value in parsed.items()},
         process,
         run.facts.pid,
         tuple(notes),
         run.port if answers or metrics else None,
     )
-    flags = {setting.name: setting.value for setting in plan.flags} if plan is not None else {}
-    if plan is not None:
-        flags = {engine.model_flags[0]: plan.model, **flags}
+    flags = {engine.model_flags[0]: plan.model, **{flag.name: flag.value for flag in plan.flags}}
     return in_force_report(
         run.record.run_id, engine, flags, dict(command.env), sources, run.secrets
     )
@@ -166,11 +154,8 @@ def in_force_report(
     """Return the comparison of the requested `flags` and environment variables `env` with the
     values found in `sources`. Secrets are masked."""
     rows = [_row_of_answer_setting(answer, flags, sources) for answer in engine.answers]
-    reported = {
-        answer.flag
-        for answer, row in zip(engine.answers, rows, strict=True)
-        if row.in_force is not None
-    }
+    answered = zip(engine.answers, rows, strict=True)
+    reported = {answer.flag for answer, row in answered if row.in_force is not None}
     rows = [row for row in rows if row.in_force is not None]
     rows += [
         _proven_row(name, value, engine, sources) or _flag_row(name, value, engine, sources)
@@ -202,17 +187,14 @@ async def _ask_endpoints(run: WatchedRun, engine: Engine, notes: list[str]) -> d
             notes.append(f"{path} cannot be read: {reply.problem}")
         return _Got(reply.status, reply.text.encode())
 
-    metrics = (engine.metrics_path,) if engine.metrics_path else ()
-    wanted = list(dict.fromkeys((*_info_paths(engine), *engine.config_paths, *metrics)))
+    paths = (*_info_paths(engine), *engine.config_paths, engine.metrics_path)
+    wanted = list(dict.fromkeys(path for path in paths if path))
     return dict(zip(wanted, await asyncio.gather(*map(get, wanted)), strict=True))
 
 
 def _info_paths(engine: Engine) -> list[str]:
-    return list(
-        dict.fromkeys(
-            a.info.split()[0] for a in engine.answers if a.info and not a.info.startswith("config")
-        )
-    )
+    named = [answer.info.partition(" ")[0] for answer in engine.answers if answer.info]
+    return [path for path in dict.fromkeys(named) if not path.startswith("config")]
 
 
 def _parse_endpoint_answers(
@@ -228,9 +210,9 @@ def _parse_endpoint_answers(
         name = "config" if path in engine.config_paths else path
         if status is None or name in answers:
             continue
-        document, problem = (
-            (None, f"HTTP status {status}") if status != 200 else _parse_document(body)
-        )
+        document, problem = None, f"HTTP status {status}"
+        if status == 200:
+            document, problem = _parse_document(body)
         if not problem:
             answers[name] = document
         elif name == path:
@@ -241,17 +223,15 @@ def _parse_endpoint_answers(
         notes += unused
     status, page = got.get(engine.metrics_path or "", _Got(None))
     if status not in (200, None):
-        flag = (
-            (f"; the server was started without --{engine.metrics_flag}")
-            if engine.metrics_flag
-            else ""
-        )
-        notes.append(f"{engine.metrics_path} answers HTTP status {status}{flag}")
+        note = f"{engine.metrics_path} answers HTTP status {status}"
+        if engine.metrics_flag:
+            note += f"; the server was started without --{engine.metrics_flag}"
+        notes.append(note)
     if len(page) > MOST_BYTES:
         notes.append(f"{engine.metrics_path} answers {_too_long_reason(page)}")
-    return answers, page.decode("utf-8", "replace") if status == 200 and len(
-        page
-    ) <= MOST_BYTES else ""
+    elif status == 200:
+        return answers, page.decode("utf-8", "replace")
+    return answers, ""
 
 
 def _parse_document(body: bytes) -> tuple[Any, str]:
@@ -274,18 +254,19 @@ def _too_long_reason(body: bytes) -> str:
 def _settings_in_answer(answer: Any) -> dict[str, str]:
     """Return the settings in `answer`, the JSON answer of an endpoint, by flag name. {} if it is
     not an object. With its gRPC gateway, SGLang nests the settings in "server_args"."""
-    inner = answer.get("server_args") if isinstance(answer, dict) else None
-    settings = inner if isinstance(inner, dict) else answer
-    if not isinstance(settings, dict):
-        return {}
+    inner = as_table(answer).get("server_args")
+    settings = inner if isinstance(inner, dict) else as_table(answer)
     chosen = itertools.islice(settings.items(), MOST_SETTINGS)
     return {str(name).replace("_", "-"): _value_text(value) for name, value in chosen}
 
 
 def _settings_in_log(log: Sequence[str], pattern: re.Pattern[str]) -> dict[str, str]:
-    matches = (pattern.search(line) for line in log)
-    found = next(filter(None, matches), None)
+    found = _first_match(pattern, log)
     return settings_in(found[1]) if found else {}
+
+
+def _first_match(pattern: re.Pattern[str] | str, log: Sequence[str]) -> re.Match[str] | None:
+    return next(filter(None, (re.search(pattern, line) for line in log)), None)
 
 
 # ---- rows
@@ -307,23 +288,18 @@ def _from_answer(answer: Answer, sources: Sources) -> tuple[str | None, str]:
         value = sources.answers.get(path)
         for step in place.split("."):
             if isinstance(value, list) and step.isdecimal():
-                value = value[int(step)] if int(step) < len(value) else None
+                value = next(iter(value[int(step) :]), None)
             else:
-                value = value.get(step) if isinstance(value, dict) else None
+                value = as_table(value).get(step)
         if value not in (None, ""):
             return _value_text(value), "server's answer" if path == "config" else path
     if answer.metric and (found := _metric_value(sources.metrics, answer.metric)) is not None:
         return _value_text(found), "/metrics"
     for pattern, text in answer.log:
-        matches = (re.search(pattern, line) for line in sources.log)
-        match = next(filter(None, matches), None)
-        if match is not None:
+        if match := _first_match(pattern, sources.log):
             return text.format(**match.groupdict()), "log"
-    if answer.log_product:
-        factors = (re.search(answer.log_product, line) for line in sources.log)
-        found_line = next((found for found in factors if found), None)
-        if found_line is not None:
-            return str(math.prod(map(int, found_line.groups()))), "log"
+    if answer.log_product and (factors := _first_match(answer.log_product, sources.log)):
+        return str(math.prod(map(int, factors.groups()))), "log"
     return None, ""
 
 
@@ -337,9 +313,9 @@ def _metric_value(page: str, wanted: str) -> str | None:
             continue
         if not label:
             number = _parse_number(sample["value"])
-            return f"{number:g}" if number is not None else None
-        found = re.search(rf'(?:^|,){re.escape(label)}="([^"]*)"', sample["labels"] or "")
-        return found[1] if found and found[1] not in ("", "None") else None
+            return None if number is None else f"{number:g}"
+        found = re.search(rf'(?:^|,){re.escape(label)}="([^"]+)"', sample["labels"] or "")
+        return found[1] if found and found[1] != "None" else None
     return None
 
 
@@ -364,52 +340,37 @@ def _flag_row(name: str, value: Any, engine: Engine, sources: Sources) -> InForc
         if name in settings and not _is_cut(settings[name]):
             value = _value_text(settings[name])
             return InForceRow("flag", name, asked, value, where, _values_differ(asked, value))
-    option = engine.option_called(name)
-    if sources.process is not None and any(
-        a.partition("=")[0] == option for a in sources.process.argv
-    ):
-        return InForceRow(
-            "flag", name, asked, None, "passed on the command line; the engine does not report it"
-        )
-    return InForceRow("flag", name, asked, None, "")
+    argv = sources.process.argv if sources.process is not None else ()
+    where = ""
+    if engine.option_called(name) in [word.partition("=")[0] for word in argv]:
+        where = "passed on the command line; the engine does not report it"
+    return InForceRow("flag", name, asked, None, where)
 
 
 def _env_rows(engine: Engine, env: Mapping[str, str], sources: Sources) -> list[InForceRow]:
     rows = []
-    pattern = engine.unknown_env_log
     unknown: set[str] = set()
-    if pattern:
-        matches = (pattern.search(line) for line in sources.log)
+    if engine.unknown_env_log:
+        matches = map(engine.unknown_env_log.search, sources.log)
         unknown = {match[1] for match in matches if match}
     present = sources.process.env if sources.process is not None else None
     place = f"environment of process {sources.pid}"
     for name, value in env.items():
         if name in unknown:
-            rows.append(
-                InForceRow("env", name, value, "unknown to the engine, no effect", "log", True)
-            )
+            found, where, differs = "unknown to the engine, no effect", "log", True
         elif present is None:
-            rows.append(InForceRow("env", name, value, None, ""))
+            found, where, differs = None, "", False
         elif name not in present:
-            rows.append(InForceRow("env", name, value, "not set", place, True))
+            found, where, differs = "not set", place, True
         else:
-            rows.append(
-                InForceRow(
-                    "env",
-                    name,
-                    value,
-                    present[name],
-                    place,
-                    _changed_env(name, value, present[name]),
-                )
-            )
-    prefixes = (*_PREFIXES, *((engine.env_prefix,) if engine.env_prefix else ()))
-    further = {
-        n: v
-        for n, v in (present or {}).items()
-        if n not in env and (n.startswith(prefixes) or n in _MORE)
-    }
-    return rows + [InForceRow("env", name, None, further[name], place) for name in sorted(further)]
+            found, where = present[name], place
+            differs = _changed_env(name, value, present[name])
+        rows.append(InForceRow("env", name, value, found, where, differs))
+    prefixes = tuple(filter(None, (*_PREFIXES, engine.env_prefix)))
+    for name, value in sorted((present or {}).items()):
+        if name not in env and (name.startswith(prefixes) or name in _MORE):
+            rows.append(InForceRow("env", name, None, value, place))
+    return rows
 
 
 def _changed_env(name: str, asked: str, actual: str) -> bool:
@@ -444,9 +405,7 @@ def _value_text(value: Any) -> str:
         return " ".join(map(_value_text, value))
     if isinstance(value, dict):
         return json.dumps(value)
-    return (
-        {"True": "on", "False": "off"}.get(value, value) if isinstance(value, str) else str(value)
-    )
+    return {"True": "on", "False": "off"}.get(str(value), str(value))
 
 
 def _values_differ(asked: str | None, actual: str | None) -> bool:
@@ -455,18 +414,11 @@ def _values_differ(asked: str | None, actual: str | None) -> bool:
     if asked is None or actual is None or _is_cut(asked) or _is_cut(actual):
         return False
     a, b = _plain_value(asked), _plain_value(actual)
-    if (
-        a in ("auto", "none", "")
-        or a == b
-        or MASK in (asked, actual)
-        or asked.startswith(("{", "["))
-    ):
+    if a in ("auto", "none", "", b) or MASK in (asked, actual) or asked.startswith(("{", "[")):
         return False
-    numbers = [
-        number for number in (_parse_number(asked), _parse_number(actual)) if number is not None
-    ]
-    if len(numbers) == 2:
-        return not math.isclose(*numbers, rel_tol=1e-6)
+    x, y = _parse_number(asked), _parse_number(actual)
+    if x is not None and y is not None:
+        return not math.isclose(x, y, rel_tol=1e-6)
     # fp8 and fp8_e4m3; a path
     return not (b.startswith(f"{a}_") or b.endswith(f"/{a}") or a.endswith(f"/{b}"))
 

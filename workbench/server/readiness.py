@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from workbench.model.lazy_dataclass import dataclass
+from workbench.model.untrusted_text import as_list, as_table
 from workbench.server.kept_connection import KeptConnection
 from workbench.server.small_requests import Ask, Get, error_message_of
 
@@ -105,16 +106,15 @@ async def list_models(get: Get, path: str, timeout_s: float) -> tuple[int | None
     """Request the model list at `path`. Return (HTTP status, names of the models). The status is
     None if there was no HTTP answer."""
     reply = await get(path, timeout_s)
-    body = reply.content if reply.status == 200 else None
-    data = body.get("data") if isinstance(body, dict) else None
-    rows = data if isinstance(data, list) else []
-    return reply.status, [
-        row["id"] for row in rows if isinstance(row, dict) and isinstance(row.get("id"), str)
-    ]
+    names = _listed_names(reply.content) if reply.status == 200 else []
+    return reply.status, [name for name in names if isinstance(name, str)]
 
 
 def _first_model_name(body: Any) -> str | None:
-    data = body.get("data") if isinstance(body, dict) else None
-    first = data[0] if isinstance(data, list) and data else None
-    name = first.get("id") if isinstance(first, dict) else None
+    name = next(iter(_listed_names(body)), None)
     return name if isinstance(name, str) and name else None
+
+
+def _listed_names(body: Any) -> list[Any]:
+    """Return what a model list has in the place of each model's name."""
+    return [as_table(row).get("id") for row in as_list(as_table(body).get("data"))]

@@ -32,6 +32,7 @@ from workbench.model.answer_text import answer_excerpt
 from workbench.model.findings import Finding, Level
 from workbench.model.lazy_dataclass import dataclass
 from workbench.model.server_run import ServedText
+from workbench.model.untrusted_text import as_list, as_table
 from workbench.server.small_requests import Ask as AskServer
 from workbench.server.small_requests import Reply, error_message_of
 
@@ -224,15 +225,17 @@ class _Asker:
         found = [*self._failure_findings(), *self._findings(nonsense_expected)]
         problem = next((one for one in found if one.level is Level.ERROR), None)
         notes = (one.text for one in found if one.level is not Level.ERROR)
-        return ServedText(
+        text = ServedText(
             self._endpoint,
             len(self._answers),
-            excerpt=(problem.evidence if problem else None) or self._excerpt(),
-            problem=problem.text if problem else "",
-            code=problem.code if problem else "",
+            excerpt=self._excerpt(),
             notes=tuple(notes),
             unjudged=self._why_not_judged(),
         )
+        if problem is None:
+            return text
+        excerpt = problem.evidence or text.excerpt
+        return replace(text, excerpt=excerpt, problem=problem.text, code=problem.code)
 
     def _findings(self, nonsense_expected: str) -> Sequence[Finding]:
         probed = [one for one in self._answers if isinstance(one, Probed)]
@@ -256,9 +259,9 @@ class _Asker:
             yield Finding(Level.ERROR, FAILED_TOGETHER, text)
 
     def _excerpt(self) -> str:
-        first = self._answers[0] if self._answers else None
-        if first is None:
+        if not self._answers:
             return ""
+        first = self._answers[0]
         return first.excerpt if isinstance(first, Vector) else answer_excerpt(first.answer)
 
     def _why_not_judged(self) -> str:
@@ -298,9 +301,8 @@ def _vector_findings(vectors: Sequence[Vector]) -> list[Finding]:
 def _vector_in(body: Any) -> tuple[float, ...] | None:
     """Return the vector in the reply of /v1/embeddings, which is a list of numbers or base64. None
     if the reply contains none. A member that is no number becomes NaN."""
-    data = body.get("data") if isinstance(body, dict) else None
-    entry = data[0] if isinstance(data, list) and data else None
-    vector = entry.get("embedding") if isinstance(entry, dict) else None
+    entry = next(iter(as_list(as_table(body).get("data"))), None)
+    vector = as_table(entry).get("embedding")
     if isinstance(vector, str):
         try:
             packed = base64.b64decode(vector, validate=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.model.untrusted_text import as_table
+
 if TYPE_CHECKING:
     from workbench.engines.base import Engine
     from workbench.server.small_requests import Ask
@@ -33,7 +35,7 @@ class Tokenizer:
             return None
         if "messages" in asked and engine.template_path is not None:
             written = await self._post(engine.template_path, {"messages": asked["messages"]})
-            text = written.get("prompt") if written else None
+            text = as_table(written).get("prompt")
             if not isinstance(text, str):
                 self.problem = self.problem or (
                     f"the server's {engine.template_path} returned no prompt"
@@ -61,8 +63,7 @@ class Tokenizer:
             sample = [{"role": "user", "content": "one"}]
             asked = {"model": self._model, "messages": sample, "max_tokens": 1}
             reply = await self._post("/v1/chat/completions", asked) or {}
-            usage = reply.get("usage")
-            prompt_tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+            prompt_tokens = as_table(reply.get("usage")).get("prompt_tokens")
             of_text = await self.count({"prompt": "one"})
             if not isinstance(prompt_tokens, int) or of_text is None:
                 self.problem = self.problem or "the server reports no tokens of its chat template"
@@ -78,7 +79,7 @@ class Tokenizer:
         counts = [answer[name] for name in ("count", "length") if isinstance(answer.get(name), int)]
         if not counts and isinstance(tokens, list):
             counts = [len(tokens)]
-        found = counts[0] if counts else None
+        found = next(iter(counts), None)
         if not found:
             self.problem = f"the server's {self._engine.tokenize_path} returned no token count"
         return found or None

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.model.quality import ScoredPosition, Token
+from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     TOP,
     Interface,
@@ -65,8 +66,8 @@ class LlamaServerInterface(Interface):
     ) -> tuple[ScoredPosition, ...]:
         reply = await self._request_completion(prompt.ids, tokens, slot)
         made = reply.get("tokens")
-        count = len(made) if isinstance(made, list) else 0
-        ids = [parse_token_id(one) for one in list_of_length(made, count, "tokens of the answer")]
+        listed = list_of_length(made, len(as_list(made)), "tokens of the answer")
+        ids = [parse_token_id(one) for one in listed]
         entries = reply.get("completion_probabilities") or []
         scored = [
             self._parse_scored_position(entry) for entry in entries if isinstance(entry, dict)
@@ -96,11 +97,7 @@ class LlamaServerInterface(Interface):
     def _parse_scored_position(self, entry: Any) -> ScoredPosition:
         value, token = self._parse_log_probability_and_id(entry)
         tops = object_in_reply(entry, "log probabilities").get("top_logprobs")
-        pairs = (
-            [self._parse_log_probability_and_id(one) for one in tops]
-            if isinstance(tops, list)
-            else []
-        )
+        pairs = [self._parse_log_probability_and_id(one) for one in as_list(tops)]
         return ScoredPosition(
             token, value, most_probable_tokens((name, logged) for logged, name in pairs)
         )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from workbench.model.quality import ScoredPosition
+from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     TOP,
     Interface,
@@ -67,7 +68,7 @@ class SglangInterface(Interface):
             prompt.ids, tokens, {"logprob_start_len": _WITHOUT_PROMPT}
         )
         made = meta.get("output_token_logprobs")
-        count = len(made) if isinstance(made, list) else 0
+        count = len(as_list(made))
         entries = list_of_length(made, count, "tokens of the answer")
         tops = list_of_length(meta.get("output_top_logprobs"), count, "lists of tokens")
         return tuple(map(self._parse_scored_position, entries, tops))
@@ -89,8 +90,7 @@ class SglangInterface(Interface):
 
     def _parse_scored_position(self, entry: Any, top: Any) -> ScoredPosition:
         value, token = self._parse_log_probability_and_id(entry)
-        entries = top if isinstance(top, list) else []
-        pairs = [self._parse_log_probability_and_id(one) for one in entries]
+        pairs = [self._parse_log_probability_and_id(one) for one in as_list(top)]
         return ScoredPosition(
             token, value, most_probable_tokens((name, logged) for logged, name in pairs)
         )

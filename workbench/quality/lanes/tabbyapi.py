@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.model.quality import ScoredPosition
+from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     BROKEN,
     TOP,
@@ -104,7 +105,7 @@ class TabbyInterface(Interface):
         check_sent(counted, sent, _FIRST_TOKEN)
         scores = object_in_reply(first_choice(reply).get("logprobs"), "log probabilities")
         names = scores.get("tokens")
-        made = len(names) if isinstance(names, list) else 0
+        made = len(as_list(names))
         return (
             list(list_of_length(names, made, "tokens of the answer")),
             list(list_of_length(scores.get("token_logprobs"), made, "log probabilities")),

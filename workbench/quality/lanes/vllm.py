@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from workbench.model.quality import ScoredPosition, Token
+from workbench.model.untrusted_text import as_list
 from workbench.quality.lanes.base import (
     TOP,
     Interface,
@@ -90,7 +91,7 @@ class VllmInterface(Interface):
         choice = await self._request_completion(prompt.ids, tokens, asked)
         scores = object_in_reply(choice.get("logprobs"), "log probabilities")
         names = scores.get("tokens")
-        made = len(names) if isinstance(names, list) else 0
+        made = len(as_list(names))
         names = list_of_length(names, made, "tokens of the answer")
         values = list_of_length(scores.get("token_logprobs"), made, "log probabilities")
         tops = list_of_length(scores.get("top_logprobs"), made, "positions")

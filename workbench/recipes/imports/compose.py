@@ -12,11 +12,9 @@ from typing import Any
 
 from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import parse_whole_number
-from workbench.model.untrusted_text import VARIABLE_NAME, clean_text
+from workbench.model.untrusted_text import VARIABLE_NAME, as_list, as_table, clean_text
 from workbench.recipes.imports.containers import Container, environment_of
 from workbench.recipes.imports.fields import (
-    as_list,
-    as_table,
     note_unknown_fields,
     table_field,
     text_field,

@@ -11,6 +11,7 @@ from workbench.engines.base import Engine
 from workbench.engines.catalog import look_up_flag
 from workbench.model.errors import InputError
 from workbench.model.findings import Level
+from workbench.model.untrusted_text import as_list, as_table
 from workbench.recipes.recipe import Notes
 
 _MOST = 2**31  # GPUs, GiB, tokens
@@ -41,16 +42,6 @@ def table_field(document: Mapping[str, Any], name: str, notes: Notes) -> Mapping
     if not isinstance(value, Mapping | None):
         notes.add_not_understood(name, value)
     return as_table(value)
-
-
-def as_table(value: Any) -> Mapping[str, Any]:
-    """Return a mapping as it is; {} for any other value."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def as_list(value: Any) -> list[Any]:
-    """Return a list as it is; [] for any other value."""
-    return value if isinstance(value, list) else []
 
 
 def text_list_field(document: Mapping[str, Any], name: str, notes: Notes) -> list[str]:

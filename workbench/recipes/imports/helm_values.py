@@ -10,9 +10,8 @@ from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.model.findings import Level
 from workbench.model.untrusted_numbers import parse_whole_number
+from workbench.model.untrusted_text import as_list, as_table
 from workbench.recipes.imports.fields import (
-    as_list,
-    as_table,
     note_unknown_fields,
     scalar_text,
     table_field,

@@ -8,8 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from workbench.model.untrusted_text import as_list, as_table
 from workbench.recipes.imports.containers import Container, environment_of
-from workbench.recipes.imports.fields import as_list, as_table, text_field, text_list_field
+from workbench.recipes.imports.fields import (
+    text_field,
+    text_list_field,
+)
 from workbench.recipes.imports.shell_script import recipe_of_first_server
 from workbench.recipes.recipe import Given, Notes, Recipe
 

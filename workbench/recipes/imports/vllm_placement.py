@@ -13,7 +13,12 @@ from workbench.model.counts import count_of
 from workbench.model.findings import Level
 from workbench.model.gpu import GpuInfo
 from workbench.model.lazy_dataclass import dataclass
-from workbench.recipes.imports.fields import as_table, count_in, text_field, text_list_field
+from workbench.model.untrusted_text import as_table
+from workbench.recipes.imports.fields import (
+    count_in,
+    text_field,
+    text_list_field,
+)
 from workbench.recipes.recipe import Given, Notes
 
 GB = 10**9  # the recipes count memory in the manufacturers' gigabytes

@@ -10,9 +10,9 @@ from typing import Any
 from workbench.engines import registry
 from workbench.engines.command_line import StartOfEngine
 from workbench.model.flags import Origin
+from workbench.model.untrusted_text import as_list
 from workbench.recipes.imports.containers import environment_of
 from workbench.recipes.imports.fields import (
-    as_list,
     note_unknown_fields,
     table_field,
     text_field,

@@ -572,25 +572,24 @@ FIRST_KEYS_FIELDS = frozenset(
 def first_keys(state: SessionState) -> list[Key]:
     """Return the keys for the most likely next steps of the user, the most likely first. The steps
     depend on the connection, the server, running measurements and altered GPU settings."""
-    series = any(
-        one is not None and one.state == "running" for one in (state.experiment, state.sweep)
-    )
-    running = (
-        series or state.bench.running or state.bench.queued or state.host.model_work is not None
-    )
-    trial = state.guard is not None and state.guard.trial_left_s is not None
+    series = (one for one in (state.experiment, state.sweep) if one is not None)
+    measures = state.bench.running or state.bench.queued or state.host.model_work is not None
+    on_trial = state.guard is not None and state.guard.trial_left_s is not None
+    altered, host = bool(state.alterations), state.host
     again = ("full_stop",) if state.bench.last_id is not None else ()
-    alive = {"ready": ("b", *again, "X"), "starting": ("b", "x"), "unresponsive": ("x",)}
+    of_server = {"ready": ("b", *again, "X"), "starting": ("b", "x"), "unresponsive": ("x",)}
     server = str(state.server.state) if state.server is not None else ""
-    wanted = [
-        *(("R", "h") if state.host.link == "failed" else ()),
-        *(("D", "h") if state.host.telemetry_problem and state.plan is None else ()),
-        *(("T", "r") if trial and state.alterations else ()),
-        *(("K",) if running else ()),
-        *(("Z",) if state.goes_back_to is not None else ()),
-        *(("p",) if state.plan is None else alive.get(server, ("s",))),
-        *(("r",) if state.alterations else ()),
-    ]
+    keys_of_situations = (
+        (host.link == "failed", ("R", "h")),
+        (host.telemetry_problem and state.plan is None, ("D", "h")),
+        (on_trial and altered, ("T", "r")),
+        (measures or any(one.state == "running" for one in series), ("K",)),
+        (state.goes_back_to is not None, ("Z",)),
+        (state.plan is None, ("p",)),
+        (state.plan is not None, of_server.get(server, ("s",))),
+        (altered, ("r",)),
+    )
+    wanted = [name for applies, keys in keys_of_situations if applies for name in keys]
     return [next(key for key in SCREEN_KEYS if key.key == name) for name in dict.fromkeys(wanted)]
 
 

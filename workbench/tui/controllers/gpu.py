@@ -347,24 +347,25 @@ class GpuController(Controller):
             and report.recovery is None
             and all(o.in_force is InForce.YES for o in report.outcomes)
         )
-        trial = report.guard.trial_left_s if report.guard and not texts else None
-        problem = report.guard.problem if report.guard and not texts else None
+        trial_s = problem = None
+        if report.guard is not None and not texts:
+            trial_s, problem = report.guard.trial_left_s, report.guard.problem
         if in_force and not problem:
             counted = f"{count_of(len(report.outcomes), 'setting')} read back and in force"
-            next_step = "press r to revert them, or l to list the commands"
-            if trial is not None:
-                next_step = f"on trial for {trial:.0f} s: press T to keep them, or r to revert them"
-            self.say(
-                "; ".join([f"{title}: {texts[0]}", *texts[1:], counted])
-                if texts
-                else f"{title}: {counted}",
-                next_step=None if texts else next_step,
-            )
+            next_step: str | None = "press r to revert them, or l to list the commands"
+            if trial_s is not None:
+                next_step = (
+                    f"on trial for {trial_s:.0f} s: press T to keep them, or r to revert them"
+                )
+            if texts:
+                next_step = None
+            self.say(f"{title}: {'; '.join([*texts, counted])}", next_step=next_step)
             return
-        verify: Keys = {} if texts or not report.ok else {"V": ("Check under load", self.verify)}
-        self._show_page(
-            title, lambda width: report_rows(report, width), verify, on_trial=trial is not None
-        )
+        verify: Keys = {}
+        if report.ok and not texts:
+            verify = {"V": ("Check under load", self.verify)}
+        on_trial = trial_s is not None
+        self._show_page(title, lambda w: report_rows(report, w), verify, on_trial=on_trial)
 
     def _show_page(self, title: str, make: Make, own_keys: Keys, *, on_trial: bool) -> None:
         """Open a page about GPU settings with the rows of `make` and the keys `own_keys`, which
@@ -424,15 +425,10 @@ class GpuController(Controller):
         self.attempt(lambda: self.session.gpu.guard.confirm(), self._kept)
 
     def _kept(self, guard: GuardView) -> None:
-        or_until = (
-            (f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s")
-            if guard.heartbeat_s
-            else ""
-        )
-        self.say(
-            "the trial is over and the GPU settings stay until you press r to revert "
-            f"them{or_until}"
-        )
+        text = "the trial is over and the GPU settings stay until you press r to revert them"
+        if guard.heartbeat_s:
+            text += f", or until the guard gets no heartbeat for {guard.heartbeat_s:g} s"
+        self.say(text)
 
     async def leave_on(self) -> None:
         """Ask whether the GPU settings stay altered when Workbench ends. If the user agrees, tell

@@ -129,9 +129,8 @@ def concerned_rows(
                 text = f"      {pid} {what}{place}: {OF_WHOM[ours][0]}"
                 rows += paragraph_rows(text, width, role, "        ")
         elif same:
-            rows.append(
-                ((_programs_line([key[:2] for key in same], OF_WHOM[ours][1], width), role),)
-            )
+            programs = [key[:2] for key in same]
+            rows.append(((_programs_line(programs, OF_WHOM[ours][1], width), role),))
     if any(not key[2] for key in where):
         rows += paragraph_rows(
             "! Other programs use these GPUs: the change affects them too.", width, "warn", "  "
@@ -191,26 +190,16 @@ def change_rows(planned: Sequence[SettingOutcome], width: int) -> list[Row]:
     for o in planned:
         word, now = setting_name(o.command.setting), setting_value(o.command.setting, o.before)
         wanted = setting_value(o.command.setting, o.command.value)
-        alike.setdefault((word, now, wanted, KNOWN.get(o.before_known, o.before_known)), []).append(
-            o.command.gpu_index
-        )
+        known = KNOWN.get(o.before_known, o.before_known)
+        alike.setdefault((word, now, wanted, known), []).append(o.command.gpu_index)
     cells = (9, 17, 15, 15) if width >= 90 else (8, 17, 13, 13)
     heads = zip(("", "setting", "now", "requested"), cells, strict=True)
     rows: list[Row] = [(("".join(pad_text(text, size) for text, size in heads), "head"),)]
     for (word, now, wanted, known), indexes in alike.items():
-        row = [
-            text_cell(text, size)
-            for text, size in zip((gpus_text(indexes), word, now, wanted), cells, strict=True)
-        ]
-        rows.append(
-            (
-                (row[0], "title"),
-                (row[1], "text"),
-                (row[2], "text"),
-                (row[3], "strong"),
-                (known, "dim"),
-            )
-        )
+        texts = (gpus_text(indexes), word, now, wanted)
+        shown = zip(texts, cells, ("title", "text", "text", "strong"), strict=True)
+        row = [(text_cell(text, size), role) for text, size, role in shown]
+        rows.append((*row, (known, "dim")))
     return rows
 
 
@@ -363,16 +352,9 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
     if report.recovery is not None:
         rows += [*paragraph_rows(f"! {report.recovery.text}", width, "warn"), ()]
     if report.outcomes:
-        rows.append(
-            (
-                (
-                    _heading_text(width, "", "setting", "before", "requested", "reads", "in force"),
-                    "head",
-                ),
-            )
-        )
-    rows += _outcomes(report.outcomes, width)
-    if not report.outcomes:
+        heads = ("", "setting", "before", "requested", "reads", "in force")
+        rows += [((_heading_text(width, *heads), "head"),), *_outcomes(report.outcomes, width)]
+    else:
         rows += paragraph_rows("Nothing to do: no setting was altered.", width, "dim")
     if report.rolled_back:
         rows += [(), (("Reverted, because a later command failed", "strong"),)]
@@ -394,10 +376,9 @@ def report_rows(report: SettingsReport, width: int) -> list[Row]:
 
 
 def _heading_text(width: int, *cells: str) -> str:
-    return (
-        "".join(text_cell(c, s) for c, s in zip(cells, _column_sizes(width), strict=False))
-        + cells[-1]
-    )
+    *first, last = cells
+    sized = zip(first, _column_sizes(width), strict=True)
+    return "".join(text_cell(text, size) for text, size in sized) + last
 
 
 def _column_sizes(width: int) -> tuple[int, ...]:
@@ -428,7 +409,7 @@ def _message_without_gpu(o: SettingOutcome) -> str:
 def _rows_of_equal_outcomes(same: Sequence[SettingOutcome], width: int) -> list[Row]:
     o = same[0]
     word = setting_name(o.command.setting)
-    asked = o.requested if o.requested is not None else o.command.value
+    asked = o.command.value if o.requested is None else o.requested
     said, role = FORCE[o.in_force] if o.ok else ("x failed", "bad")
     values = [setting_value(o.command.setting, value) for value in (o.before, asked, o.read_back)]
     line = _heading_text(width, gpus_text(one.command.gpu_index for one in same), word, *values, "")

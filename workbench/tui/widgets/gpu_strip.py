@@ -28,7 +28,6 @@ from workbench.tui.cells import (
     rows_beside_label,
     short_paragraph,
     spread_row,
-    wrap_text,
 )
 from workbench.tui.formats import clock_text, duration_text, gauge_text, setting_name
 from workbench.tui.glyphs import G
@@ -224,7 +223,8 @@ class GpuStrip(Painted):
                     return apart
                 first = {group[0] for group in groups}
                 others = sorted(i for part in parts if part[0] not in first for i in part)
-                self._differing = f"{gpus_text(others)} differ{'s' if len(others) == 1 else ''}"
+                verb = "differs" if len(others) == 1 else "differ"
+                self._differing = f"{gpus_text(others)} {verb}"
         return arranged(groups)
 
     def _labelled(self, width: int) -> bool:
@@ -340,11 +340,10 @@ class GpuStrip(Painted):
             head = (f"x GPUs: {driver.status}", "bad")
             return [(head,), *short_paragraph(driver.message or "", width, 3)]
         if state is not None and state.host.telemetry_problem:
-            lines = wrap_text(f"x GPUs: {state.host.telemetry_problem}", width, "  ")[:3]
-            return [
-                (("x GPUs:", "bad"), (lines[0][7:], "text")),
-                *(((line, "text"),) for line in lines[1:]),
-            ]
+            first, *more = paragraph_rows(
+                f"x GPUs: {state.host.telemetry_problem}", width, "text", "  "
+            )
+            return [(("x GPUs:", "bad"), (first[0][0][7:], "text")), *more[:2]]
         if telemetry is not None:
             return [
                 (("GPUs: none seen by the driver", "warn"),),
@@ -378,8 +377,9 @@ class GpuStrip(Painted):
             if row_width((*left, *legend, *signs)) < width:  # else the labels of the values say it
                 left += legend
         signs = self._warnings_row(telemetry, max(20, width - row_width(left) - 2))
-        if len(telemetry.gpus) == 1 and len(layout.heights) == 1 and telemetry.gpus[0].has_readings:
-            sample, info = telemetry.gpus[0], telemetry.info(telemetry.gpus[0].index)
+        sample = telemetry.gpus[0]
+        if len(telemetry.gpus) == 1 and len(layout.heights) == 1 and sample.has_readings:
+            info = telemetry.info(sample.index)
             figures = f" {TEMPERATURE.text(sample, info)}  {VRAM.text(sample, info)}  "
             if row_width((*left, *signs)) + len(figures) <= width:
                 left.append((figures, self._role))
@@ -465,11 +465,11 @@ class GpuStrip(Painted):
             reasons = [r for r in sample.event_reasons if r not in QUIET_REASONS]
             if reasons and sample.has_readings:
                 found.setdefault((f"{G.alert} {reasons[0]}", "warn"), []).append(sample.index)
-        runs: list[Row] = []
+        signs: list[Row] = []
         for (text, role), indexes in found.items():
-            where = "" if alone or not indexes else f"{gpus_text(indexes)} "
-            runs.append(((where + text, role),))
-        row = join_rows(runs, ("   ", "text"))
+            whole = f"{gpus_text(indexes)} {text}" if indexes and not alone else text
+            signs.append(((whole, role),))
+        row = join_rows(signs, ("   ", "text"))
         return row if row_width(row) <= room else fit_row(row, room)
 
     def _lasting_conditions(self) -> list[tuple[int, Run]]:
